@@ -345,20 +345,19 @@ fn memory_stays_where_it_is_while_programs_come_and_go() -> anyhow::Result<()> {
         aiprof.wait(Duration::from_secs(30))?.success(),
         "aiprof failed"
     );
+    // What is known of programs goes some seconds after they do, all at once: what stays is
+    // the least of each part of the time, which has several such moments.
     let quarter = seen.len() / 4;
-    let middle = |part: &[u64]| {
-        let mut part = part.to_vec();
-        part.sort_unstable();
-        part[part.len() / 2]
-    };
+    let least = |part: &[u64]| part.iter().copied().min().unwrap_or(0);
     let (second, last) = (
-        middle(&seen[quarter..2 * quarter]),
-        middle(&seen[3 * quarter..]),
+        least(&seen[quarter..2 * quarter]),
+        least(&seen[3 * quarter..]),
     );
+    let most = seen.iter().copied().max().unwrap_or(0);
     println!(
         "{FILES} files in {:.0?}: {second} KiB, then {last} KiB",
         begun.elapsed()
     );
-    ensure!(last <= second + 2048 && last <= 64 << 10, "{seen:?}");
+    ensure!(last <= second + 2048 && most <= 64 << 10, "{seen:?}");
     Ok(())
 }

@@ -193,7 +193,9 @@ impl Lake {
         }
         let from = merge.from.iter().filter_map(|path| Generation::of(path));
         let generation = from.map(Generation::number).max().unwrap_or(0) + 1;
-        let digest = layout::digest(merge.from.iter().cloned());
+        // Another version may cut its parts elsewhere: they are other files.
+        let version = std::iter::once(env!("CARGO_PKG_VERSION").to_owned());
+        let digest = layout::digest(merge.from.iter().cloned().chain(version));
         let mut part = 0;
         let mut written = Vec::new();
         let mut writer = FileWriter::new(Packing::Small)?;

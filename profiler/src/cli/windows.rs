@@ -8,10 +8,12 @@ use aiprof_model::profile::Profile;
 use aiprof_system::files::{directory::Directory, rights};
 use anyhow::{Context, Result};
 use rustix::fs::FileType;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// How far ahead of the clock a window may begin.
+const AHEAD: Duration = Duration::from_secs(60);
 /// How many seconds later a window's file may pretend to start.
 const MAX_LATER: u64 = 5;
 
@@ -136,7 +138,10 @@ impl WindowFiles {
         };
         let mut own = directory.names().with_context(context)?;
         own.retain(|name| is_window(name));
-        own.sort(); // names sort by time
+        // Names sort by time. Those later than now are of a clock that was wrong, and the
+        // first to go: else nothing newer would ever be kept.
+        let now = OsString::from(self.name(SystemTime::now() + AHEAD));
+        own.sort_by(|a, b| (*a <= now, a).cmp(&(*b <= now, b)));
         let surplus = own.len().saturating_sub(keep);
         for name in own.iter().take(surplus) {
             directory.unlink(name).with_context(context)?;

@@ -15,6 +15,8 @@ const RING_PAGES: std::ops::RangeInclusive<usize> = 16..=64;
 struct Cpu {
     ring: ProcessRing,
     sampler: Option<OwnedFd>,
+    /// How long it was enabled when that was looked at last, nanoseconds.
+    enabled_ns: u64,
 }
 
 /// The CPUs being sampled.
@@ -68,6 +70,7 @@ impl CpuSet {
                         Cpu {
                             ring,
                             sampler: None,
+                            enabled_ns: 0,
                         },
                     );
                 }
@@ -83,6 +86,28 @@ impl CpuSet {
             tracing::warn!("CPU {cpu}: no process events: {error}");
         }
         Ok(())
+    }
+
+    /// Closes what belongs to CPUs that went and came back since this was called last:
+    /// their events are dead. To be called well after they were switched on.
+    pub(crate) fn close_dead(&mut self) {
+        if self.is_paused {
+            return;
+        }
+        self.cpus.retain(|number, cpu| {
+            let Some(sampler) = &cpu.sampler else {
+                return true;
+            };
+            let Ok(enabled_ns) = perf::time_enabled(sampler.as_fd()) else {
+                return true;
+            };
+            let before = std::mem::replace(&mut cpu.enabled_ns, enabled_ns);
+            let lives = enabled_ns != before;
+            if !lives {
+                tracing::info!("CPU {number} was away: it is sampled anew");
+            }
+            lives
+        });
     }
 
     /// Starts sampling on all CPUs with a ring that are not sampled yet.
@@ -176,6 +201,12 @@ impl CpuSet {
         self.poller = Some(poller.share()?);
         Ok(poller.into())
     }
+}
+
+/// How many CPUs the machine has online, whatever part of them this process may use.
+pub fn online_cpus() -> u32 {
+    let count = online().map_or(0, |cpus| cpus.len());
+    u32::try_from(count).unwrap_or(u32::MAX).max(1)
 }
 
 /// The online CPUs.

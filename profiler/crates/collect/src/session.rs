@@ -871,6 +871,7 @@ impl Session {
             if let Some((probes, _)) = &mut self.probes {
                 probes.maintain();
             }
+            self.cpus.close_dead();
             if let Err(error) = self.cpus.open_rings() {
                 tracing::warn!("CPU hotplug is not followed: {error}");
             }

@@ -216,8 +216,8 @@ pub fn divert(line: &str) -> bool {
     true
 }
 
-/// Processes that were forked so far, the nursery first.
-static PROCESSES: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+/// Processes that were forked, the nursery first.
+static PROCESSES: Mutex<usage::Processes> = Mutex::new(usage::Processes::none());
 
 /// A process that works for this one.
 #[derive(Debug)]
@@ -239,11 +239,10 @@ impl Remote {
         nursery.send(&kind, &[other.0.as_fd()])?;
         let (pid, _) = nursery.receive::<i32>()?;
         drop(nursery);
+        let process = pidfd(pid)?;
         let mut processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
-        processes.push(pid);
+        processes.add(pid, process.try_clone()?);
         drop(processes);
-        let id = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork failed"))?;
-        let process = rustix::process::pidfd_open(id, PidfdFlags::empty())?;
         Ok(Self { line, pid, process })
     }
 
@@ -302,10 +301,20 @@ impl Remote {
 
     /// Whether it has ended.
     pub fn is_gone(&self) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let mut polled = [PollFd::new(&self.process, PollFlags::IN)];
-        matches!(poll(&mut polled, Some(&Timespec::default())), Ok(1))
+        has_ended(&self.process)
     }
+}
+
+fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+    let id = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork failed"))?;
+    Ok(rustix::process::pidfd_open(id, PidfdFlags::empty())?)
+}
+
+/// Whether the process of a pidfd has ended.
+fn has_ended(process: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::new(process, PollFlags::IN)];
+    matches!(poll(&mut polled, Some(&Timespec::default())), Ok(1))
 }
 
 /// Makes the nursery. To be called while this process has one thread and all the
@@ -333,7 +342,7 @@ pub fn start(work: Work) -> io::Result<()> {
         }
         pid => {
             let mut processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
-            processes.push(pid);
+            processes.add(pid, pidfd(pid)?);
             // It is there already only if two threads start it, and there is one.
             let _ = NURSERY.set(Mutex::new(own));
             let _ = SAY.set(work.say);

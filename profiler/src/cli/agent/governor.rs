@@ -129,6 +129,8 @@ pub(crate) struct Governor {
     recent: f64,
     /// What was spent lately, CPUs.
     lately: f64,
+    /// The part of it in eBPF programs that sample.
+    lately_samples: f64,
     /// What the end of a window took and is not counted yet, seconds; and how much of it is
     /// counted in a second.
     owed: (f64, f64),
@@ -151,6 +153,7 @@ impl Governor {
             has_turned_up: false,
             recent: 0.0,
             lately: 0.0,
+            lately_samples: 0.0,
             owed: (0.0, 0.0),
             changes: 0,
         }
@@ -202,11 +205,15 @@ impl Governor {
             |rate: f64, seconds: f64| rate + (all / time - rate) * (time / seconds).min(1.0);
         self.recent = toward(self.recent, RECENT);
         self.lately = toward(self.lately, LATELY);
+        // What programs take besides goes with it in part only: it is tried, and taken back
+        // if that is too much.
+        let samples = spent.samples.as_secs_f64() / time;
+        self.lately_samples += (samples - self.lately_samples) * (time / LATELY).min(1.0);
         let before = self.now;
         if self.left <= 0.0 && self.since >= SETTLE && self.recent > self.cpus {
             self.turn_down(spent);
         } else {
-            let foreseen = self.lately * self.growth();
+            let foreseen = self.lately + self.lately_samples * (self.growth() - 1.0);
             let has_room = self.left >= depth / 4.0 && foreseen <= ROOM * self.cpus;
             self.calm = match has_room {
                 true => self.calm.saturating_add(spent.in_time),
@@ -230,7 +237,7 @@ impl Governor {
         self.cpus * DEPTH.as_secs_f64()
     }
 
-    /// By how much the cost may grow with the next notch up.
+    /// By how much what samples cost grows with the next notch up.
     fn growth(&self) -> f64 {
         match self.turned_down.last() {
             Some(Notch::Samples(higher)) => {
@@ -471,6 +478,28 @@ mod tests {
         quiet.run(&mut governor, 3600);
         assert_eq!(governor.level(), ASKED);
         assert_eq!(governor.step(), 0);
+    }
+
+    /// 19 Hz for 1.41 ms/s of 2.0, some of it whatever the frequency is.
+    #[test]
+    fn what_was_within_the_budget_before_a_burst_is_so_after_it() {
+        for fixed in [0.0, 0.0005, 0.001] {
+            let quiet = Machine {
+                per_hz: (0.00141 - fixed) / 19.0,
+                fixed,
+                ..NOTHING
+            };
+            let burst = Machine {
+                fixed: 0.05,
+                ..quiet
+            };
+            let mut governor = governor();
+            assert_eq!(quiet.run(&mut governor, 600), []);
+            burst.run(&mut governor, 60);
+            assert!(governor.level().frequency_hz < 19);
+            quiet.run(&mut governor, 2 * 3600);
+            assert_eq!(governor.level(), ASKED, "{fixed}");
+        }
     }
 
     #[test]

@@ -59,11 +59,11 @@ enum Encoding {
 }
 
 impl Outputs {
-    /// Opens what a configuration has, and keeps the counts of what was open before.
+    /// Opens what a configuration has.
     ///
     /// # Errors
     /// What is wrong with an output's place.
-    pub(super) fn open(config: &Config, before: Option<&Self>) -> Result<Self> {
+    pub(super) fn open(config: &Config) -> Result<Self> {
         let options = ExportOptions {
             all_processes: true,
             ..ExportOptions::default()
@@ -72,19 +72,28 @@ impl Outputs {
         for output in &config.outputs {
             let to = open(output, config, &options)
                 .with_context(|| format!("output {}", output.name))?;
-            let known = before.and_then(|before| before.all.iter().find(|o| o.name == output.name));
             all.push(Open {
                 name: output.name.clone(),
                 to,
-                status: known.map(|known| known.status.clone()).unwrap_or_default(),
+                status: OutputStatus::default(),
                 failing: false,
             });
         }
         Ok(Self {
             all,
             options,
-            number: before.map_or(0, |before| before.number),
+            number: 0,
         })
+    }
+
+    /// Takes over what others of the same names have counted until now.
+    pub(super) fn go_on_from(&mut self, before: &Self) {
+        self.number = before.number;
+        for open in &mut self.all {
+            if let Some(known) = before.all.iter().find(|known| known.name == open.name) {
+                open.status.clone_from(&known.status);
+            }
+        }
     }
 
     /// What was done so far, by output.
@@ -182,6 +191,10 @@ impl Open {
             } => {
                 for profile in window.profiles() {
                     let (kind, content) = encoding.encode(profile, options)?;
+                    // Without samples some have nothing to say, and servers refuse that.
+                    if content.is_empty() {
+                        continue;
+                    }
                     *number += 1;
                     let body = Body {
                         start_unix_ns: profile.meta.start_unix_ns,

@@ -41,6 +41,8 @@ const STACK_LIMIT: u32 = 200;
 const CALL_RING: u32 = 1 << 20;
 /// What the host is told from others by, as a label of all that is recorded.
 const HOST_ID: &str = "host.id";
+/// Locked by the agent that uses a state directory.
+const LOCK: &str = "agent.lock";
 /// The variable that names the host where the configuration does not: containers on many hosts
 /// share a configuration, and their own names are not the hosts'.
 const HOST: &str = "AIPROF_HOST";
@@ -62,9 +64,16 @@ pub(in crate::cli) fn run(args: AgentArgs, verbosity: Verbosity) -> Result<u8> {
     for missing in privileges::missing(have) {
         tracing::info!("without {}: {}", missing.name, missing.purpose);
     }
-    let state = PrivateDirectory::at(&config.state);
-    state.with_context(|| format!("cannot use {} (`state`)", config.state.display()))?;
-    let outputs = Outputs::open(&config, None)?;
+    let cannot = || format!("cannot use {} (`state`)", config.state.display());
+    let state = PrivateDirectory::at(&config.state).with_context(cannot)?;
+    // What two wrote into one spool would be delivered twice.
+    let Some(_lock) = state.lock(LOCK).with_context(cannot)? else {
+        bail!(
+            "an agent runs already with {} (`state`)",
+            config.state.display()
+        );
+    };
+    let outputs = Outputs::open(&config)?;
     let signals = BlockedSignals::block(None).context("cannot prepare for signals")?;
     let sender = sender_for(&args.config, &config, &signals)?;
     remote::keep_little_memory();
@@ -208,6 +217,8 @@ struct Agent {
     config: Config,
     /// Samples per second and CPU that somebody asked for, instead of the configuration.
     rate: Option<u32>,
+    /// Launches could not be recorded again.
+    has_no_launches: bool,
     /// What the host is told from others by; empty: nothing does.
     host_id: String,
     outputs: Outputs,
@@ -220,6 +231,16 @@ struct Agent {
     stoppers: Vec<Asked>,
     /// Keeps the kernel counting how long programs run.
     _run_times: Option<RunTimes>,
+}
+
+/// How a window was recorded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recorded {
+    /// What was asked for.
+    pub(super) asked: Level,
+    pub(super) level: Level,
+    /// How many notches it was turned down.
+    pub(super) step: u32,
 }
 
 /// What the agent is woken by.
@@ -274,27 +295,24 @@ impl Agent {
         }
         let host_id = host_id(&config);
         let wanted = record_config(&config, &host_id, asked(&config));
-        let traps = match config.record.launches {
-            true => ProbeTraps::measure()
-                .inspect_err(|error| {
-                    tracing::warn!("what probes cost is not all in the budget: {error}");
-                })
-                .ok(),
-            false => None,
-        };
+        // Also without launches: a configuration that is read again may ask for them.
+        let traps = ProbeTraps::measure().inspect_err(|error| {
+            tracing::debug!("what the way to probes costs cannot be measured: {error}");
+        });
         let mut session = Session::start(&wanted, Keep::Nothing)?;
         session.prepare(std::future::pending()).await?;
         privileges::drop_to_needed(StillToDo {
             write_file: true,
             signal_command: false,
         })?;
-        let counts = Counts::new(&session, sender.as_ref(), traps);
+        let counts = Counts::new(&session, sender.as_ref(), traps.ok());
         let governor = Governor::new(asked(&config), config.budget.cpu, counts.cpus());
         Ok(Self {
             path: path.to_owned(),
             changed: modified(path),
             config,
             rate: None,
+            has_no_launches: false,
             host_id,
             outputs,
             sender,
@@ -334,6 +352,14 @@ impl Agent {
                     }
                 }
                 Woken::Tell => {
+                    // What was added up since the window began is most of it.
+                    if self.counts.memory(&self.session, self.sender.as_ref())
+                        > self.config.budget.memory.as_u64()
+                    {
+                        let window = self.session.end_window()?;
+                        self.finish_window(window);
+                        wakes.window.reset();
+                    }
                     self.tell();
                     let changed = modified(&self.path);
                     if changed.is_some() && changed != self.changed {
@@ -391,7 +417,7 @@ impl Agent {
     /// Looks what it costs, and records less or more; whether a new window has begun.
     async fn look(&mut self) -> Result<bool> {
         let spent = self.counts.spent(&self.session, self.sender.as_ref());
-        let before = self.governor.level();
+        let before = self.so_far();
         let changed = self.governor.spend(&spent);
         if let Some(level) = changed {
             self.record(before, level).await?;
@@ -407,45 +433,64 @@ impl Agent {
         Ok(changed.is_some())
     }
 
-    /// Records this from now on; what was recorded before is a window of its own.
-    async fn record(&mut self, before: Level, level: Level) -> Result<()> {
-        if level.launches && !before.launches {
-            let config = self.config.clone();
-            if let Err(error) = self.hand_over(&config, (before, level)).await {
-                tracing::warn!("launches are not recorded again: {error:#}");
-                self.governor.give_up_launches();
-            }
-            return Ok(());
+    /// How it has recorded so far.
+    fn so_far(&self) -> Recorded {
+        Recorded {
+            asked: self.asked(),
+            level: self.governor.level(),
+            step: self.governor.step(),
         }
-        let window = match level.frequency_hz == before.frequency_hz {
+    }
+
+    /// Records this from now on; what was recorded before is a window of its own.
+    async fn record(&mut self, before: Recorded, mut level: Level) -> Result<()> {
+        if level.launches && !before.level.launches {
+            let config = self.config.clone();
+            let Err(error) = self.hand_over(&config, (before, level)).await else {
+                return Ok(());
+            };
+            tracing::warn!("launches are not recorded again: {error:#}");
+            self.has_no_launches = true;
+            self.governor.give_up_launches();
+            level.launches = false;
+        }
+        let window = match level.frequency_hz == before.level.frequency_hz {
             true => self.session.end_window()?,
             false => self.session.set_frequency(level.frequency_hz)?,
         };
         self.session.set_waits(level.waits)?;
-        if before.launches && !level.launches {
+        if before.level.launches && !level.launches {
             self.session.stop_launches();
         }
         self.finish_window_of(window, before);
         Ok(())
     }
 
-    /// Records by a new session from now on, as `config` says, at the second level. It is
-    /// ready before the one so far ends, which recorded at the first.
-    async fn hand_over(&mut self, config: &Config, levels: (Level, Level)) -> Result<()> {
-        let (before, level) = levels;
+    /// Records by a new session from now on, as `config` says, at this level. It is made
+    /// ready while the one so far goes on.
+    async fn hand_over(
+        &mut self,
+        config: &Config,
+        (before, level): (Recorded, Level),
+    ) -> Result<()> {
         let host_id = host_id(config);
         let wanted = RecordConfig {
             start_paused: true,
             ..record_config(config, &host_id, level)
         };
-        // A device has one sampler only.
-        self.session.stop_devices();
-        let mut next = Session::start(&wanted, Keep::Nothing)?;
-        next.prepare(std::future::pending()).await?;
-        next.set_waits(level.waits)?;
+        let has_devices = self.config.record.devices;
+        if has_devices {
+            // A device has one sampler only.
+            self.session.stop_devices();
+        }
+        let next = self.make_ready(&wanted, level).await;
+        let mut next = next.with_context(|| match has_devices {
+            true => "devices are not sampled any more, until a restart",
+            false => "another recording cannot begin",
+        })?;
         let is_paused = self.session.is_paused();
         self.session.pause()?;
-        if !is_paused && let Err(error) = next.resume() {
+        if !is_paused && let Err(error) = next.begin() {
             self.session.resume()?;
             return Err(error.into());
         }
@@ -454,18 +499,31 @@ impl Agent {
         self.counts.session_is_over(&self.session);
         self.host_id = host_id;
         let old = std::mem::replace(&mut self.session, next);
-        old.finish()?;
+        if let Err(error) = old.finish() {
+            tracing::warn!("the recording so far did not end well: {error}");
+        }
         // As that of the first, its start is not in the budget.
         self.counts.spent(&self.session, self.sender.as_ref());
         Ok(())
     }
 
+    /// A session that is ready to begin; the one so far is read meanwhile.
+    async fn make_ready(&mut self, wanted: &RecordConfig, level: Level) -> Result<Session> {
+        let mut next = Session::start(wanted, Keep::Nothing)?;
+        let mut prepared = Ok(());
+        let until = async { prepared = next.prepare(std::future::pending()).await };
+        self.session.run(until, |_| {}).await?;
+        prepared?;
+        next.set_waits(level.waits)?;
+        Ok(next)
+    }
+
     fn finish_window(&mut self, window: WindowProfiles) {
-        self.finish_window_of(window, self.governor.level());
+        self.finish_window_of(window, self.so_far());
     }
 
     /// Writes a window that was recorded so.
-    fn finish_window_of(&mut self, mut window: WindowProfiles, level: Level) {
+    fn finish_window_of(&mut self, mut window: WindowProfiles, recorded: Recorded) {
         if let Some(host) = &self.config.host {
             let profiles = window.profiles_mut();
             profiles.for_each(|profile| profile.meta.host.clone_from(host));
@@ -473,25 +531,31 @@ impl Agent {
         // What it has cost until now; the rest is the next one's.
         let spent = self.counts.spent(&self.session, self.sender.as_ref());
         self.governor.spend_at_end(&spent, self.config.window);
-        let step = self.governor.step();
-        let asked = self.asked();
-        self.counts.window(&mut window, (asked, level), step);
+        self.counts.window(&mut window, recorded);
         self.outputs.write(&window);
-        let memory = self.counts.memory(&self.session, self.sender.as_ref());
+        self.counts.memory(&self.session, self.sender.as_ref());
         let spent = self.counts.spent(&self.session, self.sender.as_ref());
         self.governor.spend_at_end(&spent, self.config.window);
-        let line = self.counts.line(&window, level);
+        let line = self.counts.line(&window, recorded.level);
         drop(window);
-        if memory > self.config.budget.memory.as_u64() {
+        self.bound_memory();
+        tracing::info!("{line}");
+        notify::status(&line);
+        self.tell();
+    }
+
+    /// Looks how much memory it has; whether that was too much.
+    fn bound_memory(&mut self) -> bool {
+        let memory = self.counts.memory(&self.session, self.sender.as_ref());
+        let is_over = memory > self.config.budget.memory.as_u64();
+        if is_over {
             tracing::warn!(
                 "{} of memory are more than its budget: what it knows of programs is forgotten",
                 human_bytes(memory)
             );
             self.session.forget_programs();
         }
-        tracing::info!("{line}");
-        notify::status(&line);
-        self.tell();
+        is_over
     }
 
     /// What is recorded at most.
@@ -499,6 +563,7 @@ impl Agent {
         let asked = asked(&self.config);
         Level {
             frequency_hz: self.rate.unwrap_or(asked.frequency_hz),
+            launches: asked.launches && !self.has_no_launches,
             ..asked
         }
     }
@@ -542,19 +607,21 @@ impl Agent {
                 bail!("{}: another `{key}` needs a restart", self.path.display());
             }
         }
-        let outputs = Outputs::open(&config, Some(&self.outputs))?;
+        let mut outputs = Outputs::open(&config)?;
         if config.outputs.iter().any(|output| output.to.is_sent()) && self.sender.is_none() {
             bail!("aiprof-send does not run, and another output needs it: restart");
         }
         // What was recorded so far goes where it was to go.
-        let before = self.governor.level();
-        let level = asked(&config);
+        let before = self.so_far();
+        let mut level = asked(&config);
+        level.launches &= !self.has_no_launches;
         let needs_another = config.record != self.config.record
             || config.labels != self.config.labels
             || config.host_id != self.config.host_id;
         let is_other = (level, config.budget.cpu) != (self.asked(), self.config.budget.cpu);
         if needs_another {
             self.hand_over(&config, (before, level)).await?;
+            self.has_no_launches = false;
         } else if is_other {
             self.record(before, level).await?;
         } else {
@@ -567,6 +634,7 @@ impl Agent {
         }
         self.rate = None;
         *wakes = Wakes::new(config.window);
+        outputs.go_on_from(&self.outputs);
         self.outputs = outputs;
         self.config = config;
         if let Some(sender) = &self.sender {
@@ -601,12 +669,11 @@ impl Agent {
             let (least, most) = (FREQUENCY.start(), FREQUENCY.end());
             bail!("the rate is {least} to {most} samples a second");
         }
-        let before = self.governor.level();
+        let before = self.so_far();
         self.rate = Some(hz);
-        let level = self.asked();
-        self.record(before, level).await?;
+        self.record(before, self.asked()).await?;
         let (share, cpus) = (self.config.budget.cpu, self.counts.cpus());
-        self.governor.ask(level, share, cpus);
+        self.governor.ask(self.asked(), share, cpus);
         tracing::info!("asked to sample at {hz} Hz");
         Ok(())
     }

@@ -1,9 +1,11 @@
 //! How the agent is: for its own windows, for `aiprof-send`'s metrics, for who asks.
 
 use super::governor::{Governor, Level, Spent};
+use super::run::Recorded;
 use super::sender::Sender;
 use crate::cli::values::{grouped, human_bytes, human_duration};
 use aiprof_collect::clock;
+use aiprof_collect::cpu::online_cpus;
 use aiprof_collect::device_busy::DeviceBusy;
 use aiprof_collect::session::{Cost, ProbeTraps, Session, WindowProfiles};
 use aiprof_fleet::config::Config;
@@ -52,7 +54,7 @@ impl Counts {
         traps: Option<ProbeTraps>,
     ) -> Self {
         let mut counts = Self {
-            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            cpus: online_cpus(),
             started_unix_ns: clock::unix_ns(),
             looked: Instant::now(),
             cost: Cost::default(),
@@ -125,12 +127,10 @@ impl Counts {
 
     /// Takes in a window: counts it, and writes into it what it has cost and how it was
     /// recorded.
-    pub(super) fn window(
-        &mut self,
-        window: &mut WindowProfiles,
-        (asked, level): (Level, Level),
-        step: u32,
-    ) {
+    pub(super) fn window(&mut self, window: &mut WindowProfiles, recorded: Recorded) {
+        let Recorded { asked, level, step } = recorded;
+        // CPUs may come and go.
+        self.cpus = online_cpus();
         self.windows += 1;
         let losses = window.profiles().flat_map(|profile| profile.losses.iter());
         for (kind, n) in losses {

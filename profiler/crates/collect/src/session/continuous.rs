@@ -2,13 +2,16 @@
 //! while they run.
 
 use super::{CollectError, IN_FLIGHT_NS, Session, waits};
-use crate::bpf::{Bpf, probe};
+use crate::bpf::{Bpf, RECORDING, perf, probe};
 use crate::runtime::CALL_PROGRAMS;
 use crate::{closing, driver, inspect::guard};
 use aiprof_model::profile::Profile;
 use aiprof_system::remote;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Most looks at what waits before the frequency changes, each of up to 200 ms.
+const MOST_LOOKS: usize = 20;
 
 /// What a window has.
 #[derive(Debug)]
@@ -76,7 +79,10 @@ pub struct Cost {
 impl Cost {
     /// Takes in what a program took.
     fn add(&mut self, name: &str, time: Duration, runs: u64, traps: Option<&ProbeTraps>) {
-        let times = |each: Duration| each.saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX));
+        let times = |each: Duration| {
+            let ns = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX);
+            Duration::from_nanos(ns.saturating_mul(runs))
+        };
         if waits::PROGRAMS.contains(&name) {
             self.waits += time;
         } else if CALL_PROGRAMS.contains(&name) {
@@ -117,6 +123,12 @@ impl Session {
         // What was sampled before is in the rings by then, and taken in; the first sample
         // of the new period comes later.
         std::thread::sleep(Duration::from_nanos(2 * IN_FLIGHT_NS));
+        // All of it, however much waits: what is left would be weighed as if it were new.
+        for _ in 0..MOST_LOOKS {
+            if !self.drain(false)? {
+                break;
+            }
+        }
         let window = self.end_window()?;
         changed.map_err(CollectError::PerfEvent)?;
         self.events.aggregate.set_period(period_ns);
@@ -132,7 +144,14 @@ impl Session {
     /// Their programs could not be attached.
     pub fn set_waits(&mut self, on: bool) -> Result<(), CollectError> {
         match (on, self.waits.is_attached()) {
-            (true, false) => self.attach_waits(),
+            (true, false) => {
+                // What waits since before is of no known begin: it ends with no wait, as
+                // after a pause.
+                if !self.is_paused() {
+                    self.bpf.set(RECORDING, &0u32, &perf::monotonic_ns())?;
+                }
+                self.attach_waits()
+            }
             (false, true) => {
                 drop(self.waits.stop());
                 Ok(())
@@ -150,6 +169,18 @@ impl Session {
         self.starting = None;
         self.events.launches = None;
         closing::in_background(links);
+    }
+
+    /// The first window of a recording that was started paused begins now.
+    ///
+    /// # Errors
+    /// It could not be resumed.
+    pub fn begin(&mut self) -> Result<(), CollectError> {
+        self.pausing.end_window(Instant::now());
+        self.window_started = Instant::now();
+        self.resume()?;
+        self.pausing.end_window(Instant::now());
+        Ok(())
     }
 
     /// Samples devices no longer: others can.

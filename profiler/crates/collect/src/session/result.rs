@@ -284,8 +284,12 @@ impl Session {
     fn parts(&self, names: &impl Names, meta: Meta) -> WindowProfiles {
         let files = &self.events.processes.files;
         let launches = self.events.launches.as_deref();
-        let launches = launches.map(|all| build_profile(all, files, names, meta.clone()));
-        let (cpu, waits) = build_profiles(&self.events.aggregate, files, names, meta);
+        let mut launches = launches.map(|all| build_profile(all, files, names, meta.clone()));
+        let (mut cpu, waits) = build_profiles(&self.events.aggregate, files, names, meta);
+        // Told once for the window: who adds up what its profiles tell counts none twice.
+        if let Some(launches) = &mut launches {
+            cpu.losses.merge(&std::mem::take(&mut launches.losses));
+        }
         WindowProfiles {
             cpu,
             waits,

@@ -1,8 +1,59 @@
 //! What these processes use.
 
-use super::PROCESSES;
+use super::{PROCESSES, has_ended};
 use crate::files::kernel;
-use std::{sync::PoisonError, time::Duration};
+use std::{os::fd::OwnedFd, sync::PoisonError, time::Duration};
+
+/// Processes that work for this one.
+#[derive(Debug)]
+pub(super) struct Processes {
+    living: Vec<Process>,
+    /// CPU time of those that have ended, as far as it was seen.
+    ended: Duration,
+}
+
+#[derive(Debug)]
+struct Process {
+    pid: i32,
+    /// Its number may be another's once it has ended.
+    process: OwnedFd,
+    /// CPU time when it was looked at last.
+    used: Duration,
+}
+
+impl Processes {
+    pub(super) const fn none() -> Self {
+        Self {
+            living: Vec::new(),
+            ended: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn add(&mut self, pid: i32, process: OwnedFd) {
+        let used = Duration::ZERO;
+        self.living.push(Process { pid, process, used });
+    }
+
+    fn cpu_time(&mut self) -> Duration {
+        let mut sum = Duration::ZERO;
+        self.living.retain_mut(|one| {
+            // In nanoseconds, the first of three numbers (Documentation/scheduler).
+            let text = kernel::read_to_string(format!("/proc/{}/schedstat", one.pid));
+            // What was read is its own only if it lives after that.
+            if has_ended(&one.process) {
+                self.ended += one.used;
+                return false;
+            }
+            let ns = text.as_ref().ok().and_then(|text| text.split(' ').next());
+            if let Some(ns) = ns.and_then(|ns| ns.parse().ok()) {
+                one.used = Duration::from_nanos(ns);
+            }
+            sum += one.used;
+            true
+        });
+        sum + self.ended
+    }
+}
 
 /// Largest block that comes out of the heap, where a smaller one behind it keeps its
 /// pages from the system after it was freed; larger ones are mapped by themselves.
@@ -32,17 +83,11 @@ pub fn give_back_memory() {
     }
 }
 
-/// CPU time that all these processes used, user and system; those excepted that have
-/// ended.
+/// CPU time that all these processes used, user and system; of those that have ended as
+/// much as was seen when this was asked last before.
 pub fn cpu_time() -> Duration {
-    let processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
-    let used = processes.iter().map(|pid| {
-        // In nanoseconds, the first of three numbers (Documentation/scheduler).
-        let text = kernel::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
-        let ns = text.split(' ').next().and_then(|ns| ns.parse().ok());
-        Duration::from_nanos(ns.unwrap_or(0))
-    });
-    used.sum()
+    let mut processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
+    processes.cpu_time()
 }
 
 /// The CPU time that a clock of a process or thread shows (`clock_gettime(2)`); none
@@ -103,7 +148,10 @@ pub fn cpu_time_of(pid: u32) -> Duration {
 
 fn sum_over_all(of: fn(&str) -> u64) -> u64 {
     let processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
-    let others = processes.iter().map(|pid| of(&pid.to_string()));
+    let others = processes.living.iter().map(|one| {
+        let bytes = of(&one.pid.to_string());
+        if has_ended(&one.process) { 0 } else { bytes }
+    });
     of("self") + others.sum::<u64>()
 }
 

@@ -8,7 +8,8 @@ mod tables;
 
 use super::code::{self, NO_STACK, is_device};
 use super::launchers::Chosen;
-use super::{ExportError, ExportOptions, names, services};
+use super::services::Services;
+use super::{ExportError, ExportOptions, names};
 use aiprof_model::labels;
 use aiprof_model::profile::{self, DeviceId, FrameKind, LocationId, Values};
 use prost::Message as _;
@@ -166,6 +167,7 @@ struct Converter<'a> {
     kinds: Vec<Kind>,
     tables: OtlpTables,
     services: Vec<Service>,
+    names: Services,
     /// Places of the services, by all that tells them apart.
     known: FxHashMap<Vec<(String, String)>, usize>,
     /// Places of the binaries' mappings, then of the devices'.
@@ -184,6 +186,7 @@ impl<'a> Converter<'a> {
             kinds: Kind::of(profile),
             tables,
             services: Vec::new(),
+            names: Services::default(),
             known: FxHashMap::default(),
             mappings,
             locations: FxHashMap::default(),
@@ -223,11 +226,11 @@ impl<'a> Converter<'a> {
     }
 
     /// What tells a sample's service from others.
-    fn resource(&self, sample: &profile::Sample) -> Vec<(String, String)> {
+    fn resource(&mut self, sample: &profile::Sample) -> Vec<(String, String)> {
         let profile = self.profile;
         let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
         let mut all = vec![
-            own(("service.name", &services::name(profile, sample))),
+            own(("service.name", &self.names.name(profile, sample))),
             own(("host.name", &profile.meta.host)),
             own(("os.type", "linux")),
         ];

@@ -7,7 +7,8 @@
 
 mod proto;
 
-use super::{ExportError, ExportOptions, pprof, services};
+use super::services::Services;
+use super::{ExportError, ExportOptions, pprof};
 use aiprof_model::labels;
 use aiprof_model::profile::{Profile, Sample, Values};
 use prost::Message as _;
@@ -83,9 +84,10 @@ fn series<'a>(
     options: &ExportOptions,
 ) -> BTreeMap<BTreeMap<String, String>, Vec<&'a Sample>> {
     let mut all: BTreeMap<BTreeMap<String, String>, Vec<&Sample>> = BTreeMap::new();
+    let mut services = Services::default();
     for sample in &profile.samples {
         if options.shown.includes(sample) {
-            let labels = labels_of(profile, sample);
+            let labels = labels_of(profile, sample, &mut services);
             all.entry(labels).or_default().push(sample);
         }
     }
@@ -93,7 +95,11 @@ fn series<'a>(
 }
 
 /// The labels of the series that a sample belongs to.
-fn labels_of(profile: &Profile, sample: &Sample) -> BTreeMap<String, String> {
+fn labels_of(
+    profile: &Profile,
+    sample: &Sample,
+    services: &mut Services,
+) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for (key, value) in &profile.labels {
         all.insert(
@@ -105,7 +111,7 @@ fn labels_of(profile: &Profile, sample: &Sample) -> BTreeMap<String, String> {
         all.insert("namespace".to_owned(), namespace.into_owned());
     }
     all.insert("hostname".to_owned(), profile.meta.host.clone());
-    all.insert("service_name".to_owned(), services::name(profile, sample));
+    all.insert("service_name".to_owned(), services.name(profile, sample));
     all.retain(|_, value| !value.is_empty());
     all
 }
@@ -223,6 +229,31 @@ mod tests {
         assert_eq!(parca.series.len(), 2);
         let db = unpacked(&parca.series[0].samples[0].raw_profile);
         assert_eq!(db.sample[0].value, [4, 4000]);
+    }
+
+    /// Who calls processes what he likes makes no more series than that.
+    #[test]
+    fn series_named_after_processes_are_bounded() {
+        let names: Vec<String> = (0..1000).map(|n| format!("p{n}")).collect();
+        let samples: Vec<_> = names
+            .iter()
+            .map(|name| (name.as_str(), 1, "f", 1))
+            .collect();
+        let bytes = pyroscope(&profile(&samples), &ExportOptions::default()).unwrap();
+        let request = proto::PushRequest::decode(&bytes[..]).unwrap();
+        assert_eq!(request.series.len(), 201);
+        let of = |series: &proto::PushedSeries| -> i64 {
+            let raw = series.samples.iter();
+            let samples = raw.flat_map(|raw| unpacked(&raw.raw_profile).sample);
+            samples.map(|sample| sample.value[0]).sum()
+        };
+        assert_eq!(request.series.iter().map(of).sum::<i64>(), 1000);
+        let is_other = |l: &proto::Label| l.value == "[other]";
+        let other = request
+            .series
+            .iter()
+            .find(|s| s.labels.iter().any(is_other));
+        assert_eq!(other.map(of), Some(800));
     }
 
     #[test]
