@@ -611,7 +611,7 @@ fn what_cannot_be_is_refused_at_the_start() -> anyhow::Result<()> {
         "{code:?} {said}"
     );
     // One at a time.
-    std::fs::remove_dir(&state)?;
+    std::fs::remove_dir_all(&state)?;
     let agent = Agent::start(&shop, &files(&shop))?;
     let (code, said) = run("", &[])?;
     ensure!(

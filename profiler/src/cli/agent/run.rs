@@ -150,7 +150,9 @@ fn sender_for(path: &Path, config: &Config, signals: &BlockedSignals) -> Result<
         if is_needed {
             bail!(NO_SENDER);
         }
-        tracing::info!("no metrics are told: aiprof-send is not installed");
+        if config.metrics.listen.is_some() {
+            tracing::info!("no metrics are told: aiprof-send is not installed");
+        }
         return Ok(None);
     };
     // Links stay as they are: what they lead to may be replaced, as Kubernetes does.

@@ -10,6 +10,7 @@ use aiprof_collect::device_busy::DeviceBusy;
 use aiprof_collect::session::{Cost, ProbeTraps, Session, WindowProfiles};
 use aiprof_fleet::config::Config;
 use aiprof_fleet::status::{AgentStatus, DeviceStatus};
+use aiprof_model::profile::LossKind;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,14 @@ pub(super) struct Counts {
     /// What accelerators did in the last window.
     devices: BTreeMap<String, DeviceStatus>,
 }
+
+/// Losses of whole samples.
+const OF_SAMPLES: [LossKind; 4] = [
+    LossKind::RingDrops,
+    LossKind::Undecodable,
+    LossKind::TableFull,
+    LossKind::Throttled,
+];
 
 /// Why an accelerator was idle, where nothing tells it.
 const UNKNOWN: &str = "unknown";
@@ -240,7 +249,9 @@ impl Counts {
     pub(super) fn line(&self, window: &WindowProfiles, level: Level) -> String {
         let cpu = &window.cpu;
         let samples: u64 = cpu.samples.iter().map(|sample| sample.count).sum();
-        let lost: u64 = cpu.losses.iter().map(|(_, n)| n).sum();
+        // Of those that were taken all the same, some frames may have no names: the window's
+        // profile tells.
+        let lost: u64 = OF_SAMPLES.iter().map(|kind| cpu.losses.get(*kind)).sum();
         let fact = |key: &str| {
             let known = cpu.facts.iter().find(|(known, _)| known == key);
             known.map_or(0, |(_, n)| *n)
