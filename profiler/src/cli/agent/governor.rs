@@ -562,7 +562,6 @@ mod tests {
             waits: 0.1,
             launches: 0.1,
             fixed: 1.0,
-            ..NOTHING
         };
         hopeless.run(&mut governor, 600);
         assert_eq!(
