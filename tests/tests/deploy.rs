@@ -471,7 +471,8 @@ fn alerts_fire_when_they_should() -> anyhow::Result<()> {
     let tests = std::fs::read_to_string(folder.join("alerts_test.yaml"))?;
     for alert in alerts.split("- alert: ").skip(1) {
         let name = alert.lines().next().unwrap_or_default();
-        let of_it = tests.split(&format!("alertname: {name}\n")).skip(1);
+        let line = format!("alertname: {name}\n");
+        let of_it = tests.split(&line).skip(1);
         let mut fires = of_it.filter(|rest| {
             let rest = rest.trim_start();
             rest.starts_with("exp_alerts:\n") && rest.contains("- exp_labels:")
