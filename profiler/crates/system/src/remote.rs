@@ -15,7 +15,7 @@ mod usage;
 
 pub use usage::{
     PeakMemory, cpu_clock, cpu_time, cpu_time_of, give_back_memory, keep_little_memory,
-    memory_bytes, memory_bytes_of,
+    may_have_memory, memory_bytes, memory_bytes_of,
 };
 
 use crate::{files::kernel, os::privileges};

@@ -22,6 +22,13 @@ use std::time::Duration;
 
 /// How long the budget may be saved up.
 const DEPTH: Duration = Duration::from_secs(40);
+/// What may be spent besides, once, on meeting what runs: as much as the budget gives in
+/// this time.
+const FIRST_SIGHT: Duration = Duration::from_secs(80);
+/// How long a recording meets what runs.
+const MEETS: Duration = Duration::from_secs(60);
+/// Least part of all that is spent for turning it down to be of use.
+const OF_USE: f64 = 0.05;
 /// How long a change is given to show before the next.
 const SETTLE: Duration = Duration::from_secs(3);
 /// How long it must be well within the budget before more is recorded.
@@ -116,6 +123,10 @@ pub(crate) struct Governor {
     cpus: f64,
     /// What is left to be spent, seconds.
     left: f64,
+    /// What may be spent besides on meeting what runs, seconds.
+    first_sight: f64,
+    /// How long that may go on.
+    meets: Duration,
     turned_down: Vec<Notch>,
     /// Time since the last change.
     since: Duration,
@@ -146,6 +157,8 @@ impl Governor {
             now: asked,
             cpus,
             left: cpus * DEPTH.as_secs_f64(),
+            first_sight: cpus * FIRST_SIGHT.as_secs_f64(),
+            meets: MEETS,
             turned_down: Vec::new(),
             since: Duration::ZERO,
             calm: Duration::ZERO,
@@ -182,6 +195,12 @@ impl Governor {
         self.changes = changes;
     }
 
+    /// A recording has begun that knows nothing of what runs.
+    pub(crate) fn meets_what_runs(&mut self) {
+        self.first_sight = self.cpus * FIRST_SIGHT.as_secs_f64();
+        self.meets = MEETS;
+    }
+
     /// Launches cannot be recorded any more.
     pub(crate) fn give_up_launches(&mut self) {
         self.asked.launches = false;
@@ -197,7 +216,14 @@ impl Governor {
         let (owed, each_second) = self.owed;
         let paid = owed.min(each_second * time);
         self.owed.0 -= paid;
-        let all = spent.all().as_secs_f64() + paid;
+        let mut all = spent.all().as_secs_f64() + paid;
+        // What is more than the budget gives is of the first sight, as long as that lasts.
+        if !self.meets.is_zero() {
+            let more = (all - self.cpus * time).clamp(0.0, self.first_sight);
+            self.first_sight -= more;
+            all -= more;
+            self.meets = self.meets.saturating_sub(spent.in_time);
+        }
         let depth = self.depth();
         self.left = (self.left + self.cpus * time - all).clamp(-depth, depth);
         self.since = self.since.saturating_add(spent.in_time);
@@ -254,7 +280,14 @@ impl Governor {
         let by_samples = spent.all().as_secs_f64() - by_waits - by_launches;
         let lower = |hz: u32| FREQUENCIES.into_iter().find(|lower| *lower < hz);
         let is_lowest = lower(self.now.frequency_hz).is_none();
-        let is_most = |part: f64, other: f64| is_lowest || (part >= by_samples && part >= other);
+        // Where the kernel counts no programs nothing is known of parts.
+        let least = match spent.bpf().is_zero() {
+            true => 0.0,
+            false => OF_USE * spent.all().as_secs_f64(),
+        };
+        let is_most = |part: f64, other: f64| {
+            part >= least && (is_lowest || (part >= by_samples && part >= other))
+        };
         if self.now.waits && is_most(by_waits, by_launches) {
             self.now.waits = false;
             self.turned_down.push(Notch::Waits);
@@ -439,6 +472,42 @@ mod tests {
         let changes = samples.run(&mut governor(), 60);
         assert!(changes.last().unwrap().1.waits, "{changes:?}");
         assert_eq!(changes.last().unwrap().1.frequency_hz, 2, "{changes:?}");
+    }
+
+    /// Meeting what runs costs a fifth of a second, and that is no reason to record less.
+    #[test]
+    fn the_first_sight_of_what_runs_is_no_reason() {
+        let mut governor = governor();
+        let quiet = Machine {
+            per_hz: 0.00006,
+            fixed: 0.0003,
+            ..NOTHING
+        };
+        let first = Machine {
+            fixed: 0.02,
+            ..quiet
+        };
+        assert_eq!(first.run(&mut governor, 10), []);
+        assert_eq!(quiet.run(&mut governor, 600), []);
+        // Once only.
+        assert_ne!(first.run(&mut governor, 20), []);
+    }
+
+    /// What costs nothing is not turned down, for it would have to be turned up again.
+    #[test]
+    fn launches_that_nobody_makes_stay() {
+        let hopeless = Machine {
+            per_hz: 0.1,
+            waits: 0.1,
+            ..NOTHING
+        };
+        let mut governor = governor();
+        hopeless.run(&mut governor, 600);
+        let level = governor.level();
+        assert!(
+            level.launches && !level.waits && level.frequency_hz == 1,
+            "{level:?}"
+        );
     }
 
     #[test]

@@ -355,8 +355,9 @@ impl Agent {
                 }
                 Woken::Tell => {
                     // What was added up since the window began is most of it.
-                    if self.counts.memory(&self.session, self.sender.as_ref())
-                        > self.config.budget.memory.as_u64()
+                    let most = self.config.budget.memory.as_u64();
+                    if remote::may_have_memory(most)
+                        && self.counts.memory(&self.session, self.sender.as_ref()) > most
                     {
                         let window = self.session.end_window()?;
                         self.finish_window(window);
@@ -506,6 +507,7 @@ impl Agent {
         }
         // As that of the first, its start is not in the budget.
         self.counts.spent(&self.session, self.sender.as_ref());
+        self.governor.meets_what_runs();
         Ok(())
     }
 

@@ -133,7 +133,13 @@ pub fn memory_bytes() -> u64 {
     sum_over_all(memory_of)
 }
 
-/// The same of another process.
+/// Whether these processes may have more memory than this: a page that several of them
+/// share counts for each. Cheap: to tell what is shared the kernel walks through all pages.
+pub fn may_have_memory(bytes: u64) -> bool {
+    sum_over_all(anonymous_of) > bytes
+}
+
+/// [`memory_bytes`] of another process.
 pub fn memory_bytes_of(pid: u32) -> u64 {
     memory_of(&pid.to_string())
 }
