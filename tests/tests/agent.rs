@@ -290,7 +290,7 @@ fn a_budget_is_kept_and_sums_stay_true() -> anyhow::Result<()> {
     };
     let shop = Workshop::new()?;
     // Such a frequency takes more than twice as much, and the least a tenth of it.
-    let budget = 0.003;
+    let budget = 0.002;
     let lines = format!(
         "window = \"10s\"\nfrequency = 997\n[budget]\ncpu = \"{}%\"\n{}",
         budget * 100.0,

@@ -22,9 +22,8 @@ use std::time::Duration;
 
 /// How long the budget may be saved up.
 const DEPTH: Duration = Duration::from_secs(40);
-/// What may be spent besides, once, on meeting what runs: as much as the budget gives in
-/// this time.
-const FIRST_SIGHT: Duration = Duration::from_secs(80);
+/// CPU time that may be spent besides, once, on meeting what runs.
+const FIRST_SIGHT: Duration = Duration::from_millis(150);
 /// How long a recording meets what runs.
 const MEETS: Duration = Duration::from_secs(60);
 /// Least part of all that is spent for turning it down to be of use.
@@ -157,7 +156,7 @@ impl Governor {
             now: asked,
             cpus,
             left: cpus * DEPTH.as_secs_f64(),
-            first_sight: cpus * FIRST_SIGHT.as_secs_f64(),
+            first_sight: FIRST_SIGHT.as_secs_f64(),
             meets: MEETS,
             turned_down: Vec::new(),
             since: Duration::ZERO,
@@ -197,7 +196,7 @@ impl Governor {
 
     /// A recording has begun that knows nothing of what runs.
     pub(crate) fn meets_what_runs(&mut self) {
-        self.first_sight = self.cpus * FIRST_SIGHT.as_secs_f64();
+        self.first_sight = FIRST_SIGHT.as_secs_f64();
         self.meets = MEETS;
     }
 

@@ -7,13 +7,13 @@ use std::{os::fd::OwnedFd, sync::PoisonError, time::Duration};
 /// Processes that work for this one.
 #[derive(Debug)]
 pub(super) struct Processes {
-    living: Vec<Process>,
+    living: Vec<Forked>,
     /// CPU time of those that have ended, as far as it was seen.
     ended: Duration,
 }
 
 #[derive(Debug)]
-struct Process {
+struct Forked {
     pid: i32,
     /// Its number may be another's once it has ended.
     process: OwnedFd,
@@ -31,7 +31,7 @@ impl Processes {
 
     pub(super) fn add(&mut self, pid: i32, process: OwnedFd) {
         let used = Duration::ZERO;
-        self.living.push(Process { pid, process, used });
+        self.living.push(Forked { pid, process, used });
     }
 
     fn cpu_time(&mut self) -> Duration {
