@@ -15,9 +15,6 @@ use std::ops::Range;
 
 /// Parts of a time of all hosts together, at most: with few hosts they are the clusters.
 const PARTS: u64 = 2000;
-/// Most parts of a host's time. What a host does in one minute it does in the next: short
-/// parts would count the same thing many times, and be too sure.
-const PARTS_OF_HOST: u64 = 24;
 /// Shortest part: a window at the defaults.
 const MIN_PART_NS: u64 = 60_000_000_000;
 /// Fewest hosts of a side for hosts to be the clusters.
@@ -27,7 +24,7 @@ const MAX_FUNCTIONS: usize = 1_000_000;
 
 /// Length of a part of a time, for so many hosts.
 fn part(range: &Range<u64>, hosts: u64) -> u64 {
-    let parts = (PARTS / hosts.max(1)).clamp(1, PARTS_OF_HOST);
+    let parts = (PARTS / hosts.max(1)).max(1);
     ((range.end - range.start) / parts).max(MIN_PART_NS)
 }
 
