@@ -34,6 +34,11 @@ fn validator() -> Result<PathBuf, String> {
     found.map(|(python, _)| python)
 }
 
+/// What a test needs; without it the test is skipped.
+fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
+    found.inspect_err(|why| skip(test, why)).ok()
+}
+
 /// The documents of YAML files.
 fn documents(python: &Path, files: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
     let read = "import json, sys, yaml\n\
@@ -83,12 +88,8 @@ fn manifests_are_what_kubernetes_knows() -> anyhow::Result<()> {
     if skip_unless(name, &[Need::Tool("python3")]) {
         return Ok(());
     }
-    let python = match validator() {
-        Ok(python) => python,
-        Err(why) => {
-            skip(name, &why);
-            return Ok(());
-        }
+    let Some(python) = or_skip(name, validator()) else {
+        return Ok(());
     };
     let shop = Workshop::new()?;
     for version in ["1.30", "1.37"] {
@@ -174,12 +175,9 @@ fn helm_makes_what_the_manifests_have() -> anyhow::Result<()> {
     if skip_unless(name, &[Need::Tool("python3")]) {
         return Ok(());
     }
-    let (python, helm) = match (validator(), helm()) {
-        (Ok(python), Ok(helm)) => (python, helm),
-        (Err(why), _) | (_, Err(why)) => {
-            skip(name, &why);
-            return Ok(());
-        }
+    let both = validator().and_then(|python| Ok((python, helm()?)));
+    let Some((python, helm)) = or_skip(name, both) else {
+        return Ok(());
     };
     let shop = Workshop::new()?;
     let plain = documents(&python, &manifests())?;
@@ -316,12 +314,8 @@ fn a_pod_s_capabilities_are_enough_and_each_is_needed() -> anyhow::Result<()> {
     let Some(_turn) = turn(name, &needs)? else {
         return Ok(());
     };
-    let python = match validator() {
-        Ok(python) => python,
-        Err(why) => {
-            skip(name, &why);
-            return Ok(());
-        }
+    let Some(python) = or_skip(name, validator()) else {
+        return Ok(());
     };
     let all = capabilities(&documents(&python, &manifests())?)?;
     // A program that only its user may read, and a library that is deleted while it runs.

@@ -7,8 +7,8 @@
 //! are its alone. When requests come is simulated for all hosts of a fleet.
 
 use aiprof_fleet::config;
-use aiprof_fleet::spool::{Body, Kind, Queue};
-use aiprof_lake::synthetic::{Programs, Random};
+use aiprof_fleet::spool::Queue;
+use aiprof_lake::synthetic::{self, Programs, Random};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_lake::{CompactOptions, Lake};
 use anyhow::{Context as _, Result};
@@ -17,7 +17,6 @@ use std::process::Command;
 
 /// 2026-11-26, 0:00.
 const BEGIN: u64 = 1_795_651_200_000_000_000;
-const MINUTE: u64 = 60_000_000_000;
 /// Samples in a window at 19 Hz: two CPUs that are busy for a fifth of the time, sixteen for two
 /// fifths.
 const SMALL: usize = 450;
@@ -92,20 +91,19 @@ fn all() -> Result<()> {
     // An hour of many hosts, as it is merged each hour; and a day of a few.
     let hour = merged(64, 1)?;
     let day = merged(4, 24)?;
-    println!(
-        "64 small hosts, an hour: {:.2} MB became {:.2} MB; {:.2} s CPU, {:.0} MiB at most",
-        hour.at(0) / 1e6,
-        hour.at(1) / 1e6,
-        hour.at(2),
-        hour.at(3)
-    );
-    println!(
-        "4 small hosts, a day: {:.2} MB became {:.2} MB; {:.2} s CPU, {:.0} MiB at most\n",
-        day.at(0) / 1e6,
-        day.at(1) / 1e6,
-        day.at(2),
-        day.at(3)
-    );
+    for (what, done) in [
+        ("64 small hosts, an hour", &hour),
+        ("4 small hosts, a day", &day),
+    ] {
+        println!(
+            "{what}: {:.2} MB became {:.2} MB; {:.2} s CPU, {:.0} MiB at most",
+            done.at(0) / 1e6,
+            done.at(1) / 1e6,
+            done.at(2),
+            done.at(3)
+        );
+    }
+    println!();
     // Each row is merged once in its hour, and once more when its day is over.
     let compaction = hour.at(2) / 64.0 * 24.0 + day.at(2) / 4.0;
     println!(
@@ -163,19 +161,8 @@ fn roll_up(place: &Path, host: u64, hours: u64, samples: usize) -> Result<()> {
     // The same programs everywhere, as on the hosts of a service.
     let programs = Programs::new(1, 12, 4000);
     let mut random = Random(host);
-    let mut bytes = 0;
-    for minute in 0..60 * hours {
-        let start_unix_ns = BEGIN + minute * MINUTE + random.draw() % 1_000_000;
-        let window = programs.window(&mut random, start_unix_ns, samples);
-        bytes += window.len();
-        let body = Body {
-            start_unix_ns,
-            number: minute,
-            samples: samples as u64,
-            kind: Kind::Pprof,
-        };
-        queue.put(&body, &window)?;
-    }
+    let of_host = (&programs, &mut random);
+    let bytes = synthetic::spool(&queue, of_host, BEGIN, 60 * hours, samples)?;
     let lake = lake(place, host)?;
     let before = cpu_seconds()?;
     // Longer after the end than any host waits.

@@ -7,8 +7,8 @@
 //! memory and CPU time are its alone.
 
 use aiprof_fleet::config;
-use aiprof_fleet::spool::{Body, Kind, Queue};
-use aiprof_lake::synthetic::{Programs, Random};
+use aiprof_fleet::spool::Queue;
+use aiprof_lake::synthetic::{self, Programs, Random};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_lake::{CompactOptions, Lake};
 use anyhow::{Context as _, Result};
@@ -63,20 +63,7 @@ fn fill(directory: &Path) -> Result<()> {
     let queue = queue(directory)?;
     let programs = Programs::new(1, 12, 4000);
     let mut random = Random(7);
-    let mut bytes = 0;
-    for minute in 0..1440 {
-        // Windows do not begin at whole minutes to the nanosecond.
-        let start_unix_ns = BEGIN + minute * MINUTE + random.draw() % 1_000_000;
-        let window = programs.window(&mut random, start_unix_ns, SAMPLES);
-        bytes += window.len();
-        let body = Body {
-            start_unix_ns,
-            number: minute,
-            samples: SAMPLES as u64,
-            kind: Kind::Pprof,
-        };
-        queue.put(&body, &window)?;
-    }
+    let bytes = synthetic::spool(&queue, (&programs, &mut random), BEGIN, 1440, SAMPLES)?;
     println!("spool: {bytes} bytes of pprof");
     Ok(())
 }

@@ -1,16 +1,20 @@
 //! Synthetic windows: made up, for tests and benches. No number that comes of them is a
 //! measurement of a real machine.
 
+use aiprof_fleet::spool::{Body, Kind, Queue};
 use aiprof_formats::export::pprof::proto::{
     Function, Label, Line, Location, Mapping, Profile, Sample, ValueType,
 };
 use flate2::{Compression, write::GzEncoder};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 
 /// Nanoseconds between two samples at 19 Hz.
 pub const PERIOD: i64 = 52_631_579;
+
+/// A minute.
+const MINUTE_NS: u64 = 60_000_000_000;
 
 /// Numbers that look random and are the same each time (splitmix64).
 #[derive(Clone, Debug)]
@@ -164,6 +168,35 @@ impl Programs {
         }
         pack(&made.profile)
     }
+}
+
+/// Puts so many minutes of windows of a host into a spool, from `begin_unix_ns` on; gives
+/// their bytes.
+///
+/// # Errors
+/// The spool cannot be written to.
+pub fn spool(
+    queue: &Queue,
+    (programs, random): (&Programs, &mut Random),
+    begin_unix_ns: u64,
+    minutes: u64,
+    samples: usize,
+) -> io::Result<usize> {
+    let mut bytes = 0;
+    for minute in 0..minutes {
+        // Windows do not begin at whole minutes to the nanosecond.
+        let start_unix_ns = begin_unix_ns + minute * MINUTE_NS + random.draw() % 1_000_000;
+        let window = programs.window(random, start_unix_ns, samples);
+        bytes += window.len();
+        let body = Body {
+            start_unix_ns,
+            number: minute,
+            samples: samples as u64,
+            kind: Kind::Pprof,
+        };
+        queue.put(&body, &window)?;
+    }
+    Ok(bytes)
 }
 
 /// A profile as the agent's files have it.

@@ -537,29 +537,21 @@ impl Agent {
         self.governor.spend_at_end(&spent, self.config.window);
         self.counts.window(&mut window, recorded);
         self.outputs.write(&window);
-        self.counts.memory(&self.session, self.sender.as_ref());
+        let memory = self.counts.memory(&self.session, self.sender.as_ref());
         let spent = self.counts.spent(&self.session, self.sender.as_ref());
         self.governor.spend_at_end(&spent, self.config.window);
         let line = self.counts.line(&window, recorded.level);
         drop(window);
-        self.bound_memory();
-        tracing::info!("{line}");
-        notify::status(&line);
-        self.tell();
-    }
-
-    /// Looks how much memory it has; whether that was too much.
-    fn bound_memory(&mut self) -> bool {
-        let memory = self.counts.memory(&self.session, self.sender.as_ref());
-        let is_over = memory > self.config.budget.memory.as_u64();
-        if is_over {
+        if memory > self.config.budget.memory.as_u64() {
             tracing::warn!(
                 "{} of memory are more than its budget: what it knows of programs is forgotten",
                 human_bytes(memory)
             );
             self.session.forget_programs();
         }
-        is_over
+        tracing::info!("{line}");
+        notify::status(&line);
+        self.tell();
     }
 
     /// What is recorded at most.

@@ -176,10 +176,10 @@ impl Session {
     /// # Errors
     /// It could not be resumed.
     pub fn begin(&mut self) -> Result<(), CollectError> {
-        self.pausing.end_window(Instant::now());
-        self.window_started = Instant::now();
         self.resume()?;
-        self.pausing.end_window(Instant::now());
+        self.window_started = Instant::now();
+        // What it was paused until then is of no window.
+        self.pausing.end_window(self.window_started);
         Ok(())
     }
 
