@@ -1,6 +1,7 @@
 //! `aiprof agent`: windows without gaps, a budget that it keeps, a configuration that is read
 //! again, and what is left when it is killed.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -82,14 +83,20 @@ impl Busy {
     /// Checks that windows have their CPU time: within 2 %, and what chance allows where they
     /// shared the CPUs with others.
     fn check(&self, windows: &[(PathBuf, About)]) -> anyhow::Result<()> {
+        self.check_weighed(windows, 1)
+    }
+
+    /// The same of windows that count so often.
+    fn check_weighed(&self, windows: &[(PathBuf, About)], weight: u32) -> anyhow::Result<()> {
+        let weight = f64::from(weight);
         let expected = self.during(windows);
-        let found = sampled(windows, |sample| self.has(sample))?;
+        let found = sampled(windows, |sample| self.has(sample))? / weight;
         let cpus = std::thread::available_parallelism()?.get() as f64;
         let mut variance = 0.0;
         for window in windows {
             let (length, period) = (
                 window.1.duration_ns as f64 / 1e9,
-                window.1.period_ns as f64 / 1e9,
+                window.1.period_ns as f64 / 1e9 / weight,
             );
             let share = self.during(std::slice::from_ref(window)) / (length * cpus);
             variance += length * cpus * period * share * (1.0 - share).max(0.0);
@@ -325,6 +332,59 @@ fn a_budget_is_kept_and_sums_stay_true() -> anyhow::Result<()> {
     let periods: Vec<i64> = windows.iter().map(|(_, about)| about.period_ns).collect();
     ensure!(periods.first() < periods.last(), "{periods:?}\n{said}");
     busy.check(&windows).context(said)
+}
+
+/// An id of a host whose turns alternate from this one on, which it waits for: drawn as the
+/// agent draws.
+fn with_every_other_turn(one_in: u64, turn: u64) -> anyhow::Result<String> {
+    let has = |id: &String, turn: u64| {
+        let mut drawn = DefaultHasher::new();
+        (id, turn).hash(&mut drawn);
+        drawn.finish().is_multiple_of(one_in)
+    };
+    let alternates =
+        |id: &String| (0..4).all(|after| has(id, turn + after) == !after.is_multiple_of(2));
+    let mut ids = (0..1000).map(|n| format!("host-{n}"));
+    ids.find(alternates).context("no host has such turns")
+}
+
+#[test]
+#[ignore = "needs root"]
+fn in_its_turns_it_counts_for_all_of_them() -> anyhow::Result<()> {
+    let name = "in_its_turns_it_counts_for_all_of_them";
+    let Some(_turn) = turn(name, &[Need::Root])? else {
+        return Ok(());
+    };
+    let shop = Workshop::new()?;
+    let busy = Busy::start(2)?;
+    let turn = u64::try_from(unix_ns())? / 10_000_000_000;
+    let lines = format!(
+        "window = \"1s\"\none_in = 2\nfrequency = 99\nhost_id = \"{}\"\n[budget]\ncpu = \"50%\"\n{}",
+        with_every_other_turn(2, turn)?,
+        files(&shop)
+    );
+    let mut agent = Agent::start(&shop, &lines)?;
+    agent.await_lines("window of", 5)?;
+    let begun = Instant::now();
+    let waits = |said: &str| said.rfind("until its turn comes") > said.rfind("window of");
+    while !waits(&agent.said()?) {
+        ensure!(begun.elapsed() < LONG, "no end: {}", agent.said()?);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let status = ctl(&["status"])?;
+    ensure!(status.contains("nothing until its turn"), "{status}");
+    ensure!(
+        ctl(&["snapshot"]).is_err(),
+        "a window of what is not recorded"
+    );
+    let said = agent.end()?;
+    let windows = windows(&shop.path("files"))?;
+    ensure!(windows.len() == said.matches("window of").count(), "{said}");
+    for (_, about) in &windows {
+        ensure!(about.period_ns / 2 == 1_000_000_000 / 99, "{about:?}");
+        ensure!(about.duration_ns < 2_000_000_000, "{about:?}");
+    }
+    busy.check_weighed(&windows, 2).context(said)
 }
 
 /// Asks the agent; gives what is answered.

@@ -19,6 +19,8 @@ const MAX_LABELS: usize = 16;
 /// Bounds of a window.
 const WINDOW: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(3600);
+/// Bounds of the turns of which a host records one.
+const ONE_IN: std::ops::RangeInclusive<u32> = 1..=1000;
 /// Bounds of the samples per second and CPU.
 pub const FREQUENCY: std::ops::RangeInclusive<u32> = 1..=1000;
 
@@ -62,6 +64,9 @@ pub struct Config {
     /// Length of a window: one profile each.
     #[serde(deserialize_with = "duration")]
     pub window: Duration,
+    /// The host records in one of so many turns of ten windows, drawn by chance, and what it
+    /// records counts so many times.
+    pub one_in: u32,
     /// What the host is called; `None`: its host name.
     pub host: Option<String>,
     /// What the host is told from others by; `None`: made of its machine id. Images that were
@@ -91,6 +96,7 @@ impl Default for Config {
         Self {
             frequency: 19,
             window: Duration::from_secs(60),
+            one_in: 1,
             host: None,
             host_id: None,
             labels: BTreeMap::new(),
@@ -437,6 +443,9 @@ impl Config {
         if !WINDOW.contains(&self.window) {
             return wrong("window", "1s to 1h".to_owned());
         }
+        if !ONE_IN.contains(&self.one_in) {
+            return wrong("one_in", "1 (always) to 1000".to_owned());
+        }
         if !(self.budget.cpu > 0.0 && self.budget.cpu <= 1.0) {
             return wrong("budget.cpu", "above 0% and up to 100%".to_owned());
         }
@@ -671,6 +680,7 @@ mod tests {
             ("frequenzy = 1", "line 1"),
             ("frequency = 0", "agent.toml: frequency: 1 to 1000"),
             ("window = \"1d\"", "window: 1s to 1h"),
+            ("one_in = 0", "one_in: 1 (always) to 1000"),
             ("[budget]\ncpu = 0.1", "line 2"),
             ("[budget]\ncpu = \"0%\"", "budget.cpu"),
             (

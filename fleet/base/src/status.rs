@@ -33,8 +33,10 @@ pub struct AgentStatus {
     pub written_unix_ns: u64,
     /// CPUs of the machine.
     pub cpus: u32,
-    /// Whether it is paused.
+    /// Whether somebody has paused it.
     pub paused: bool,
+    /// Whether it waits for its turn to record.
+    pub waits_for_turn: bool,
     /// Windows so far.
     pub windows: u64,
     /// Samples so far.

@@ -29,6 +29,8 @@ const SECONDS: usize = 600;
 /// least half; and how long the outage was.
 const LONGEST_WAIT: f64 = 300.0;
 const OUTAGE_WINDOWS: u64 = 60;
+/// Turns of ten windows.
+const TURNS_OF_AN_HOUR: u64 = 6;
 /// What a request takes at its server, seconds.
 const REQUEST: f64 = 0.02;
 
@@ -127,7 +129,54 @@ fn all() -> Result<()> {
             compaction * count / 86_400.0
         );
     }
+    println!();
+    turns(small);
     Ok(())
+}
+
+/// Fleets of which each host records in one of so many turns (`one_in`), by chance, for a day.
+fn turns(window_bytes: f64) {
+    println!(
+        "| hosts | `one_in` | stacks a second | sent a day | hosts that record at once: least | \
+         most | error of the CPU time of an hour, 95 % | of the day |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for hosts in FLEETS.into_iter().skip(2) {
+        for one_in in [1, 10, 100] {
+            if hosts / one_in < 10 {
+                continue;
+            }
+            let mut random = Random(hosts ^ one_in);
+            // Busy CPUs of each host: most do little, some all that they can.
+            let loads: Vec<f64> = (0..hosts).map(|_| 2.0 * random.unit().powi(4)).collect();
+            let truth: f64 = loads.iter().sum();
+            let (mut least, mut most, mut squares, mut day) = (u64::MAX, 0, 0.0, 0.0);
+            for _ in 0..24 {
+                let mut hour = 0.0;
+                for _ in 0..TURNS_OF_AN_HOUR {
+                    let mut on = 0;
+                    for load in &loads {
+                        if random.below(one_in as usize) == 0 {
+                            hour += load * one_in as f64 / TURNS_OF_AN_HOUR as f64;
+                            on += 1;
+                        }
+                    }
+                    (least, most) = (least.min(on), most.max(on));
+                }
+                squares += (hour / truth - 1.0).powi(2);
+                day += hour / truth / 24.0;
+            }
+            // One day is one draw: its error is that of its hours, which are independent.
+            let error = 196.0 * (squares / 24.0_f64).sqrt();
+            println!(
+                "| {hosts} | {one_in} | {:.0} | {} | {least} | {most} | {error:.2} % | {:.2} % |",
+                19.0 * truth / one_in as f64,
+                bytes(window_bytes * hosts as f64 * 1440.0 / one_in as f64),
+                error / 24.0_f64.sqrt(),
+            );
+            assert!(100.0 * (day - 1.0).abs() <= error, "{day}: biased");
+        }
+    }
 }
 
 /// Hosts that roll hours up, and a compaction of these: bytes before and after, CPU time, peak.

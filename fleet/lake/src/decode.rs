@@ -40,8 +40,12 @@ const MAX_TEXT: usize = 1024;
 /// Most text of all rows of a body.
 const MAX_WORK: usize = 1 << 30;
 
-/// Labels that multiply rows and say nothing about many hosts.
-const LEFT_OUT: [&str; 7] = ["pid", "tid", "cgroup", "uid", "certain", "possible", "host"];
+/// The label that tells a host from others.
+const HOST_ID: &str = "host.id";
+/// Labels that multiply rows and say nothing about many hosts, and those of the host.
+const LEFT_OUT: [&str; 8] = [
+    "pid", "tid", "cgroup", "uid", "certain", "possible", "host", HOST_ID,
+];
 
 /// Why a body cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +104,7 @@ pub fn add(body: &[u8], start_unix_ns: u64, rows: &mut Rows) -> Result<Decoded, 
     let names = LocationNames::new(&profile, MAX_NAMES)?;
     let types = types(&profile)?;
     let devices = device_locations(&profile);
+    rows.recorded_on(&host_id(&profile, &bytes), &host(&profile));
     let mut adder = Adder {
         profile: &profile,
         names,
@@ -141,12 +146,30 @@ pub struct Origin {
 /// As [`add`].
 pub fn origin(body: &[u8]) -> Result<Origin, BodyError> {
     let profile = tables(&unpack(body)?)?;
-    let comments = profile.comment.iter().take(MAX_COMMENTS);
-    let mut hosts = comments.filter_map(|at| text(&profile, *at).strip_prefix("host: "));
     Ok(Origin {
-        host: hosts.next().map(plain).unwrap_or_default(),
+        host: host(&profile),
         start_unix_ns: u64::try_from(profile.time_nanos).unwrap_or(0),
     })
+}
+
+/// The host that a profile says it is of.
+fn host(profile: &Profile) -> String {
+    let comments = profile.comment.iter().take(MAX_COMMENTS);
+    let mut hosts = comments.filter_map(|at| text(profile, *at).strip_prefix("host: "));
+    hosts.next().map(plain).unwrap_or_default()
+}
+
+/// The id of that host: all samples have it, or none.
+fn host_id(profile: &Profile, bytes: &[u8]) -> String {
+    let first = Fields(bytes)
+        .flatten()
+        .find(|(number, _)| *number == SAMPLE);
+    let sample = first.filter(|(_, body)| body.len() <= MAX_SAMPLE);
+    let sample = sample.and_then(|(_, body)| Sample::decode(body).ok());
+    let labels = sample.iter().flat_map(|sample| &sample.label);
+    let mut ids = labels.filter(|label| text(profile, label.key) == HOST_ID);
+    ids.next()
+        .map_or_else(String::new, |label| plain(text(profile, label.str)))
 }
 
 fn unpack(body: &[u8]) -> Result<Vec<u8>, BodyError> {
@@ -333,7 +356,8 @@ impl<'a> Adder<'a> {
             let Some((key, number)) = comment.rsplit_once(": ") else {
                 continue;
             };
-            let Ok(number) = number.trim().parse::<i64>() else {
+            let number = number.trim().parse::<i64>().ok();
+            let Some(number) = number.filter(|number| *number >= 0) else {
                 continue;
             };
             if !key.starts_with(TRUTH) || key.len() > 128 {

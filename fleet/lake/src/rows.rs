@@ -1,12 +1,10 @@
-//! Rows of one host in memory, before they are sorted and written.
+//! Rows in memory, before they are sorted and written.
 
 use crate::schema::{Row, Text};
 use rustc_hash::FxHashMap;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// Texts of a row that differ within a host.
-const OWN: usize = Text::COUNT - Text::Service as usize;
 /// What sample types of truths begin with.
 pub const TRUTH: &str = "aiprof.";
 
@@ -56,7 +54,7 @@ struct Entry {
     duration: i64,
     value: i64,
     count: i64,
-    texts: [u32; OWN],
+    texts: [u32; Text::COUNT],
     labels: u32,
 }
 
@@ -65,34 +63,48 @@ struct Entry {
 pub struct Sample {
     time: i64,
     duration: i64,
-    texts: [u32; OWN],
+    texts: [u32; Text::COUNT],
     labels: u32,
 }
 
-/// Rows of a host. Equal ones are merged when they are sorted, not before: that takes less
+/// Rows. Equal ones are merged when they are sorted, not before: that takes less
 /// memory than a table of all.
 #[derive(Debug)]
 pub struct Rows {
-    host: String,
-    host_id: String,
+    /// Host and host id of windows that do not say theirs.
+    usual: [u32; 2],
+    /// Those of what is added next.
+    host: [u32; 2],
     texts: Texts,
     entries: Vec<Entry>,
 }
 
 impl Rows {
-    /// None yet, of a host.
+    /// None yet, of what is usually this host.
     pub fn new(host_id: &str, host: &str) -> Self {
         let mut texts = Texts::default();
         texts.add("");
+        let host = [host, host_id].map(|text| texts.add(text));
         Self {
-            host: host.to_owned(),
-            host_id: host_id.to_owned(),
+            usual: host,
+            host,
             texts,
             entries: Vec::new(),
         }
     }
 
-    /// What rows of a sample share; the sample type and unit among its texts do not count.
+    /// Says on what host the rows were recorded that are added next; empty: the usual one. A
+    /// host may have had another name or id when a window was recorded.
+    pub fn recorded_on(&mut self, host_id: &str, host: &str) {
+        self.host = self.usual;
+        for (slot, text) in self.host.iter_mut().zip([host, host_id]) {
+            if !text.is_empty() {
+                *slot = self.texts.add(text);
+            }
+        }
+    }
+
+    /// What rows of a sample share; host, sample type and unit among its texts do not count.
     pub fn sample(
         &mut self,
         time: i64,
@@ -100,13 +112,11 @@ impl Rows {
         texts: &[(Text, &str)],
         labels: &str,
     ) -> Sample {
-        let mut own = [0; OWN];
+        let mut own = [0; Text::COUNT];
         for (text, value) in texts {
-            let at = text.at().checked_sub(Text::Service.at());
-            if let Some(slot) = at.and_then(|at| own.get_mut(at)) {
-                *slot = self.texts.add(value);
-            }
+            own[text.at()] = self.texts.add(value);
         }
+        [own[Text::Host.at()], own[Text::HostId.at()]] = self.host;
         Sample {
             time,
             duration,
@@ -119,7 +129,7 @@ impl Rows {
     pub fn push(&mut self, sample: Sample, of: (&str, &str), value: i64, count: i64) {
         let mut texts = sample.texts;
         for (text, value) in [(Text::SampleType, of.0), (Text::Unit, of.1)] {
-            texts[text.at() - Text::Service.at()] = self.texts.add(value);
+            texts[text.at()] = self.texts.add(value);
         }
         self.entries.push(Entry {
             time: sample.time,
@@ -153,8 +163,7 @@ impl Rows {
         let ranks = self.texts.ranks();
         let rank = |id: u32| ranks.get(id as usize).copied().unwrap_or(0);
         let by = |a: &Entry, b: &Entry, text: Text| {
-            let at = text.at() - Text::Service.at();
-            rank(a.texts[at]).cmp(&rank(b.texts[at]))
+            rank(a.texts[text.at()]).cmp(&rank(b.texts[text.at()]))
         };
         let rest = |a: &Entry, b: &Entry| {
             let ids = a.texts.iter().zip(&b.texts);
@@ -180,7 +189,7 @@ impl Rows {
                 && next.texts == kept.texts
                 && next.labels == kept.labels;
             if is_same {
-                let of = kept.texts[Text::SampleType.at() - Text::Service.at()];
+                let of = kept.texts[Text::SampleType.at()];
                 if texts.get(of).starts_with(TRUTH) {
                     kept.value = kept.value.max(next.value);
                 } else {
@@ -194,21 +203,13 @@ impl Rows {
 
     /// The rows, in order if they were sorted last.
     pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
-        self.entries.iter().map(|entry| {
-            let mut texts = [""; Text::COUNT];
-            texts[Text::Host.at()] = &self.host;
-            texts[Text::HostId.at()] = &self.host_id;
-            for (slot, id) in texts[Text::Service.at()..].iter_mut().zip(entry.texts) {
-                *slot = self.texts.get(id);
-            }
-            Row {
-                time: entry.time,
-                duration: entry.duration,
-                value: entry.value,
-                count: entry.count,
-                texts,
-                labels: self.texts.get(entry.labels),
-            }
+        self.entries.iter().map(|entry| Row {
+            time: entry.time,
+            duration: entry.duration,
+            value: entry.value,
+            count: entry.count,
+            texts: entry.texts.map(|id| self.texts.get(id)),
+            labels: self.texts.get(entry.labels),
         })
     }
 }

@@ -107,7 +107,7 @@ pub(crate) async fn run(args: DiffArgs) -> Result<()> {
     let changed = rows.iter().filter(|row| row.2 == Verdict::Changed).count();
     let of = match from.replicates(&to) {
         Replicates::Hosts => format!("{} and {} hosts", from.hosts(), to.hosts()),
-        Replicates::Parts => format!("parts of the time: fewer than {MIN_HOSTS} hosts"),
+        Replicates::Pieces(_) => format!("pieces of the time: fewer than {MIN_HOSTS} hosts"),
     };
     note(&format!(
         "{changed} of {} functions changed; 95 % intervals from {of}",

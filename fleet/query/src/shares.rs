@@ -19,6 +19,10 @@ const PARTS: u64 = 2000;
 const MIN_PART_NS: u64 = 60_000_000_000;
 /// Fewest hosts of a side for hosts to be the clusters.
 pub(crate) const MIN_HOSTS: usize = 6;
+/// Into how many pieces the time of a host is cut where pieces are the clusters. What runs in
+/// a minute runs in the next, too: only long pieces are nearly independent (the method of
+/// batch means; 10 to 30 are usual: Schmeiser 1982).
+const PIECES: i64 = 16;
 /// Most functions that are kept apart.
 const MAX_FUNCTIONS: usize = 1_000_000;
 
@@ -28,12 +32,14 @@ fn part(range: &Range<u64>, hosts: u64) -> u64 {
     ((range.end - range.start) / parts).max(MIN_PART_NS)
 }
 
+/// Values by host and when a part of the time begins, nanoseconds since the Unix epoch.
+type Parts = BTreeMap<(u32, i64), f64>;
+
 /// Values of one group: all of a side, or a version of a service.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Values {
-    /// Of each function, by cluster: host and part.
-    functions: HashMap<String, BTreeMap<(u32, i64), f64>>,
-    totals: BTreeMap<(u32, i64), f64>,
+    functions: HashMap<String, Parts>,
+    totals: Parts,
     /// When the first of it was, nanoseconds since the Unix epoch.
     pub(crate) first: i64,
 }
@@ -112,7 +118,7 @@ pub(crate) async fn ask(
                 ..Values::default()
             };
             let group = found.entry(key).or_insert_with(new);
-            let cluster = (hosts.of(&ids[row]), parts[row]);
+            let cluster = (hosts.of(&ids[row]), parts[row].saturating_mul(part));
             let value = values[row] as f64;
             group.first = group.first.min(firsts[row]);
             *group.totals.entry(cluster).or_default() += value;
@@ -154,7 +160,25 @@ pub(crate) fn numbers(batch: &RecordBatch, name: &str) -> Result<Vec<i64>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replicates {
     Hosts,
-    Parts,
+    /// Pieces of the time of a host, of so many nanoseconds.
+    Pieces(i64),
+}
+
+impl Replicates {
+    fn clusters(self, of: &Parts, pieces: &mut HashMap<(u32, i64), u32>) -> Clusters {
+        let mut clusters = Clusters::new();
+        for (&(host, begin), value) in of {
+            let cluster = match self {
+                Self::Hosts => host,
+                Self::Pieces(length) => {
+                    let new = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+                    *pieces.entry((host, begin / length)).or_insert(new)
+                }
+            };
+            *clusters.entry(cluster).or_default() += value;
+        }
+        clusters
+    }
 }
 
 impl Values {
@@ -169,39 +193,24 @@ impl Values {
         self.totals.values().sum()
     }
 
-    /// Hosts, where there are enough of both, else parts of the time.
+    /// Hosts, where there are enough of both, else pieces of the time.
     pub(crate) fn replicates(&self, other: &Self) -> Replicates {
-        match self.hosts().min(other.hosts()) >= MIN_HOSTS {
-            true => Replicates::Hosts,
-            false => Replicates::Parts,
+        if self.hosts().min(other.hosts()) >= MIN_HOSTS {
+            return Replicates::Hosts;
         }
-    }
-
-    fn clusters(
-        of: &BTreeMap<(u32, i64), f64>,
-        replicates: Replicates,
-        parts: &mut HashMap<(u32, i64), u32>,
-    ) -> Clusters {
-        let mut clusters = Clusters::new();
-        for (key, value) in of {
-            let cluster = match replicates {
-                Replicates::Hosts => key.0,
-                Replicates::Parts => {
-                    let new = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-                    *parts.entry(*key).or_insert(new)
-                }
-            };
-            *clusters.entry(cluster).or_default() += value;
-        }
-        clusters
+        let span = |values: &Self| {
+            let begins = || values.totals.keys().map(|(_, begin)| *begin);
+            begins().max().unwrap_or(0) - begins().min().unwrap_or(0)
+        };
+        // The same for both: of a host that is on both sides at once pieces are pairs.
+        Replicates::Pieces(span(self).max(span(other)) / PIECES + 1)
     }
 
     /// How the share of each function changed to another group's.
     pub(crate) fn changes(&self, after: &Self) -> Vec<(String, Difference)> {
         let replicates = self.replicates(after);
-        let mut parts = HashMap::new();
-        let mut clusters =
-            |of: &BTreeMap<(u32, i64), f64>| Self::clusters(of, replicates, &mut parts);
+        let mut pieces = HashMap::new();
+        let mut clusters = |of: &Parts| replicates.clusters(of, &mut pieces);
         let totals = (clusters(&self.totals), clusters(&after.totals));
         let names: BTreeSet<&String> = self
             .functions
@@ -217,5 +226,66 @@ impl Values {
             changes.push((name.clone(), change));
         }
         changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_lake::synthetic::Random;
+
+    /// Minutes of a host of which the share of `f` wanders: what it is in one decides most of
+    /// what it is in the next.
+    fn wandering(random: &mut Random, begin: i64, minutes: i64, share: f64) -> Values {
+        let (mut totals, mut own) = (Parts::new(), Parts::new());
+        let mut now = 0.0;
+        for minute in 0..minutes {
+            now = 0.8 * now + 0.02 * (random.unit() - 0.5);
+            let hits = (0..300).filter(|_| random.unit() < share + now).count();
+            let at = (0, (begin + minute) * 60_000_000_000);
+            totals.insert(at, 300.0);
+            own.insert(at, hits as f64);
+        }
+        Values {
+            functions: HashMap::from([("f".to_owned(), own)]),
+            totals,
+            first: 0,
+        }
+    }
+
+    #[test]
+    fn minutes_that_resemble_each_other_are_not_counted_as_many() {
+        let mut random = Random(3);
+        let (mut by_pieces, mut by_minutes) = (0, 0);
+        let runs = 500;
+        for _ in 0..runs {
+            let before = wandering(&mut random, 1000, 480, 0.1);
+            let after = wandering(&mut random, 3000, 480, 0.1);
+            let changes = before.changes(&after);
+            let [(_, change)] = &changes[..] else {
+                panic!("{changes:?}");
+            };
+            by_pieces += usize::from(change.change().abs() <= change.half.unwrap());
+            let mut numbers = HashMap::new();
+            let mut clusters = |of| Replicates::Pieces(1).clusters(of, &mut numbers);
+            let old = (clusters(&before.functions["f"]), clusters(&before.totals));
+            let new = (clusters(&after.functions["f"]), clusters(&after.totals));
+            let change = statistics::change((&old.0, &old.1), (&new.0, &new.1));
+            by_minutes += usize::from(change.change().abs() <= change.half.unwrap());
+        }
+        assert!((460..=490).contains(&by_pieces), "{by_pieces} of {runs}");
+        assert!(by_minutes < 420, "{by_minutes} of {runs}: no test");
+    }
+
+    #[test]
+    fn pieces_are_of_the_time_that_there_is() {
+        let mut random = Random(4);
+        // A quarter of an hour, of a day that was asked for.
+        let before = wandering(&mut random, 0, 15, 0.1);
+        let after = wandering(&mut random, 700, 15, 0.1);
+        assert!(before.changes(&after)[0].1.half.is_some());
+        let empty = Values::default();
+        assert!(empty.changes(&empty).is_empty());
+        assert_eq!(before.changes(&empty)[0].1.half, None);
     }
 }

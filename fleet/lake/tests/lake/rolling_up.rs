@@ -1,10 +1,13 @@
 //! From the spool into the lake.
 
-use crate::common::{MINUTE, Place, TEN, after, run};
+use crate::common::{MINUTE, Place, ReadRow, TEN, after, run};
 use aiprof_formats::export::pprof::proto::{Label, Profile, Sample, ValueType};
+use aiprof_lake::decode;
+use aiprof_lake::rows::Rows;
 use aiprof_lake::schema::Text;
 use aiprof_lake::synthetic::{Made, Programs, Random, pack};
 use prost::Message as _;
+use std::collections::BTreeSet;
 
 /// Two threads of two processes at the same place, and a device's kernel.
 fn window() -> Profile {
@@ -106,7 +109,7 @@ fn a_window_becomes_rows() {
     let cpu = of("cpu");
     assert_eq!(cpu.numbers, [TEN as i64, MINUTE as i64, 400, 4]);
     let expected = [
-        (Text::Host, "h1"),
+        (Text::Host, "h"),
         (Text::HostId, "id-h1"),
         (Text::Service, "shop"),
         (Text::Unit, "nanoseconds"),
@@ -136,6 +139,45 @@ fn a_window_becomes_rows() {
     assert_eq!((busy.value(), busy.text(Text::Unit)), (33, "nanoseconds"));
     assert_eq!(busy.text(Text::Device), "gpu 0");
     assert_eq!(rows.len(), 7);
+}
+
+#[test]
+fn windows_keep_the_host_that_recorded_them() {
+    let place = Place::new();
+    // As the host was called before its configuration was changed.
+    let mut before = window();
+    let at = before.string_table.len() as i64;
+    let texts = ["host.id", "id-before"].map(str::to_owned);
+    before.string_table.extend(texts);
+    let id = Label {
+        key: at,
+        str: at + 1,
+        ..Label::default()
+    };
+    for sample in &mut before.sample {
+        sample.label.push(id);
+    }
+    place.put(TEN, 1, &pack(&before));
+    let mut unnamed = window();
+    unnamed.comment.clear();
+    place.put(TEN + MINUTE, 1, &pack(&unnamed));
+    run(place.lake.roll_up(&place.queue, after(1))).unwrap();
+    let rows = place.rows();
+    let of = |time: u64| -> BTreeSet<(String, String, String)> {
+        let of = rows.iter().filter(|row| row.numbers[0] == time as i64);
+        let text = |row: &ReadRow, text| row.text(text).to_owned();
+        of.map(|row| {
+            (
+                text(row, Text::Host),
+                text(row, Text::HostId),
+                row.labels.get("host.id").cloned().unwrap_or_default(),
+            )
+        })
+        .collect()
+    };
+    let one = |host: &str, id: &str| [(host.to_owned(), id.to_owned(), String::new())].into();
+    assert_eq!(of(TEN), one("h", "id-before"));
+    assert_eq!(of(TEN + MINUTE), one("h1", "id-h1"));
 }
 
 #[test]
@@ -210,6 +252,47 @@ fn what_is_no_profile_is_refused_and_counted() {
     assert!(done.cut_stacks >= 1, "{done:?}");
     assert!(!done.last_refusal.is_empty());
     assert!(place.rows().len() > 5);
+}
+
+#[test]
+fn windows_that_were_damaged_are_survived() {
+    let good = window().encode_to_vec();
+    let mut random = Random(9);
+    let (mut read, mut refused) = (0, 0);
+    for _ in 0..20_000 {
+        let mut bytes = good.clone();
+        for _ in 0..=random.below(2) {
+            let at = random.below(bytes.len().max(1));
+            match random.below(8) {
+                0 => bytes.truncate(at.max(1)),
+                1 => bytes.insert(at, random.draw() as u8),
+                2 => {
+                    let again = bytes[at..bytes.len().min(at + 40)].to_vec();
+                    bytes.extend(again);
+                }
+                _ => bytes[at] = random.draw() as u8,
+            }
+        }
+        let mut rows = Rows::new("id", "host");
+        match decode::add(&bytes, TEN, &mut rows) {
+            Ok(done) => {
+                read += 1;
+                assert!(done.samples <= bytes.len() as u64);
+                rows.sort();
+                assert!(rows.iter().all(|row| row.value >= 0 && row.count >= 0));
+            }
+            Err(_) => {
+                refused += 1;
+                assert!(rows.is_empty());
+            }
+        }
+        // Says something, or that it is none.
+        let _ = decode::origin(&bytes);
+    }
+    assert!(
+        read > 1000 && refused > 1000,
+        "{read} read, {refused} refused"
+    );
 }
 
 #[test]

@@ -251,6 +251,9 @@ pub(crate) static METRICS: &[Metric] = &[
         "CPUs of the machine." |known| agent(known, |it| f64::from(it.cpus))),
     metric!(Gauge "aiprof_paused" "" []
         "1: the agent is paused." |known| agent(known, |it| flag(it.paused))),
+    metric!(Gauge "aiprof_waits_for_turn" "" []
+        "1: nothing is recorded until it is this host's turn (`one_in`)."
+        |known| agent(known, |it| flag(it.waits_for_turn))),
     metric!(Gauge "aiprof_recording" "" ["what"]
     "1: this is recorded: cpu, off_cpu, launches or devices." |known| {
         let what = known.agent.iter().flat_map(|it| &it.recording);

@@ -20,6 +20,11 @@ const MAX_OPEN: usize = 4096;
 const MAX_CLIENTS: usize = 4096;
 /// Most engines of a client.
 const MAX_ENGINES: usize = 64;
+/// Most devices that nobody uses.
+const MAX_DEVICES: usize = 256;
+/// Drivers of accelerators that count what clients use, as `drm-driver` names them: of these a
+/// device without a client does nothing. Of others it is not known what they do.
+const DRIVERS: [&str; 5] = ["i915", "xe", "amdgpu", "amdxdna", "intel_vpu"];
 
 /// A client: its device, and the number that the driver gave it.
 type Client = (String, u64);
@@ -37,6 +42,15 @@ struct Used {
 }
 
 type Engines = BTreeMap<String, Used>;
+
+/// What a device did between two looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Activity {
+    /// Share of the time in which it was busy.
+    pub busy: f64,
+    /// Whether a process had it open at either look.
+    pub is_open: bool,
+}
 
 /// Looks at the clients of devices.
 #[derive(Debug)]
@@ -58,17 +72,27 @@ impl Default for DeviceBusy {
 }
 
 impl DeviceBusy {
-    /// Shares of the time since the last look in which devices were busy, by their names
-    /// (`xe 0000:03:00.0`); none at the first look.
-    pub fn look(&mut self) -> BTreeMap<String, f64> {
+    /// What devices did since the last look, by their names (`xe 0000:03:00.0`); none at the
+    /// first look.
+    pub fn look(&mut self) -> BTreeMap<String, Activity> {
         if !device_use::has_any() {
             return BTreeMap::new();
         }
-        let now = clients();
-        self.take(now, Instant::now())
+        let is_first = self.is_first;
+        let mut found = self.take(clients(), Instant::now());
+        if !is_first {
+            for device in devices() {
+                found.entry(device).or_default();
+            }
+        }
+        found
     }
 
-    fn take(&mut self, now: FxHashMap<Client, Engines>, when: Instant) -> BTreeMap<String, f64> {
+    fn take(
+        &mut self,
+        now: FxHashMap<Client, Engines>,
+        when: Instant,
+    ) -> BTreeMap<String, Activity> {
         let elapsed = when.duration_since(self.looked);
         self.looked = when;
         let before = std::mem::replace(&mut self.clients, now);
@@ -83,13 +107,49 @@ impl DeviceBusy {
                 *shares.entry((&client.0, engine)).or_default() += share;
             }
         }
-        let mut devices: BTreeMap<String, f64> = BTreeMap::new();
+        let mut devices: BTreeMap<String, Activity> = BTreeMap::new();
+        for (device, _) in before.keys().chain(self.clients.keys()) {
+            if !devices.contains_key(device) {
+                let new = Activity {
+                    busy: 0.0,
+                    is_open: true,
+                };
+                devices.insert(device.clone(), new);
+            }
+        }
         for ((device, _), share) in shares {
-            let most = devices.entry(device.to_owned()).or_default();
-            *most = most.max(share.min(1.0));
+            let of = devices.entry(device.to_owned()).or_default();
+            of.busy = of.busy.max(share.min(1.0));
         }
         devices
     }
+}
+
+/// The devices that drivers count for.
+fn devices() -> Vec<String> {
+    let classes = ["/sys/class/drm", "/sys/class/accel"];
+    let nodes = classes.into_iter().flat_map(|class| {
+        let nodes = kernel::read_dir(class).unwrap_or_default();
+        nodes.into_iter().take(MAX_DEVICES)
+    });
+    let names = nodes.filter_map(|(node, _)| {
+        let text = kernel::read_to_string(node.join("device/uevent")).ok()?;
+        device(&text)
+    });
+    names.collect()
+}
+
+/// The name of a device, of the text of its `uevent`; `None`: nobody counts for it.
+fn device(uevent: &str) -> Option<String> {
+    let of = |key: &str| uevent.lines().find_map(|line| line.strip_prefix(key));
+    let (driver, address) = (of("DRIVER=")?, of("PCI_SLOT_NAME=")?);
+    (DRIVERS.contains(&driver) && is_word(address)).then(|| format!("{driver} {address}"))
+}
+
+/// Whether a text of a driver can be part of a name.
+fn is_word(text: &str) -> bool {
+    let byte = |b: u8| b.is_ascii_alphanumeric() || b".:_-".contains(&b);
+    !text.is_empty() && text.len() <= 64 && text.bytes().all(byte)
 }
 
 impl Used {
@@ -162,10 +222,6 @@ fn parse(text: &str) -> Option<(Client, Engines)> {
             _ => engine(&mut engines, key, value),
         }
     }
-    let is_word = |text: &str| {
-        let byte = |b: u8| b.is_ascii_alphanumeric() || b".:_-".contains(&b);
-        !text.is_empty() && text.len() <= 64 && text.bytes().all(byte)
-    };
     (is_word(driver) && is_word(address)).then_some(())?;
     Some(((format!("{driver} {address}"), id?), engines))
 }
@@ -234,13 +290,38 @@ mod tests {
             BTreeMap::new()
         );
         let found = busy.take(all(&[i915(54 * second, 12 * second)]), at(11));
-        assert!((found["i915 0000:00:02.0"] - 0.6).abs() < 1e-6, "{found:?}");
+        let of = |found: BTreeMap<String, Activity>| found["i915 0000:00:02.0"];
+        let first = of(found);
+        assert!((first.busy - 0.6).abs() < 1e-6, "{first:?}");
+        assert!(first.is_open);
         // Nothing was done; then the client went, and another came.
+        let open = Activity {
+            busy: 0.0,
+            is_open: true,
+        };
         let found = busy.take(all(&[i915(54 * second, 12 * second)]), at(21));
-        assert_eq!(found["i915 0000:00:02.0"], 0.0);
-        assert_eq!(busy.take(all(&[]), at(31)), BTreeMap::new());
-        let found = busy.take(all(&[i915(second, 0)]), at(41));
-        assert!((found["i915 0000:00:02.0"] - 0.1).abs() < 1e-6, "{found:?}");
+        assert_eq!(of(found), open);
+        assert_eq!(of(busy.take(all(&[]), at(31))), open);
+        assert_eq!(busy.take(all(&[]), at(41)), BTreeMap::new());
+        let last = of(busy.take(all(&[i915(second, 0)]), at(51)));
+        assert!((last.busy - 0.1).abs() < 1e-6, "{last:?}");
+    }
+
+    #[test]
+    fn devices_that_nobody_uses_are_those_of_drivers_that_count() {
+        let uevent = |driver: &str| {
+            format!(
+                "DRIVER={driver}\nPCI_CLASS=30000\nPCI_ID=8086:0BD5\n\
+                 PCI_SLOT_NAME=0000:03:00.0\nMODALIAS=pci:x\n"
+            )
+        };
+        assert_eq!(device(&uevent("xe")).as_deref(), Some("xe 0000:03:00.0"));
+        assert_eq!(device(&uevent("nvidia")), None);
+        assert_eq!(device("DRIVER=xe\nOF_NAME=gpu\n"), None);
+        assert_eq!(device(&uevent("xe").replace("0000:03", "\u{1b}[2J")), None);
+        // This machine's own, whatever it has.
+        let names = devices();
+        assert!(names.iter().all(|name| name.contains(' ')), "{names:?}");
     }
 
     #[test]
@@ -251,7 +332,8 @@ mod tests {
         let next = all(&[xe(1, 900, 2000), xe(2, 1200, 2000), xe(3, 500, 2000)]);
         let found = busy.take(next, when + Duration::from_secs(1));
         // 800 and 1200 of 4 x 1000; of the third it is not known when.
-        assert!((found["xe 0000:03:00.0"] - 0.5).abs() < 1e-6, "{found:?}");
+        let busy = found["xe 0000:03:00.0"].busy;
+        assert!((busy - 0.5).abs() < 1e-6, "{found:?}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod outputs;
 mod run;
 mod sender;
 mod status;
+mod turns;
 
 pub(crate) use args::AgentArgs;
 pub(super) use run::run;

@@ -7,12 +7,14 @@ use super::notify;
 use super::outputs::Outputs;
 use super::sender::{self, Sender};
 use super::status::Counts;
+use super::turns::{self, Turns};
 use crate::cli::record::tables;
 use crate::cli::recording::READERS;
 use crate::cli::values::{human_bytes, human_duration};
 use crate::cli::{EXIT_FAILURE, Verbosity, screen};
 use aiprof_analysis::aggregate::WaitOptions;
 use aiprof_collect::bpf::run_time::RunTimes;
+use aiprof_collect::clock;
 use aiprof_collect::config::{ProbeConfig, RecordConfig, WaitConfig};
 use aiprof_collect::control::{Asked, Control, Reply, Request, Status};
 use aiprof_collect::device::DeviceOptions;
@@ -118,6 +120,13 @@ fn check(path: &Path, config: &Config, verbosity: Verbosity) -> Result<u8> {
             human_bytes(config.budget.memory.as_u64()),
         ),
     ];
+    if config.one_in > 1 {
+        lines.push(format!(
+            "  in one of {} turns of {}, drawn by chance; sums count as often",
+            config.one_in,
+            human_duration(config.window * turns::WINDOWS),
+        ));
+    }
     for output in &config.outputs {
         let to = match &output.to {
             To::Files(files) => files.directory.display().to_string(),
@@ -221,6 +230,11 @@ struct Agent {
     rate: Option<u32>,
     /// Launches could not be recorded again.
     has_no_launches: bool,
+    turns: Turns,
+    /// Nothing is recorded until its turn comes.
+    waits_for_turn: bool,
+    /// Somebody has paused it.
+    is_paused: bool,
     /// What the host is told from others by; empty: nothing does.
     host_id: String,
     outputs: Outputs,
@@ -243,6 +257,8 @@ pub(super) struct Recorded {
     pub(super) level: Level,
     /// How many notches it was turned down.
     pub(super) step: u32,
+    /// How often it counts.
+    pub(super) weight: u64,
 }
 
 /// What the agent is woken by.
@@ -312,6 +328,9 @@ impl Agent {
         Ok(Self {
             path: path.to_owned(),
             changed: modified(path),
+            turns: turns_of(&config, &host_id, &session),
+            waits_for_turn: false,
+            is_paused: false,
             config,
             rate: None,
             has_no_launches: false,
@@ -336,6 +355,7 @@ impl Agent {
             self.config.frequency,
             human_duration(self.config.window)
         );
+        self.take_turns()?;
         loop {
             match self.next(&signals, &mut wakes).await? {
                 Woken::Look => {
@@ -352,6 +372,7 @@ impl Agent {
                         let window = self.session.end_window()?;
                         self.finish_window(window);
                     }
+                    self.take_turns()?;
                 }
                 Woken::Tell => {
                     // What was added up since the window began is most of it.
@@ -442,7 +463,32 @@ impl Agent {
             asked: self.asked(),
             level: self.governor.level(),
             step: self.governor.step(),
+            weight: self.turns.weight(),
         }
+    }
+
+    /// Begins a turn, or ends it, where it is time to. A window has ended just before.
+    fn take_turns(&mut self) -> Result<()> {
+        let waits = !self.turns.has(clock::unix_ns());
+        if waits == self.waits_for_turn {
+            return Ok(());
+        }
+        if waits {
+            self.session.pause()?;
+            tracing::info!("nothing is recorded until its turn comes");
+        }
+        // What lies between turns is no window.
+        self.session.end_window()?;
+        self.waits_for_turn = waits;
+        if !waits {
+            if !self.is_paused {
+                self.session.begin()?;
+            }
+            self.governor.meets_what_runs();
+            tracing::info!("its turn to record has come");
+        }
+        self.tell();
+        Ok(())
     }
 
     /// Records this from now on; what was recorded before is a window of its own.
@@ -528,6 +574,9 @@ impl Agent {
 
     /// Writes a window that was recorded so.
     fn finish_window_of(&mut self, mut window: WindowProfiles, recorded: Recorded) {
+        if self.waits_for_turn {
+            return;
+        }
         if let Some(host) = &self.config.host {
             let profiles = window.profiles_mut();
             profiles.for_each(|profile| profile.meta.host.clone_from(host));
@@ -536,6 +585,8 @@ impl Agent {
         let spent = self.counts.spent(&self.session, self.sender.as_ref());
         self.governor.spend_at_end(&spent, self.config.window);
         self.counts.window(&mut window, recorded);
+        let profiles = window.profiles_mut();
+        profiles.for_each(|profile| profile.weigh(recorded.weight));
         self.outputs.write(&window);
         let memory = self.counts.memory(&self.session, self.sender.as_ref());
         let spent = self.counts.spent(&self.session, self.sender.as_ref());
@@ -575,6 +626,11 @@ impl Agent {
             .clone()
             .unwrap_or_else(|| self.session.host().to_owned());
         status.host_id.clone_from(&self.host_id);
+        status.paused = self.is_paused;
+        status.waits_for_turn = self.waits_for_turn;
+        if self.session.is_paused() {
+            status.recording.clear();
+        }
         status.outputs = self.outputs.status();
         if let Err(error) = files::write(&self.config.state, files::AGENT_FILE, &status) {
             tracing::warn!("the status cannot be written: {error}");
@@ -633,6 +689,8 @@ impl Agent {
         outputs.go_on_from(&self.outputs);
         self.outputs = outputs;
         self.config = config;
+        self.turns = turns_of(&self.config, &self.host_id, &self.session);
+        self.take_turns()?;
         if let Some(sender) = &self.sender {
             sender.reload();
         }
@@ -643,8 +701,20 @@ impl Agent {
     /// Does what somebody asks for.
     async fn obey(&mut self, request: Request) -> Reply {
         let done = match request {
-            Request::Pause => self.session.pause().map_err(anyhow::Error::from),
-            Request::Resume => self.session.resume().map_err(anyhow::Error::from),
+            Request::Pause => {
+                self.is_paused = true;
+                self.session.pause().map_err(anyhow::Error::from)
+            }
+            Request::Resume => {
+                self.is_paused = false;
+                match self.waits_for_turn {
+                    true => Ok(()),
+                    false => self.session.resume().map_err(anyhow::Error::from),
+                }
+            }
+            Request::Dump if self.waits_for_turn => Err(anyhow::anyhow!(
+                "nothing is recorded until its turn comes (`one_in`)"
+            )),
             Request::Dump => self
                 .session
                 .end_window()
@@ -680,15 +750,19 @@ impl Agent {
         let paused = self.session.paused();
         Status {
             pid: std::process::id(),
-            paused: self.session.is_paused(),
+            paused: self.is_paused,
             recorded_ns: ns(progress.elapsed.saturating_sub(paused)),
             paused_ns: ns(paused),
             samples: progress.samples,
             lost: progress.lost,
             dumps: 0,
-            what: self
-                .counts
-                .what(&self.governor, self.asked(), self.config.budget.cpu),
+            what: match self.waits_for_turn {
+                true => "nothing until its turn comes".to_owned(),
+                false => {
+                    let budget = self.config.budget.cpu;
+                    self.counts.what(&self.governor, self.asked(), budget)
+                }
+            },
         }
     }
 
@@ -722,6 +796,15 @@ async fn kept(sender: Option<&mut Sender>) {
         Some(sender) => sender.keep().await,
         None => std::future::pending().await,
     }
+}
+
+fn turns_of(config: &Config, host_id: &str, session: &Session) -> Turns {
+    let host = match (host_id, &config.host) {
+        ("", Some(host)) => host,
+        ("", None) => session.host(),
+        (host_id, _) => host_id,
+    };
+    Turns::new(config.one_in, config.window, host)
 }
 
 /// What the host is told from others by; empty: nothing does.

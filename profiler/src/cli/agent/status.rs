@@ -6,7 +6,7 @@ use super::sender::Sender;
 use crate::cli::values::{grouped, human_bytes, human_duration};
 use aiprof_collect::clock;
 use aiprof_collect::cpu::online_cpus;
-use aiprof_collect::device_busy::DeviceBusy;
+use aiprof_collect::device_busy::{Activity, DeviceBusy};
 use aiprof_collect::session::{Cost, ProbeTraps, Session, WindowProfiles};
 use aiprof_fleet::config::Config;
 use aiprof_fleet::status::{AgentStatus, DeviceStatus};
@@ -48,7 +48,8 @@ const OF_SAMPLES: [LossKind; 4] = [
     LossKind::Throttled,
 ];
 
-/// Why an accelerator was idle, where nothing tells it.
+/// Why an accelerator was idle: no process had it open; or nothing tells it.
+const NOT_OPEN: &str = "not_open";
 const UNKNOWN: &str = "unknown";
 
 fn bpf(cost: &Cost) -> Duration {
@@ -137,7 +138,12 @@ impl Counts {
     /// Takes in a window: counts it, and writes into it what it has cost and how it was
     /// recorded.
     pub(super) fn window(&mut self, window: &mut WindowProfiles, recorded: Recorded) {
-        let Recorded { asked, level, step } = recorded;
+        let Recorded {
+            asked,
+            level,
+            step,
+            weight,
+        } = recorded;
         // CPUs may come and go.
         self.cpus = online_cpus();
         self.windows += 1;
@@ -156,7 +162,11 @@ impl Counts {
             ("own_cpu_ns", ns(self.cost.own, cost.own)),
             ("bpf_ns", ns(bpf(&self.cost), bpf(&cost))),
             ("duration_ns", window.cpu.meta.duration_ns),
-            ("period_ns", window.cpu.meta.period_ns),
+            (
+                "period_ns",
+                window.cpu.meta.period_ns.saturating_mul(weight),
+            ),
+            ("one_in", weight),
             ("frequency_hz", level.frequency_hz.into()),
             ("frequency_asked_hz", asked.frequency_hz.into()),
             ("off_cpu", level.waits.into()),
@@ -167,15 +177,16 @@ impl Counts {
         ];
         window.cpu.facts = facts.map(|(key, n)| (key.to_owned(), n)).to_vec();
         self.devices.clear();
-        for (device, busy) in self.busy.look() {
+        for (device, Activity { busy, is_open }) in self.busy.look() {
+            let cause = if is_open { UNKNOWN } else { NOT_OPEN };
             let length = window.cpu.meta.duration_ns;
             let busy_ns = (busy * length as f64) as u64;
             let idle_ns = length.saturating_sub(busy_ns);
             window.cpu.facts.extend([
                 (format!("busy_ns {device}"), busy_ns),
-                (format!("idle_ns.{UNKNOWN} {device}"), idle_ns),
+                (format!("idle_ns.{cause} {device}"), idle_ns),
             ]);
-            let idle = BTreeMap::from([(UNKNOWN.to_owned(), 1.0 - busy)]);
+            let idle = BTreeMap::from([(cause.to_owned(), 1.0 - busy)]);
             self.devices.insert(device, DeviceStatus { busy, idle });
         }
     }
@@ -209,7 +220,6 @@ impl Counts {
             started_unix_ns: self.started_unix_ns,
             written_unix_ns: clock::unix_ns(),
             cpus: self.cpus,
-            paused: session.is_paused(),
             windows: self.windows,
             samples: self.samples,
             losses: self.losses.clone(),

@@ -321,6 +321,19 @@ impl Profile {
             .filter_map(|f| self.frames.get(f.0 as usize))
     }
 
+    /// Lets all of it count so often, where it stands for as many like it. Samples stay as
+    /// many as were taken, and stand for more; launches are more.
+    pub fn weigh(&mut self, weight: u64) {
+        self.meta.period_ns = self.meta.period_ns.saturating_mul(weight);
+        for sample in &mut self.samples {
+            sample.time_ns = sample.time_ns.saturating_mul(weight);
+            sample.bytes = sample.bytes.saturating_mul(weight);
+            if self.values == Values::Launches {
+                sample.count = sample.count.saturating_mul(weight);
+            }
+        }
+    }
+
     /// Sum of the sample counts; `u64::MAX` where it does not fit.
     pub fn total_count(&self) -> u64 {
         saturating_sum(self.samples.iter().map(|s| s.count))
