@@ -251,8 +251,14 @@ impl Governor {
         (self.now != before).then_some(self.now)
     }
 
-    /// Takes in what the end of a window took, to be counted evenly in one of this length.
+    /// Takes in what the end of a window took, to be counted evenly in one of this length. Of
+    /// a window that a change has ended it is the change's: it has to be made good, and is no
+    /// reason to record less still, since the next change would cost as much.
     pub(crate) fn spend_at_end(&mut self, spent: &Spent, window: Duration) {
+        if self.since.is_zero() {
+            self.left += self.cpus * spent.in_time.as_secs_f64() - spent.all().as_secs_f64();
+            return;
+        }
         self.owed.0 += spent.all().as_secs_f64();
         self.owed.1 = self.owed.0 / window.as_secs_f64().max(1.0);
         self.left += self.cpus * spent.in_time.as_secs_f64();
@@ -412,6 +418,35 @@ mod tests {
         };
         assert!(machine.spends(ASKED) < 0.002);
         assert_eq!(machine.run(&mut governor(), 10_000), []);
+    }
+
+    #[test]
+    fn what_a_change_costs_is_no_reason_for_the_next() {
+        let mut governor = governor();
+        let machine = Machine {
+            per_hz: 0.0006,
+            ..NOTHING
+        };
+        let (mut changes, mut spent) = (0, 0.0);
+        for look in 0..90 {
+            let now = machine.spent(governor.level());
+            if look > 10 {
+                spent += now.all().as_secs_f64();
+            }
+            if governor.spend(&now).is_some() {
+                changes += 1;
+                // The window that ends here takes as much as the budget of 15 s.
+                let end = Spent {
+                    in_time: Duration::from_millis(30),
+                    own: Duration::from_millis(30),
+                    ..Spent::default()
+                };
+                governor.spend_at_end(&end, Duration::from_secs(10));
+                spent += 0.03;
+            }
+        }
+        assert_eq!((changes, governor.level().frequency_hz), (1, 2));
+        assert!(spent <= 0.002 * 180.0, "{spent} s");
     }
 
     #[test]

@@ -617,9 +617,7 @@ impl Agent {
 
     /// Writes how it is.
     fn tell(&mut self) {
-        let mut status = self
-            .counts
-            .status(&self.session, &self.config, &self.governor);
+        let mut status = self.counts.status(&self.config, &self.governor);
         status.host = self
             .config
             .host

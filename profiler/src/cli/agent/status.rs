@@ -199,12 +199,7 @@ impl Counts {
     }
 
     /// How the agent is, but for its outputs.
-    pub(super) fn status(
-        &self,
-        session: &Session,
-        config: &Config,
-        governor: &Governor,
-    ) -> AgentStatus {
+    pub(super) fn status(&self, config: &Config, governor: &Governor) -> AgentStatus {
         let level = governor.level();
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let recording = [
