@@ -310,24 +310,30 @@ impl Bpf {
     /// Bytes of kernel memory locked by all maps, as the kernel reports them
     /// in `/proc/self/fdinfo` (`memlock`).
     pub(crate) fn memory_bytes() -> u64 {
-        sum_of("map_id:", "memlock:")
+        sum_of("anon_inode:bpf-map", "map_id:", "memlock:")
     }
 
     /// Events that programs did not see because they ran on that CPU at the time:
     /// preempted (`recursion_misses` of `/proc/self/fdinfo`).
     pub(crate) fn missed() -> u64 {
-        sum_of("prog_id:", "recursion_misses:")
+        sum_of("anon_inode:bpf-prog", "prog_id:", "recursion_misses:")
     }
 }
 
-/// The sum of a field over what this process has open of eBPF, each once.
-fn sum_of(id: &str, wanted: &str) -> u64 {
-    let Ok(entries) = kernel::read_dir("/proc/self/fdinfo") else {
+/// The sum of a field over what this process has open of a kind, each once. Only those are
+/// asked: of a link to hundreds of probes the kernel tells each, which takes a while.
+fn sum_of(kind: &str, id: &str, wanted: &str) -> u64 {
+    let Ok(entries) = kernel::read_dir("/proc/self/fd") else {
         return 0;
     };
     let mut seen = std::collections::BTreeMap::new();
-    for (path, _) in entries {
-        let Ok(text) = kernel::read_to_string(path) else {
+    for (path, number) in entries {
+        let target = kernel::read_link(path).unwrap_or_default();
+        if target.as_os_str() != kind {
+            continue;
+        }
+        let info = Path::new("/proc/self/fdinfo").join(number);
+        let Ok(text) = kernel::read_to_string(info) else {
             continue;
         };
         let field = |name: &str| -> Option<u64> {
