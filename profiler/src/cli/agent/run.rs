@@ -618,11 +618,7 @@ impl Agent {
     /// Writes how it is.
     fn tell(&mut self) {
         let mut status = self.counts.status(&self.config, &self.governor);
-        status.host = self
-            .config
-            .host
-            .clone()
-            .unwrap_or_else(|| self.session.host().to_owned());
+        status.host = host(&self.config, &self.session).to_owned();
         status.host_id.clone_from(&self.host_id);
         status.paused = self.is_paused;
         status.waits_for_turn = self.waits_for_turn;
@@ -797,12 +793,16 @@ async fn kept(sender: Option<&mut Sender>) {
 }
 
 fn turns_of(config: &Config, host_id: &str, session: &Session) -> Turns {
-    let host = match (host_id, &config.host) {
-        ("", Some(host)) => host,
-        ("", None) => session.host(),
-        (host_id, _) => host_id,
+    let host = match host_id {
+        "" => host(config, session),
+        host_id => host_id,
     };
     Turns::new(config.one_in, config.window, host)
+}
+
+/// What the host is called.
+fn host<'a>(config: &'a Config, session: &'a Session) -> &'a str {
+    config.host.as_deref().unwrap_or_else(|| session.host())
 }
 
 /// What the host is told from others by; empty: nothing does.
