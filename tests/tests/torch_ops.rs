@@ -220,9 +220,15 @@ fn operators_are_under_the_lines_of_python_that_call_them() -> anyhow::Result<()
     )
 }
 
+/// How often Kineto asks its daemon: at its end a program waits for the thread that does,
+/// up to so long (uniform in 0 to 1 s with torch 2.15, measured without a recording too).
+const ASKS_EVERY_MS: f64 = 1000.0;
+/// What the machine may take longer. Unanswered, a program takes 7 s.
+const NOISE_MS: f64 = 2000.0;
+
 #[test]
-fn programs_end_as_fast_as_without() -> anyhow::Result<()> {
-    let name = "programs_end_as_fast_as_without";
+fn programs_do_not_wait_for_an_answer_at_their_end() -> anyhow::Result<()> {
+    let name = "programs_do_not_wait_for_an_answer_at_their_end";
     let Some((_turn, python)) = with_torch(name)? else {
         return Ok(());
     };
@@ -252,7 +258,12 @@ fn programs_end_as_fast_as_without() -> anyhow::Result<()> {
         "exit after {} ms without, {} ms with aiprof",
         without.0, with.0
     );
-    anyhow::ensure!(with.0 < without.0 + 1000.0 && with.1 == 0.0, "{with:?}");
+    let most = without.0 + ASKS_EVERY_MS + NOISE_MS;
+    anyhow::ensure!(
+        with.0 < most && with.1 == 0.0,
+        "{with:?}: {}",
+        String::from_utf8_lossy(&recorded.stderr)
+    );
     Ok(())
 }
 

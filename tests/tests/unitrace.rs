@@ -583,7 +583,9 @@ fn opencl_has_its_own_section() -> anyhow::Result<()> {
     let device = rows(&stderr, DEVICE, 6);
     for (kernel, launches) in &account.launches {
         // Not in quotes, as unitrace has them.
-        assert_eq!(number(&device[kernel][0]), *launches, "{kernel}");
+        let row = device.get(kernel);
+        let row = row.with_context(|| format!("no row of {kernel}:\n{stderr}"))?;
+        assert_eq!(number(&row[0]), *launches, "{kernel}");
     }
     Ok(())
 }

@@ -8,10 +8,10 @@
 use crate::file::{FileWriter, Packing};
 use crate::layout::{self, AT_ONCE, Commit, Day, Generation, LakeFile};
 use crate::schema::{self, LABELS, NUMBERS, Row, Text};
-use crate::time::{DAY_NS, HOUR_NS};
+use crate::time::{DAY_NS, HOUR_NS, NS_PER_US};
 use crate::{Lake, LakeError};
 use arrow_array::cast::AsArray as _;
-use arrow_array::types::{Int32Type, Int64Type, TimestampNanosecondType};
+use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array as _, RecordBatch};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
@@ -519,12 +519,16 @@ impl Columns {
             if column.null_count() > 0 {
                 return Err("a number is missing");
             }
-            let as_time = column.as_primitive_opt::<TimestampNanosecondType>();
+            let as_time = column.as_primitive_opt::<TimestampMicrosecondType>();
             let as_number = column.as_primitive_opt::<Int64Type>();
-            let values = as_time
-                .map(|column| column.values())
-                .or(as_number.map(|column| column.values()));
-            *slot = values.ok_or("a number has another type")?.to_vec();
+            *slot = match (as_time, as_number) {
+                (Some(times), _) => {
+                    let times = times.values().iter();
+                    times.map(|us| us.saturating_mul(NS_PER_US)).collect()
+                }
+                (None, Some(numbers)) => numbers.values().to_vec(),
+                (None, None) => return Err("a number has another type"),
+            };
         }
         for text in Text::ALL {
             let column = batch

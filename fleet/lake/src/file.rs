@@ -2,11 +2,12 @@
 
 use crate::LakeError;
 use crate::schema::{self, NUMBERS, Row, Text, labels_of};
+use crate::time::NS_PER_US;
 use arrow_array::builder::{MapBuilder, MapFieldNames, StringBuilder};
 use arrow_array::types::Int32Type;
 use arrow_array::{
     ArrayRef, DictionaryArray, Int32Array, Int64Array, RecordBatch, StringArray,
-    TimestampNanosecondArray,
+    TimestampMicrosecondArray,
 };
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
@@ -169,7 +170,8 @@ impl FileWriter {
         } else if waiting >= BATCH_ROWS || self.batch_bytes >= BATCH_BYTES {
             self.flush()?;
         }
-        let numbers = [row.time, row.duration, row.value, row.count];
+        let time = row.time.div_euclid(NS_PER_US);
+        let numbers = [time, row.duration, row.value, row.count];
         for (column, number) in self.numbers.iter_mut().zip(numbers) {
             column.push(number);
         }
@@ -192,7 +194,7 @@ impl FileWriter {
         if time.is_empty() {
             return Ok(());
         }
-        let time = TimestampNanosecondArray::from(time).with_timezone("UTC");
+        let time = TimestampMicrosecondArray::from(time).with_timezone("UTC");
         let mut columns: Vec<ArrayRef> = vec![Arc::new(time)];
         for numbers in [duration, value, count] {
             columns.push(Arc::new(Int64Array::from(numbers)));

@@ -116,12 +116,15 @@ pub(crate) fn label_fields() -> Fields {
     ])
 }
 
+/// The type of column `time`. Spark reads no nanoseconds.
+pub fn time_type() -> DataType {
+    DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
+}
+
 /// The columns.
 pub fn schema() -> Arc<Schema> {
-    let utc: Arc<str> = "UTC".into();
-    let time = DataType::Timestamp(TimeUnit::Nanosecond, Some(utc));
     let numbers = NUMBERS.map(|name| match name {
-        "time" => Field::new(name, time.clone(), false),
+        "time" => Field::new(name, time_type(), false),
         name => Field::new(name, DataType::Int64, false),
     });
     let texts = Text::ALL.map(|text| Field::new(text.name(), text_type(), false));

@@ -1,5 +1,7 @@
 //! Days and hours, in UTC.
 
+/// Nanoseconds of a microsecond: the lake's times are in these.
+pub const NS_PER_US: i64 = 1000;
 /// Nanoseconds of an hour.
 pub const HOUR_NS: u64 = 3600 * 1_000_000_000;
 /// Nanoseconds of a day.

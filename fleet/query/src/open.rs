@@ -4,11 +4,11 @@ use crate::LakeArgs;
 use aiprof_fleet::config;
 use aiprof_lake::file::{FileWriter, Packing};
 use aiprof_lake::rows::Rows;
-use aiprof_lake::schema::{LABELS, NUMBERS, Text};
+use aiprof_lake::schema::{LABELS, NUMBERS, Text, time_type};
 use aiprof_lake::{Lake, LakeFile, decode};
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
-use datafusion::arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
+use datafusion::arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::object_store::ObjectStoreUrl;
@@ -230,9 +230,8 @@ struct LakeTable {
 
 /// The columns as queries see them: texts as views of what was unpacked, which are not copied.
 fn schema() -> SchemaRef {
-    let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
     let numbers = NUMBERS.map(|name| match name {
-        "time" => Field::new(name, time.clone(), false),
+        "time" => Field::new(name, time_type(), false),
         name => Field::new(name, DataType::Int64, false),
     });
     let texts = Text::ALL.map(|text| Field::new(text.name(), DataType::Utf8View, false));

@@ -1,6 +1,7 @@
 //! What a query is about: a time, and conditions.
 
 use aiprof_lake::schema::Text;
+use aiprof_lake::time::NS_PER_US;
 use anyhow::Result;
 use clap::Args;
 use datafusion::common::ScalarValue;
@@ -170,8 +171,8 @@ impl SelectArgs {
 pub(crate) fn in_range(range: &Range<u64>) -> Expr {
     let time = |unix_ns: u64| {
         let ns = i64::try_from(unix_ns).unwrap_or(i64::MAX);
-        lit(ScalarValue::TimestampNanosecond(
-            Some(ns),
+        lit(ScalarValue::TimestampMicrosecond(
+            Some(ns / NS_PER_US),
             Some("UTC".into()),
         ))
     };

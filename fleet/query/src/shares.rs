@@ -4,6 +4,7 @@ use crate::open::Asked;
 use crate::select::column;
 use crate::statistics::{self, Clusters};
 use aiprof_analysis::compare::Difference;
+use aiprof_lake::time::NS_PER_US;
 use anyhow::{Context as _, Result};
 use datafusion::arrow::array::{Array as _, AsArray as _, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Int64Type};
@@ -83,7 +84,8 @@ pub(crate) async fn ask(
     let count = count.first().copied().unwrap_or(0);
     let part = part(range, u64::try_from(count).unwrap_or(0));
     let part = i64::try_from(part).unwrap_or(i64::MAX);
-    let bucket = cast(col("time"), DataType::Int64) / lit(part);
+    let time_ns = cast(col("time"), DataType::Int64) * lit(NS_PER_US);
+    let bucket = time_ns.clone() / lit(part);
     let mut groups: Vec<Expr> = by
         .iter()
         .enumerate()
@@ -94,7 +96,7 @@ pub(crate) async fn ask(
         .ask(
             range,
             |table| {
-                let first = min(cast(col("time"), DataType::Int64)).alias("first");
+                let first = min(time_ns.clone()).alias("first");
                 let values = vec![sum(col("value")).alias("value"), first];
                 table
                     .filter(filter.clone())?

@@ -7,7 +7,7 @@ use aiprof_lake::time::HOUR_NS;
 use aiprof_lake::{Lake, LakeFile};
 use arrow_array::Array as _;
 use arrow_array::cast::AsArray as _;
-use arrow_array::types::{Int32Type, Int64Type, TimestampNanosecondType};
+use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -126,7 +126,7 @@ pub(crate) fn read(path: &Path) -> Vec<ReadRow> {
             for name in NUMBERS {
                 let column = batch.column_by_name(name).unwrap();
                 let number = match name {
-                    "time" => column.as_primitive::<TimestampNanosecondType>().value(row),
+                    "time" => column.as_primitive::<TimestampMicrosecondType>().value(row) * 1000,
                     _ => column.as_primitive::<Int64Type>().value(row),
                 };
                 new.numbers.push(number);

@@ -1,4 +1,4 @@
-//! Readers that are not ours: DuckDB and ClickHouse read what docs/lake.md says.
+//! Readers that are not ours: DuckDB, ClickHouse and Spark read what docs/lake.md says.
 
 use crate::common::{MINUTE, Place, TEN, after, run};
 use aiprof_lake::CompactOptions;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// The queries of docs/lake.md, by their names, of one of the two.
+/// The queries of docs/lake.md, by their names, of one of the readers.
 fn documented(of: &str) -> BTreeMap<String, String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lake.md");
     let text = std::fs::read_to_string(path).unwrap();
@@ -181,5 +181,52 @@ fn clickhouse_reads_the_lake() {
     check(
         &place,
         &answers(&python, program, &place, &documented("clickhouse")),
+    );
+}
+
+#[test]
+fn spark_reads_the_lake() {
+    let java = Command::new("java").arg("-version").output();
+    if !java.is_ok_and(|done| done.status.success()) {
+        println!("skipped: spark_reads_the_lake: needs java");
+        return;
+    }
+    let find = "import pyspark; print(pyspark.__version__)";
+    let python = match packages::python("AIPROF_TESTS_SPARK", "spark", &["pyspark"], find) {
+        Ok((python, _)) => python,
+        Err(why) => {
+            println!("skipped: spark_reads_the_lake: {why}");
+            return;
+        }
+    };
+    let program = "import json, sys\n\
+                   from pyspark.sql import SparkSession\n\
+                   builder = SparkSession.builder.master('local[2]')\n\
+                   builder = builder.config('spark.ui.enabled', 'false')\n\
+                   builder = builder.config('spark.sql.shuffle.partitions', '2')\n\
+                   builder = builder.config('spark.driver.host', '127.0.0.1')\n\
+                   spark = builder.getOrCreate()\n\
+                   out = {}\n\
+                   for name, query in json.loads(sys.argv[1]).items():\n    \
+                   rows = spark.sql(query).collect()\n    \
+                   out[name] = [[str(cell) for cell in row] for row in rows]\n\
+                   print(json.dumps(out))";
+    let place = lake();
+    let now = TEN + 80 * HOUR_NS;
+    // What was replaced is still there.
+    let done = run(place.lake.compact(&CompactOptions::default(), now)).unwrap();
+    assert!(done.merged > 0 && done.swept == 0, "{done:?}");
+    let mut queries = documented("spark");
+    queries.retain(|name, _| name == "only files that count");
+    let found = answers(&python, program, &place, &queries);
+    let count = place.rows().len().to_string();
+    assert_eq!(found["only files that count"], [[count]]);
+    run(place
+        .lake
+        .compact(&CompactOptions::default(), now + HOUR_NS))
+    .unwrap();
+    check(
+        &place,
+        &answers(&python, program, &place, &documented("spark")),
     );
 }
