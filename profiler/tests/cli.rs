@@ -479,3 +479,35 @@ fn what_iaprof_does_not_record_is_said() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("sed -E"), "{}", stderr(&output));
 }
+
+#[test]
+fn query_is_handed_to_a_program_of_its_own() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    // Beside the one that is tested may be the real one.
+    let copy = dir.path().join("aiprof");
+    let mut cp = Command::new("cp");
+    let copied = cp.arg(env!("CARGO_BIN_EXE_aiprof")).arg(&copy).status();
+    assert!(copied.unwrap().success());
+    let ask = |path: &Path| {
+        let mut command = Command::new(&copy);
+        command.args(["query", "top", "--lake", "a b", "--help"]);
+        command.env("PATH", path).stdin(Stdio::null());
+        command.output().unwrap()
+    };
+    let output = ask(Path::new("/nonexistent"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cargo build"), "{output:?}");
+    let folder = dir.path().join("bin");
+    std::fs::create_dir(&folder).unwrap();
+    let script = "#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit 3\n";
+    // Copied by another process: nothing that starts here meanwhile holds it open for writing.
+    let written = write(dir.path(), "script", script);
+    std::fs::set_permissions(&written, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut cp = Command::new("cp");
+    let copied = cp.arg("-p").arg(&written).arg(folder.join("aiprof-query"));
+    assert!(copied.status().unwrap().success());
+    let output = ask(&folder);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(stdout(&output), "top\n--lake\na b\n--help\n");
+}

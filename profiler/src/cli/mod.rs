@@ -30,6 +30,7 @@ mod moment;
 mod output;
 mod probes;
 mod profile_out;
+mod programs;
 mod record;
 mod recording;
 mod report;
@@ -191,6 +192,13 @@ enum Sub {
     Categorize(categorize::CategorizeArgs),
     /// Compare two profiles: what takes more time, what takes less
     Diff(diff::DiffArgs),
+    /// Ask a lake of many hosts, or the agent's files: the command line of aiprof-query
+    #[command(disable_help_flag = true)]
+    Query {
+        /// aiprof-query's subcommand and options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// Show why kernels of devices stall: lines, instructions, what they wait for
     Stalls(stalls::StallsArgs),
     /// Show what bounds kernels: engines, memory or cache, by metrics of unitrace
@@ -233,6 +241,7 @@ impl Sub {
             Self::Analyze(_) => "analyze",
             Self::Categorize(_) => "categorize",
             Self::Diff(_) => "diff",
+            Self::Query { .. } => "query",
             Self::Stalls(_) => "stalls",
             Self::Roofline(_) => "roofline",
             Self::Trace(_) => "trace",
@@ -298,6 +307,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
             acelyzer::run(&args)
         }
         Some(Sub::Unitrace { args }) => unitrace::run(&args),
+        Some(Sub::Query { args }) => {
+            privileges::drop_file_capabilities()?;
+            programs::query(&args)
+        }
         Some(other) => {
             privileges::drop_file_capabilities()?;
             match other {
@@ -319,6 +332,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
                 | Sub::Doctor(_)
                 | Sub::Probes(_)
                 | Sub::Acelyzer { .. }
+                | Sub::Query { .. }
                 | Sub::Unitrace { .. } => {
                     stdout::require()?;
                     man::run()?;

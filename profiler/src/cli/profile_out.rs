@@ -97,7 +97,7 @@ impl From<EventsArg> for Weight {
 /// What profiles are of, and what their values mean: options of all that makes one.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct ValueArgs {
-    /// What the width of a frame means
+    /// The width of frames
     #[arg(long, value_enum, default_value_t = WeightArg::default())]
     weight: WeightArg,
 

@@ -1,8 +1,8 @@
 //! `aiprof-send`, the agent's child that has the network and no privileges.
 
+use crate::cli::programs;
 use aiprof_collect::readable;
 use aiprof_collect::signals::OriginalMask;
-use aiprof_system::files::caller;
 use aiprof_system::remote;
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -46,14 +46,9 @@ struct Running {
     since: Instant,
 }
 
-/// Where `aiprof-send` is: beside this program, or in one of the folders of PATH.
+/// Where `aiprof-send` is.
 pub(super) fn find() -> Option<PathBuf> {
-    let beside = std::env::current_exe().ok();
-    let beside = beside.and_then(|own| Some(own.parent()?.join(PROGRAM)));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let in_path = std::env::split_paths(&path).map(|folder| folder.join(PROGRAM));
-    let absolute = |file: &PathBuf| file.is_absolute() && caller::is_file(file);
-    beside.into_iter().chain(in_path).find(absolute)
+    programs::find(PROGRAM)
 }
 
 impl Sender {
