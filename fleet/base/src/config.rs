@@ -365,8 +365,9 @@ pub struct Lake {
     /// Certificates of who is trusted, PEM; default: those of the system.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
-    /// How long files are kept; `None`: until somebody deletes them.
-    #[serde(default, deserialize_with = "some_duration")]
+    /// How long files are kept; `None`: until somebody deletes them. Said to who compacts:
+    /// the agent's configuration cannot have it.
+    #[serde(skip)]
     pub keep: Option<Duration>,
 }
 

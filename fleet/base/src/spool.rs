@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// Most bodies of an output, whatever their size.
 const MAX_BODIES: usize = 100_000;
+/// The file that says of what type a queue's output is.
+const TYPE: &str = ".type";
 /// What files begin with that are not whole yet.
 const UNFINISHED: &str = ".part-";
 
@@ -121,6 +123,42 @@ impl Queue {
         let directory = spool.join(output);
         std::fs::create_dir_all(&directory)?;
         Ok(Self { directory })
+    }
+
+    /// Says that its output is of this type. What waits in it for an output of another type,
+    /// which had its name before, is put aside, for nobody else can take it; tells where.
+    ///
+    /// # Errors
+    /// It cannot be read, put aside or said.
+    pub fn claim(&self, of: &str) -> io::Result<Option<PathBuf>> {
+        let mark = self.directory.join(TYPE);
+        let before = match std::fs::read_to_string(&mark) {
+            Ok(text) => Some(text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        if before.as_deref() == Some(of) {
+            return Ok(None);
+        }
+        let mut aside = None;
+        if let Some(before) = &before
+            && !self.bodies()?.is_empty()
+        {
+            let is_plain = |c: &char| c.is_ascii_alphanumeric();
+            let before: String = before.chars().filter(is_plain).take(16).collect();
+            let mut free = (0..1000).map(|number| {
+                let mut name = self.directory.clone().into_os_string();
+                name.push(format!(".{before}-{number}"));
+                PathBuf::from(name)
+            });
+            let free = free.find(|path| !path.exists());
+            let free = free.ok_or(io::ErrorKind::AlreadyExists)?;
+            std::fs::rename(&self.directory, &free)?;
+            std::fs::create_dir_all(&self.directory)?;
+            aside = Some(free);
+        }
+        std::fs::write(&mark, of)?;
+        Ok(aside)
     }
 
     /// Where it is.
@@ -258,6 +296,29 @@ mod tests {
         ] {
             assert_eq!(Body::parse(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_waits_for_another_type_is_put_aside() {
+        let spool = tempfile::tempdir().unwrap();
+        let queue = Queue::open(spool.path(), "x").unwrap();
+        queue.put(&body(1, 1), b"of before").unwrap();
+        // As of one that did not say it.
+        assert_eq!(queue.claim("otlp").unwrap(), None);
+        assert_eq!(queue.claim("otlp").unwrap(), None);
+        assert_eq!(queue.bodies().unwrap().len(), 1);
+        for (n, of) in ["parca", "otlp", "parca"].into_iter().enumerate() {
+            let aside = queue.claim(of).unwrap().unwrap();
+            assert_eq!(aside.parent(), Some(spool.path()));
+            assert!(queue.bodies().unwrap().is_empty());
+            let name = aside.file_name().unwrap().to_str().unwrap();
+            let aside = Queue::open(spool.path(), name).unwrap();
+            assert_eq!(aside.bodies().unwrap().len(), 1, "{n} {name}");
+            queue.put(&body(1, 1), b"of another").unwrap();
+        }
+        let empty = Queue::open(spool.path(), "y").unwrap();
+        empty.claim("otlp").unwrap();
+        assert_eq!(empty.claim("lake").unwrap(), None);
     }
 
     #[test]

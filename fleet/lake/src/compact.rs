@@ -22,12 +22,14 @@ use parquet::arrow::arrow_reader::{
 use std::cmp::{Ordering, Reverse};
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeSet, BinaryHeap};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Rows of a file that are unpacked at a time.
 const BATCH_ROWS: usize = 1024;
 /// How often a commit is tried where others commit, too.
 const TRIES: usize = 16;
+/// How often what was merged is made to count.
+const COMMIT_EVERY: Duration = Duration::from_secs(60);
 /// Generation from which on a file is not merged any more: each has more files than the
 /// last by a factor, so that only a mistake gets there.
 const MAX_GENERATION: u32 = 12;
@@ -88,6 +90,19 @@ struct Merge {
     to: Vec<String>,
 }
 
+/// The time, from what it was when a compaction began.
+struct Clock {
+    began_unix_ns: u64,
+    began: Instant,
+}
+
+impl Clock {
+    fn unix_ns(&self) -> u64 {
+        let passed = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.began_unix_ns.saturating_add(passed)
+    }
+}
+
 impl Lake {
     /// Merges small files, deletes those that were replaced some time ago, and days that are
     /// older than the lake keeps; now is `now_unix_ns`. Of a day that is over all files are
@@ -101,6 +116,10 @@ impl Lake {
         now_unix_ns: u64,
     ) -> Result<Compacted, LakeError> {
         let mut done = Compacted::default();
+        let clock = Clock {
+            began_unix_ns: now_unix_ns,
+            began: Instant::now(),
+        };
         for day in self.days().await? {
             let end = u64::from(day).saturating_add(1).saturating_mul(DAY_NS);
             let keep = self
@@ -111,8 +130,7 @@ impl Lake {
                 done.expired_days += 1;
                 continue;
             }
-            self.compact_day(day, options, now_unix_ns, &mut done)
-                .await?;
+            self.compact_day(day, options, &clock, &mut done).await?;
         }
         Ok(done)
     }
@@ -121,9 +139,10 @@ impl Lake {
         &self,
         day: u32,
         options: &CompactOptions,
-        now_unix_ns: u64,
+        clock: &Clock,
         done: &mut Compacted,
     ) -> Result<(), LakeError> {
+        let now_unix_ns = clock.began_unix_ns;
         let mut unreadable = BTreeSet::new();
         loop {
             let found = self.day(day).await?;
@@ -132,13 +151,19 @@ impl Lake {
             if plan.is_empty() {
                 return self.sweep(&found, options, now_unix_ns, done).await;
             }
-            let mut merges = Vec::new();
+            let (mut merges, mut committed) = (Vec::new(), Instant::now());
             for inputs in plan {
                 let merged = self.merge(day, &inputs, options, done, &mut unreadable);
                 merges.extend(merged.await?);
+                // Who is ended before all is merged has not worked for nothing.
+                if committed.elapsed() >= COMMIT_EVERY && !merges.is_empty() {
+                    let merges = std::mem::take(&mut merges);
+                    self.commit_merges(day, merges, clock, done).await?;
+                    committed = Instant::now();
+                }
             }
             if !merges.is_empty() {
-                self.commit_merges(day, merges, now_unix_ns, done).await?;
+                self.commit_merges(day, merges, clock, done).await?;
             }
         }
     }
@@ -255,7 +280,7 @@ impl Lake {
         &self,
         day: u32,
         mut merges: Vec<Merge>,
-        now_unix_ns: u64,
+        clock: &Clock,
         done: &mut Compacted,
     ) -> Result<(), LakeError> {
         for _ in 0..TRIES {
@@ -268,7 +293,7 @@ impl Lake {
                 return Ok(());
             }
             let commit = Commit {
-                unix_ns: now_unix_ns,
+                unix_ns: clock.unix_ns(),
                 adds: merges.iter().flat_map(|merge| merge.to.clone()).collect(),
                 replaces: merges.iter().flat_map(|merge| merge.from.clone()).collect(),
             };

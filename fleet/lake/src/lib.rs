@@ -25,7 +25,8 @@ pub mod time;
 
 pub use compact::{CompactOptions, Compacted};
 pub use layout::LakeFile;
-pub use rollup::RolledUp;
+use rollup::Pauses;
+pub use rollup::{Pause, RolledUp};
 
 use aiprof_fleet::config;
 use object_store::ObjectStore;
@@ -107,6 +108,7 @@ pub struct Lake {
     host_id: String,
     roll_up: Duration,
     keep: Option<Duration>,
+    pauses: Pauses,
 }
 
 impl Lake {
@@ -124,6 +126,7 @@ impl Lake {
             host_id: host_id.to_owned(),
             roll_up: config.roll_up,
             keep: config.keep,
+            pauses: Pauses::default(),
         })
     }
 
@@ -140,7 +143,15 @@ impl Lake {
             host_id: String::new(),
             roll_up: config.roll_up,
             keep: config.keep,
+            pauses: Pauses::default(),
         })
+    }
+
+    /// Has a roll-up pause so after each body: it may not use all of a CPU.
+    #[must_use]
+    pub fn with_pauses(mut self, pause: impl Fn() -> Pause + Send + Sync + 'static) -> Self {
+        self.pauses = Pauses::new(pause);
+        self
     }
 
     /// The store, in which the lake is at the root.

@@ -17,6 +17,8 @@ use object_store::{ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions, P
 use serde::{Deserialize, Serialize};
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
 
 /// The note of what is being rolled up.
 const JOURNAL: &str = ".rolling-up.json";
@@ -76,7 +78,7 @@ struct Pending {
 impl Lake {
     /// Rolls up what waits of complete hours, or of complete parts of the configured length
     /// where that is less than an hour; now is `now_unix_ns`. It takes memory for one file,
-    /// and hands the thread back after each body.
+    /// and pauses after each body ([`Lake::with_pauses`]).
     ///
     /// Bodies that are no profiles are removed and counted.
     ///
@@ -102,6 +104,14 @@ impl Lake {
             .into_iter()
             .map(|(body, _)| body)
             .filter(is_complete);
+        let mut ready = ready.peekable();
+        if ready.peek().is_some() {
+            // So that readers of commits always find one. And a store that cannot be had is
+            // noticed before there was work for it.
+            let none = serde_json::to_vec(&layout::Commit::default());
+            let none = none.unwrap_or_default().into();
+            self.create(&layout::no_commit_path(), none).await?;
+        }
         let file_of = |body: &Body| (body.start_unix_ns / HOUR_NS, body.start_unix_ns / period);
         let mut all = RolledUp::default();
         let mut pending = self.pending();
@@ -116,7 +126,7 @@ impl Lake {
             }
             last = Some(file_of(&body));
             pending.take(queue, body);
-            yield_now().await;
+            self.pauses.pause().await;
         }
         self.put(queue, pending, &mut all).await?;
         Ok(all)
@@ -163,10 +173,6 @@ impl Lake {
             done.files = 1;
             done.rows = written.rows;
             done.bytes = written.bytes.len() as u64;
-            // So that readers of commits always find one.
-            let none = serde_json::to_vec(&layout::Commit::default());
-            let none = none.unwrap_or_default().into();
-            self.create(&layout::no_commit_path(), none).await?;
             note(queue, &path, names)?;
             self.create(&path, written.bytes.into()).await?;
             self.sync(&path)?;
@@ -352,6 +358,33 @@ fn forget(queue: &Queue) -> Result<(), LakeError> {
             Err(LakeError::local(&journal)(error))
         }
         _ => Ok(()),
+    }
+}
+
+/// What is done between two bodies.
+#[derive(Clone, Default)]
+pub(crate) struct Pauses(Option<Arc<dyn Fn() -> Pause + Send + Sync>>);
+
+/// A pause between two bodies of a roll-up.
+pub type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Pauses {
+    pub(crate) fn new(pause: impl Fn() -> Pause + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(pause)))
+    }
+
+    /// Lets others of this thread run, and pauses if that was asked for.
+    async fn pause(&self) {
+        yield_now().await;
+        if let Some(pause) = &self.0 {
+            pause().await;
+        }
+    }
+}
+
+impl std::fmt::Debug for Pauses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Pauses").field(&self.0.is_some()).finish()
     }
 }
 

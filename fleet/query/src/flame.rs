@@ -4,13 +4,13 @@ use crate::LakeArgs;
 use crate::open::Asked;
 use crate::output;
 use crate::select::{self, SelectArgs, UsageError, column};
-use crate::shares::{numbers, texts};
+use crate::shares::{floats, sum_of, texts};
 use aiprof_formats::export::folded::{self, FoldedStacks, MAX_TOTAL};
 use aiprof_formats::export::svg::{self, Caption};
 use aiprof_formats::export::{ExportOptions, Format, Weight, pprof};
 use anyhow::Result;
 use clap::Args;
-use datafusion::functions_aggregate::expr_fn::{max, sum};
+use datafusion::functions_aggregate::expr_fn::max;
 use datafusion::prelude::{Expr, col};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -57,7 +57,7 @@ pub(crate) async fn stacks(
             range,
             |table| {
                 let sums = vec![
-                    sum(col("value")).alias("value"),
+                    sum_of("value").alias("value"),
                     max(col("unit")).alias("unit"),
                 ];
                 table
@@ -65,10 +65,10 @@ pub(crate) async fn stacks(
                     .aggregate(groups.clone(), sums)
             },
             |batches| {
-                let mut found: BTreeMap<String, i64> = BTreeMap::new();
+                let mut found: BTreeMap<String, f64> = BTreeMap::new();
                 let mut unit = String::new();
                 for batch in &batches {
-                    let (stacks, values) = (texts(batch, "stack")?, numbers(batch, "value")?);
+                    let (stacks, values) = (texts(batch, "stack")?, floats(batch, "value")?);
                     let keys = match by {
                         Some(_) => texts(batch, "key")?,
                         None => vec![String::new(); stacks.len()],
@@ -76,8 +76,7 @@ pub(crate) async fn stacks(
                     unit = texts(batch, "unit")?.pop().unwrap_or(unit);
                     for ((stack, value), key) in stacks.into_iter().zip(values).zip(keys) {
                         let stack = rooted(&key, stack);
-                        let sum = found.entry(stack).or_default();
-                        *sum = sum.saturating_add(value);
+                        *found.entry(stack).or_default() += value;
                     }
                 }
                 Ok((found, unit))
@@ -91,8 +90,9 @@ pub(crate) async fn stacks(
     };
     let mut stacks: Vec<(String, u64)> = found
         .into_iter()
-        .filter_map(|(stack, value)| {
-            let value = u64::try_from(value).ok()?;
+        .filter_map(|(stack, value): (String, f64)| {
+            // Less than 0 is nothing.
+            let value = value as u64;
             // To the next microsecond.
             let value = value.saturating_add(scale / 2) / scale;
             (value > 0).then_some((stack, value))

@@ -40,6 +40,15 @@ pub(crate) enum Cell {
 }
 
 impl Cell {
+    /// A whole number, which may be too large for [`Cell::Integer`].
+    pub(crate) fn whole(number: f64) -> Self {
+        const MOST: f64 = i64::MAX as f64;
+        match number.abs() < MOST {
+            true => Self::Integer(number as i64),
+            false => Self::Number(number, 0),
+        }
+    }
+
     fn shown(&self) -> String {
         match self {
             Self::Text(text) => text

@@ -1,7 +1,8 @@
 //! `regressions`: what deploys changed.
 //!
-//! Versions of a service follow each other by when each was first seen. Each is compared with
-//! the one before, function by function. All these comparisons together are held against
+//! Versions of a service follow each other by when each was first seen; of those that ran
+//! already when the time begins, by when each was last seen. Each is compared with the one
+//! before, function by function. All these comparisons together are held against
 //! false discoveries (Benjamini and Hochberg), and changes that are too small to matter are
 //! not told.
 
@@ -11,9 +12,11 @@ use crate::output::{Cell, Table, TableArgs, note};
 use crate::select::{self, SelectArgs};
 use crate::shares::{self, Hosts, Values};
 use crate::statistics::discoveries;
+use aiprof_lake::time::HOUR_NS;
 use anyhow::Result;
 use clap::Args;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Options of `regressions`.
 #[derive(Debug, Args)]
@@ -62,13 +65,24 @@ pub(crate) async fn run(args: RegressionsArgs) -> Result<()> {
             services.entry(service).or_default().push((version, values));
         }
     }
-    let (mut all, mut deploys) = (Vec::new(), 0);
+    let (mut all, mut deploys, mut side_by_side) = (Vec::new(), 0, 0);
+    let unsure = unsure(&range);
+    let begin = i64::try_from(range.start).unwrap_or(i64::MAX);
+    let since_begin = |first: i64| first.saturating_sub(begin) < unsure;
     for (service, mut versions) in services {
-        versions.sort_by_key(|(_, values)| values.first);
+        versions.sort_by_key(|(_, values)| match since_begin(values.first) {
+            true => (begin, values.last),
+            false => (values.first, values.last),
+        });
         for pair in versions.windows(2) {
             let [(old, before), (new, after)] = pair else {
                 continue;
             };
+            let both = since_begin(before.first) && since_begin(after.first);
+            if both && after.last.saturating_sub(before.last) < unsure {
+                side_by_side += 1;
+                continue;
+            }
             deploys += 1;
             for (function, change) in before.changes(after) {
                 // What is small on both sides can have no change that is told. The mean does
@@ -94,6 +108,12 @@ pub(crate) async fn run(args: RegressionsArgs) -> Result<()> {
         "{} regressions in {deploys} deploys ({compared} comparisons)",
         told.len()
     ));
+    if side_by_side > 0 {
+        note(&format!(
+            "{side_by_side} pairs of versions ran side by side all the time: which is newer is \
+             not known; a longer time (--from), or diff, may tell"
+        ));
+    }
     let columns = [
         "change", "half", "before", "after", "service", "old", "new", "function",
     ];
@@ -111,4 +131,11 @@ pub(crate) async fn run(args: RegressionsArgs) -> Result<()> {
         ]);
     }
     table.write(&args.table)
+}
+
+/// Nanoseconds within which what was seen first in a time may have run before it: a window is
+/// an hour at most.
+fn unsure(range: &Range<u64>) -> i64 {
+    let tenth = (range.end.saturating_sub(range.start) / 10).min(HOUR_NS);
+    i64::try_from(tenth).unwrap_or(i64::MAX)
 }

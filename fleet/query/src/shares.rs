@@ -7,8 +7,8 @@ use aiprof_analysis::compare::Difference;
 use aiprof_lake::time::NS_PER_US;
 use anyhow::{Context as _, Result};
 use datafusion::arrow::array::{Array as _, AsArray as _, RecordBatch};
-use datafusion::arrow::datatypes::{DataType, Int64Type};
-use datafusion::functions_aggregate::expr_fn::{count_distinct, min, sum};
+use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type};
+use datafusion::functions_aggregate::expr_fn::{count_distinct, max, min, sum};
 use datafusion::logical_expr::cast;
 use datafusion::prelude::{Expr, col, lit};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -41,8 +41,9 @@ type Parts = BTreeMap<(u32, i64), f64>;
 pub(crate) struct Values {
     functions: HashMap<String, Parts>,
     totals: Parts,
-    /// When the first of it was, nanoseconds since the Unix epoch.
+    /// When the first and the last window of it began, nanoseconds since the Unix epoch.
     pub(crate) first: i64,
+    pub(crate) last: i64,
 }
 
 /// Texts as numbers.
@@ -97,7 +98,8 @@ pub(crate) async fn ask(
             range,
             |table| {
                 let first = min(time_ns.clone()).alias("first");
-                let values = vec![sum(col("value")).alias("value"), first];
+                let last = max(time_ns.clone()).alias("last");
+                let values = vec![sum(col("value")).alias("value"), first, last];
                 table
                     .filter(filter.clone())?
                     .aggregate(groups.clone(), values)
@@ -112,7 +114,7 @@ pub(crate) async fn ask(
         let keys: Vec<Vec<String>> = keys.collect::<Result<_>>()?;
         let (functions, ids) = (text("function")?, text("host_id")?);
         let (parts, values) = (numbers(batch, "part")?, numbers(batch, "value")?);
-        let firsts = numbers(batch, "first")?;
+        let (firsts, lasts) = (numbers(batch, "first")?, numbers(batch, "last")?);
         for row in 0..batch.num_rows() {
             let key = keys.iter().map(|column| column[row].clone()).collect();
             let new = || Values {
@@ -123,6 +125,7 @@ pub(crate) async fn ask(
             let cluster = (hosts.of(&ids[row]), parts[row].saturating_mul(part));
             let value = values[row] as f64;
             group.first = group.first.min(firsts[row]);
+            group.last = group.last.max(lasts[row]);
             *group.totals.entry(cluster).or_default() += value;
             let function = functions[row].as_str();
             if let Some(known) = group.functions.get_mut(function) {
@@ -156,6 +159,19 @@ pub(crate) fn numbers(batch: &RecordBatch, name: &str) -> Result<Vec<i64>> {
     let column = batch.column_by_name(name).context("a column is missing")?;
     let column = datafusion::arrow::compute::cast(column, &DataType::Int64)?;
     Ok(column.as_primitive::<Int64Type>().values().to_vec())
+}
+
+/// Numbers that may be more than fits into 64 bits: the nanoseconds of a fleet's CPUs.
+pub(crate) fn floats(batch: &RecordBatch, name: &str) -> Result<Vec<f64>> {
+    let column = batch.column_by_name(name).context("a column is missing")?;
+    let column = datafusion::arrow::compute::cast(column, &DataType::Float64)?;
+    Ok(column.as_primitive::<Float64Type>().values().to_vec())
+}
+
+/// The sum of a column of whole numbers. One of 64 bits would begin anew at 292 years of CPU
+/// time; this one is exact up to 104 days, and to 15 digits beyond.
+pub(crate) fn sum_of(name: &str) -> Expr {
+    sum(cast(col(name), DataType::Float64))
 }
 
 /// What clusters of a comparison are.
@@ -252,6 +268,7 @@ mod tests {
             functions: HashMap::from([("f".to_owned(), own)]),
             totals,
             first: 0,
+            last: 0,
         }
     }
 

@@ -4,7 +4,7 @@ use crate::LakeArgs;
 use crate::open::Asked;
 use crate::output::{Cell, Table, TableArgs};
 use crate::select::{self, SelectArgs, column};
-use crate::shares::{numbers, texts};
+use crate::shares::{floats, numbers, sum_of, texts};
 use anyhow::Result;
 use clap::Args;
 use datafusion::functions_aggregate::expr_fn::sum;
@@ -38,8 +38,8 @@ pub(crate) struct TopArgs {
 /// What one has.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
-    own: i64,
-    total: i64,
+    own: f64,
+    total: f64,
     count: i64,
 }
 
@@ -53,12 +53,12 @@ pub(crate) async fn run(args: TopArgs) -> Result<()> {
         true => col("stack"),
         false => column(&args.by),
     };
-    let found: Vec<(String, i64, i64)> = asked
+    let found: Vec<(String, f64, i64)> = asked
         .ask(
             &range,
             |table| {
                 let sums = vec![
-                    sum(col("value")).alias("value"),
+                    sum_of("value").alias("value"),
                     sum(col("count")).alias("count"),
                 ];
                 table
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: TopArgs) -> Result<()> {
                 let mut found = Vec::new();
                 for batch in &batches {
                     let keys = texts(batch, "key")?;
-                    let (values, counts) = (numbers(batch, "value")?, numbers(batch, "count")?);
+                    let (values, counts) = (floats(batch, "value")?, numbers(batch, "count")?);
                     let rows = keys.into_iter().zip(values).zip(counts);
                     found.extend(rows.map(|((key, value), count)| (key, value, count)));
                 }
@@ -77,17 +77,17 @@ pub(crate) async fn run(args: TopArgs) -> Result<()> {
             },
         )
         .await?;
-    let all: i64 = found.iter().fold(0, |all, row| all.saturating_add(row.1));
+    let all: f64 = found.iter().map(|row| row.1).sum();
     let mut sums: HashMap<&str, Sum> = HashMap::new();
     for (key, value, count) in &found {
         let mut add = |name, own: bool, total: bool| {
             let sum: &mut Sum = sums.entry(name).or_default();
             if own {
-                sum.own = sum.own.saturating_add(*value);
+                sum.own += *value;
                 sum.count = sum.count.saturating_add(*count);
             }
             if total {
-                sum.total = sum.total.saturating_add(*value);
+                sum.total += *value;
             }
         };
         if !with_stacks {
@@ -106,8 +106,11 @@ pub(crate) async fn run(args: TopArgs) -> Result<()> {
         true => sum.total,
         false => sum.own,
     };
-    rows.sort_by(|a, b| order(&b.1).cmp(&order(&a.1)).then_with(|| a.0.cmp(b.0)));
-    let percent = |value: i64| Cell::Number(100.0 * value as f64 / all.max(1) as f64, 2);
+    rows.sort_by(|a, b| {
+        let by_name = || a.0.cmp(b.0);
+        order(&b.1).total_cmp(&order(&a.1)).then_with(by_name)
+    });
+    let percent = |value: f64| Cell::Number(100.0 * value / all.max(1.0), 2);
     let name = args.by.as_str();
     let mut table = match with_stacks {
         true => Table::new(&["total", "total_percent", "own", "own_percent", name]),
@@ -117,14 +120,14 @@ pub(crate) async fn run(args: TopArgs) -> Result<()> {
         let name = Cell::Text(name.to_owned());
         table.rows.push(match with_stacks {
             true => vec![
-                Cell::Integer(sum.total),
+                Cell::whole(sum.total),
                 percent(sum.total),
-                Cell::Integer(sum.own),
+                Cell::whole(sum.own),
                 percent(sum.own),
                 name,
             ],
             false => vec![
-                Cell::Integer(sum.own),
+                Cell::whole(sum.own),
                 percent(sum.own),
                 Cell::Integer(sum.count),
                 name,

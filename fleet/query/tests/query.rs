@@ -378,3 +378,69 @@ fn of_a_hundred_deploys_the_one_that_regressed_is_found() {
     let change: f64 = row["change"].parse().unwrap();
     assert!((change - 1.0).abs() < 0.4, "{row:?}");
 }
+
+#[test]
+fn of_versions_that_run_as_the_time_begins_the_one_that_goes_is_the_older() {
+    let lake = tempfile::tempdir().unwrap();
+    let mut random = Random(5);
+    // Half of the hosts have version 2 already, and were seen first; the others follow after
+    // half an hour. `f` takes 10 points more in it.
+    for host in 0..16 {
+        let id = format!("h{host}");
+        let mut rows = Rows::new(&id, &id);
+        for minute in 0..60 {
+            let is_new = host % 2 == 0 || minute >= 30;
+            let late = if host % 2 == 0 { 0 } else { MINUTE / 2 };
+            let (version, share) = if is_new { ("2", 0.3) } else { ("1", 0.2) };
+            let of = [(Text::Service, "shop"), (Text::Version, version)];
+            let f = hits(&mut random, 200, share);
+            let time = TEN + minute * MINUTE + late;
+            add(&mut rows, time, of, "main;f", f);
+            add(&mut rows, time, of, "main;g", 200 - f);
+        }
+        put(lake.path(), &id, TEN, rows);
+    }
+    let of = |to: &str| {
+        let arguments = [
+            "--from",
+            "2026-11-26T10:00:00Z",
+            "--to",
+            to,
+            "--format",
+            "csv",
+        ];
+        let all: Vec<&str> = std::iter::once("regressions").chain(arguments).collect();
+        let done = run(lake.path(), &all);
+        let said = String::from_utf8(done.stderr).unwrap();
+        (rows(&String::from_utf8(done.stdout).unwrap()), said)
+    };
+    let (found, said) = of("2026-11-26T11:00:00Z");
+    assert_eq!(found.len(), 1, "{said}");
+    let told = ["function", "old", "new"].map(|key| found[0][key].as_str());
+    assert_eq!(told, ["f", "1", "2"]);
+    // As long as both run nobody knows.
+    let (found, said) = of("2026-11-26T10:30:00Z");
+    assert!(found.is_empty() && said.contains("side by side"), "{said}");
+}
+
+#[test]
+fn more_than_292_years_of_cpu_time_add_up() {
+    let lake = tempfile::tempdir().unwrap();
+    let mut rows = Rows::new("id", "a");
+    for minute in 0..4 {
+        let texts = [
+            (Text::Service, "shop"),
+            (Text::Stack, "main;f"),
+            (Text::Function, "f"),
+        ];
+        let time = (TEN + minute * MINUTE) as i64;
+        let sample = rows.sample(time, MINUTE as i64, &texts, "");
+        rows.push(sample, ("cpu", "nanoseconds"), 4_000_000_000_000_000_000, 1);
+    }
+    let shop = [(Text::Service, "shop"), (Text::Version, "")];
+    add(&mut rows, TEN, shop, "main;g", 1);
+    put(lake.path(), "a", TEN, rows);
+    let top = ask(lake.path(), &["top", "--format", "csv"]);
+    assert!(top.contains("\n16000000000000000000,"), "{top}");
+    assert!(top.lines().nth(1).unwrap().ends_with(",4,f"), "{top}");
+}

@@ -8,6 +8,8 @@ use std::time::{Duration, SystemTime};
 
 /// Most characters of a server's message that are kept.
 const MAX_MESSAGE: usize = 300;
+/// What stands at the end of one that was longer.
+pub(crate) const CUT: &str = "[..]";
 
 /// What became of a body.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,9 +82,13 @@ pub(crate) enum Cause {
 impl Cause {
     /// Whether another body may fare better.
     pub(crate) fn may_be_the_bodys(self) -> bool {
-        // Of gRPC UNKNOWN, INTERNAL and DATA_LOSS: where a server fails at something of its
-        // own. Others speak of the server as a whole.
-        matches!(self, Self::Http(500) | Self::Grpc(2 | 13 | 15))
+        // Of gRPC UNKNOWN, DEADLINE_EXCEEDED, INTERNAL and DATA_LOSS: where a server fails at
+        // something of its own, or it or the way there is too slow. A proxy says 502 or 504 of
+        // a server that a body has ended. Others speak of the server as a whole.
+        matches!(
+            self,
+            Self::Timeout | Self::Http(500 | 502 | 504) | Self::Grpc(2 | 4 | 13 | 15)
+        )
     }
 }
 
@@ -435,7 +441,7 @@ pub(crate) fn clean(text: &str) -> String {
         }
     }
     if chars.next().is_some() {
-        cleaned.push_str("[..]");
+        cleaned.push_str(CUT);
     }
     cleaned
 }

@@ -36,7 +36,8 @@ impl Backoff {
             // Not before the time, and not all at it.
             Some(asked) => {
                 let asked = asked.min(MAX_ASKED);
-                asked + own.min(asked / 10 + SHORTEST)
+                // Nor sooner than without being asked: some ask for no wait at all.
+                (asked + own.min(asked / 10 + SHORTEST)).max(own)
             }
             None => own,
         }
@@ -99,8 +100,13 @@ mod tests {
             let wait = Backoff::default().next(Pace::Normal, Some(asked));
             assert!(wait >= asked && wait <= asked + asked / 5, "{wait:?}");
         }
-        let wait = Backoff::default().next(Pace::Normal, Some(Duration::ZERO));
-        assert!(wait >= SHORTEST, "{wait:?}");
+        let mut backoff = Backoff::default();
+        for _ in 0..20 {
+            let wait = backoff.next(Pace::Normal, Some(Duration::ZERO));
+            assert!(wait >= SHORTEST, "{wait:?}");
+        }
+        let wait = backoff.next(Pace::Normal, Some(Duration::from_secs(1)));
+        assert!(wait >= LONGEST / 2, "{wait:?}");
         let wait = Backoff::default().next(Pace::Normal, Some(Duration::MAX));
         assert!(wait <= MAX_ASKED * 2);
     }

@@ -1,5 +1,6 @@
 //! Secrets: read when they are needed, and never shown.
 
+use crate::answer::CUT;
 use aiprof_fleet::config::Http;
 use base64::Engine as _;
 use reqwest::header::HeaderValue;
@@ -8,6 +9,8 @@ use std::path::Path;
 
 /// Largest file of a secret.
 const MAX_BYTES: u64 = 64 << 10;
+/// Least bytes of the begin of a secret that are taken for one.
+const LEAST_BEGUN: usize = 4;
 /// What stands where a secret stood.
 const HIDDEN: &str = "[hidden]";
 
@@ -69,7 +72,26 @@ impl Credentials {
                 text = text.replace(secret.as_str(), HIDDEN);
             }
         }
-        text
+        self.hide_begun(text)
+    }
+
+    /// A text without the begin of a secret at its end, where it was cut.
+    fn hide_begun(&self, text: String) -> String {
+        let Some(kept) = text.strip_suffix(CUT) else {
+            return text;
+        };
+        let begun = |secret: &String| {
+            let mut lengths = (LEAST_BEGUN..secret.len()).rev();
+            lengths.find(|length| {
+                secret
+                    .get(..*length)
+                    .is_some_and(|part| kept.ends_with(part))
+            })
+        };
+        match self.secrets.iter().filter_map(begun).max() {
+            Some(length) => format!("{}{HIDDEN}{CUT}", &kept[..kept.len() - length]),
+            None => text,
+        }
     }
 }
 
@@ -125,6 +147,28 @@ mod tests {
         }
         std::fs::write(&file, "x".repeat(100_000)).unwrap();
         assert!(Credentials::read(&http).is_err());
+    }
+
+    #[test]
+    fn of_a_secret_that_was_cut_nothing_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let http = http(&format!("token_file = {file:?}"));
+        let token: String = (0..90).map(|n| format!("eyJ{n:07}")).collect();
+        std::fs::write(&file, &token).unwrap();
+        let credentials = Credentials::read(&http).unwrap();
+        // As servers' messages are: the token is longer than what is kept of them.
+        let shown = crate::answer::clean(&format!("invalid token: {token} expired"));
+        assert!(shown.contains(&token[..200]));
+        let hidden = credentials.hide(format!("HTTP 401: {shown}"));
+        assert_eq!(hidden, "HTTP 401: invalid token: [hidden][..]");
+        // And where only its begin does not fit any more.
+        let shown = crate::answer::clean(&format!("{} {token}", "x".repeat(290)));
+        let hidden = credentials.hide(shown);
+        assert!(
+            !hidden.contains("eyJ") && hidden.ends_with(" [hidden][..]"),
+            "{hidden}"
+        );
     }
 
     #[test]

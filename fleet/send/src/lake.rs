@@ -1,13 +1,16 @@
 //! Rolls the windows of an output up into files of a lake.
 
 use crate::answer::{Cause, Failure};
+use crate::backoff::{Backoff, Pace};
 use crate::board::now_unix_ns;
+use crate::thrift::Thrift;
 use crate::worker::{Context, End};
 use aiprof_fleet::config;
 use aiprof_fleet::identity;
 use aiprof_fleet::spool::Queue;
 use aiprof_fleet::status::{self, AGENT_FILE, AgentStatus};
-use aiprof_lake::{Lake, LakeError, RolledUp};
+use aiprof_lake::{Lake, LakeError, Pause, RolledUp};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often it is looked whether a period is over.
@@ -15,12 +18,18 @@ const LOOK: Duration = Duration::from_secs(60);
 
 /// Delivers to a lake until it is asked to stop; with `once` what is complete now.
 pub(crate) async fn run(mut context: Context, lake: &config::Lake) -> End {
+    let mut backoff = Backoff::default();
     loop {
         let waiting = context.scan().len();
         let done = context.finish(roll_up(&context_of(&context), lake)).await;
+        let mut wait = LOOK;
         match done {
-            Some(Ok(done)) => shown(&mut context, &done),
+            Some(Ok(done)) => {
+                backoff.reset();
+                shown(&mut context, &done);
+            }
             Some(Err(error)) => {
+                wait = wait.max(backoff.next(Pace::Normal, None));
                 context.failed(&Failure::soon(Cause::Storage, error.to_string()));
             }
             // What was begun is gone on with later.
@@ -33,7 +42,7 @@ pub(crate) async fn run(mut context: Context, lake: &config::Lake) -> End {
                 all: left < waiting || left == 0,
             };
         }
-        if !context.sleep(LOOK).await {
+        if !context.sleep(wait).await {
             return End { all: left == 0 };
         }
     }
@@ -44,6 +53,8 @@ struct Source {
     spool: std::path::PathBuf,
     output: String,
     state: std::path::PathBuf,
+    /// Paces it; `None`: somebody waits for it.
+    thrift: Option<Arc<Thrift>>,
 }
 
 fn context_of(context: &Context) -> Source {
@@ -51,6 +62,7 @@ fn context_of(context: &Context) -> Source {
         spool: context.spool.clone(),
         output: context.output.name.clone(),
         state: context.board.directory(),
+        thrift: (!context.once).then(|| Arc::clone(&context.thrift)),
     }
 }
 
@@ -62,7 +74,11 @@ async fn roll_up(source: &Source, lake: &config::Lake) -> Result<RolledUp, LakeE
         host_id => host_id.to_owned(),
     };
     // Anew each time: credentials may be others by then.
-    let lake = Lake::open(lake, &host_id, &agent.host)?;
+    let mut lake = Lake::open(lake, &host_id, &agent.host)?;
+    if let Some(thrift) = &source.thrift {
+        let thrift = Arc::clone(thrift);
+        lake = lake.with_pauses(move || Box::pin(tokio::time::sleep(thrift.pause())) as Pause);
+    }
     let path = source.spool.join(&source.output);
     let queue = Queue::open(&source.spool, &source.output)
         .map_err(|source| LakeError::Local { path, source })?;
@@ -77,6 +93,14 @@ fn shown(context: &mut Context, done: &RolledUp) {
         tracing::error!(
             "{name}: {} bodies are refused for good: {why}",
             done.refused
+        );
+    }
+    if done.refused_samples > 0 || done.refused_labels > 0 {
+        tracing::warn!(
+            "{name}: {} samples that say nothing are left out, and {} labels, of which there \
+             were too many",
+            done.refused_samples,
+            done.refused_labels
         );
     }
     if done.bodies == 0 && done.refused == 0 {

@@ -384,6 +384,7 @@ impl Recording<'_> {
         privileges::drop_to_needed(StillToDo {
             write_file: self.plan.destination.writes_files(),
             signal_command: held.is_some(),
+            open_events: false,
         })?;
         if is_over {
             screen::clear_progress();

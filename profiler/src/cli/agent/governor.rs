@@ -2,8 +2,9 @@
 //!
 //! What may be spent flows into a bucket, and what is spent flows out. The bucket holds what
 //! the budget gives in [`DEPTH`], so that a burst of new processes is no reason to record
-//! less; the work at the end of a window counts as if it were done evenly in the next. When
-//! the bucket is empty, of what is recorded the part that costs the most is turned down, by
+//! less; the work at the end of a window counts as if it were done evenly in the next, and
+//! what sending takes, which comes in bursts and keeps to its own part of the budget, as if it
+//! were done evenly in half an hour. When the bucket is empty, of what is recorded the part that costs the most is turned down, by
 //! as many notches as it takes if the cost goes with the frequency. When there was room for
 //! a while, the notch that was turned down last is turned up again; one that soon had to be
 //! taken back is tried ever more rarely.
@@ -42,6 +43,8 @@ const ROOM: f64 = 0.7;
 const RECENT: f64 = 4.0;
 /// The same for whether there is room for more.
 const LATELY: f64 = 30.0;
+/// How long what sending takes is counted, seconds.
+const SENDING: f64 = 1800.0;
 /// Frequencies below the one that was asked for, Hz.
 const FREQUENCIES: [u32; 9] = [499, 199, 99, 49, 19, 10, 5, 2, 1];
 
@@ -50,8 +53,10 @@ const FREQUENCIES: [u32; 9] = [499, 199, 99, 49, 19, 10, 5, 2, 1];
 pub(crate) struct Spent {
     /// How long it was.
     pub(crate) in_time: Duration,
-    /// CPU time of programs, of all together.
+    /// CPU time of programs, of all together, but for the one that sends.
     pub(crate) own: Duration,
+    /// That of the one that sends.
+    pub(crate) sent: Duration,
     /// Time in eBPF programs that sample.
     pub(crate) samples: Duration,
     /// Time in those that record waits.
@@ -66,6 +71,7 @@ impl Spent {
         self.samples + self.waits + self.launches
     }
 
+    /// All but what sending takes.
     fn all(&self) -> Duration {
         self.own + self.bpf()
     }
@@ -144,6 +150,8 @@ pub(crate) struct Governor {
     /// What the end of a window took and is not counted yet, seconds; and how much of it is
     /// counted in a second.
     owed: (f64, f64),
+    /// What sending took and is not counted yet, seconds.
+    owed_sent: f64,
     changes: u64,
 }
 
@@ -167,6 +175,7 @@ impl Governor {
             lately: 0.0,
             lately_samples: 0.0,
             owed: (0.0, 0.0),
+            owed_sent: 0.0,
             changes: 0,
         }
     }
@@ -189,9 +198,11 @@ impl Governor {
     /// Something else is asked for, or may be spent: from now on, and what was turned down
     /// is forgotten.
     pub(crate) fn ask(&mut self, asked: Level, share: f64, cpus: u32) {
-        let changes = self.changes;
-        *self = Self::new(asked, share, cpus);
-        self.changes = changes;
+        *self = Self {
+            changes: self.changes,
+            owed_sent: self.owed_sent,
+            ..Self::new(asked, share, cpus)
+        };
     }
 
     /// A recording has begun that knows nothing of what runs.
@@ -215,7 +226,10 @@ impl Governor {
         let (owed, each_second) = self.owed;
         let paid = owed.min(each_second * time);
         self.owed.0 -= paid;
-        let mut all = spent.all().as_secs_f64() + paid;
+        self.owed_sent += spent.sent.as_secs_f64();
+        let sent = self.owed_sent * (time / SENDING).min(1.0);
+        self.owed_sent -= sent;
+        let mut all = spent.all().as_secs_f64() + paid + sent;
         // What is more than the budget gives is of the first sight, as long as that lasts.
         if !self.meets.is_zero() {
             let more = (all - self.cpus * time).clamp(0.0, self.first_sight);
@@ -255,6 +269,7 @@ impl Governor {
     /// a window that a change has ended it is the change's: it has to be made good, and is no
     /// reason to record less still, since the next change would cost as much.
     pub(crate) fn spend_at_end(&mut self, spent: &Spent, window: Duration) {
+        self.owed_sent += spent.sent.as_secs_f64();
         if self.since.is_zero() {
             self.left += self.cpus * spent.in_time.as_secs_f64() - spent.all().as_secs_f64();
             return;
@@ -385,6 +400,7 @@ mod tests {
             Spent {
                 in_time: LOOK,
                 own: seconds(samples / 2.0 + self.fixed),
+                sent: Duration::ZERO,
                 samples: seconds(samples / 2.0),
                 waits: seconds(if level.waits { self.waits } else { 0.0 }),
                 launches: seconds(if level.launches { self.launches } else { 0.0 }),
@@ -653,6 +669,32 @@ mod tests {
             if look % 30 == 29 {
                 governor.spend_at_end(&spent(0.3, 0.5), Duration::from_secs(60));
             }
+        }
+        assert!(changes > 0);
+    }
+
+    /// Each hour a lake's output has a quarter of a second of work at once, and after a day
+    /// without its store a day's.
+    #[test]
+    fn bursts_of_sending_are_no_reason_and_count_all_the_same() {
+        let mut governor = governor();
+        let machine = Machine {
+            per_hz: 0.00006,
+            fixed: 0.0002,
+            ..NOTHING
+        };
+        let with = |sent: f64| Spent {
+            sent: Duration::from_secs_f64(sent),
+            ..machine.spent(ASKED)
+        };
+        for look in 0..86_400 {
+            let sent = if look % 1800 == 0 { 0.25 } else { 0.0 };
+            assert_eq!(governor.spend(&with(sent)), None, "{look}");
+        }
+        // More than the budget, always.
+        let mut changes = 0;
+        for _ in 0..3600 {
+            changes += u32::from(governor.spend(&with(0.006)).is_some());
         }
         assert!(changes > 0);
     }

@@ -3,14 +3,17 @@
 use crate::cli::windows::WindowFiles;
 use aiprof_collect::session::WindowProfiles;
 use aiprof_fleet::config::{Compression, Config, Output, To};
-use aiprof_fleet::spool::{Body, Kind, Queue};
+use aiprof_fleet::spool::{Body, Dropped, Kind, Queue};
 use aiprof_fleet::status::OutputStatus;
 use aiprof_formats::export::{ExportOptions, Format, otlp, pprof, push};
 use aiprof_model::profile::{Profile, Values};
 use anyhow::{Context as _, Result};
 use flate2::{Compression as Level, write::GzEncoder};
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io::{self, Write as _};
+
+/// Least bytes that are made free on a full disk: of a file a block is taken.
+const LEAST_ROOM: u64 = 16 << 10;
 
 /// All outputs, opened.
 #[derive(Debug)]
@@ -103,6 +106,27 @@ impl Outputs {
             .collect()
     }
 
+    /// They are the ones from now on: says in the spool whose bodies are whose.
+    pub(super) fn claim(&self) {
+        for open in &self.all {
+            let Opened::Spool {
+                queue, encoding, ..
+            } = &open.to
+            else {
+                continue;
+            };
+            match queue.claim(encoding.word()) {
+                Ok(None) => {}
+                Ok(Some(aside)) => tracing::warn!(
+                    "output {}: what waits was for one of another type, and stays in {}",
+                    open.name,
+                    aside.display()
+                ),
+                Err(error) => tracing::warn!("output {}: {error}", open.name),
+            }
+        }
+    }
+
     /// Writes a window to all of them. What fails is told and counted: a full disk may have
     /// room again later.
     pub(super) fn write(&mut self, window: &WindowProfiles) {
@@ -116,7 +140,6 @@ impl Outputs {
                 _ => {}
             }
             open.failing = written.is_err();
-            open.status.failed += u64::from(written.is_err());
         }
     }
 }
@@ -161,64 +184,115 @@ fn open(output: &Output, config: &Config, options: &ExportOptions) -> Result<Ope
 }
 
 impl Open {
+    /// Writes the profiles of a window: what fails of one is no reason for the others. Gives
+    /// the first error.
     fn write(
         &mut self,
         window: &WindowProfiles,
         options: &ExportOptions,
         number: &mut u64,
     ) -> Result<()> {
-        match &mut self.to {
+        let mut all = Ok(());
+        for profile in window.profiles() {
+            let written = self.write_profile(profile, options, number);
+            self.status.failed += u64::from(written.is_err());
+            all = all.and(written);
+        }
+        if let Opened::Spool {
+            queue, max_bytes, ..
+        } = &self.to
+        {
+            let bound = queue.bound(*max_bytes).map_err(anyhow::Error::from);
+            let bound = bound.map(|(dropped, _)| self.dropped(dropped));
+            all = all.and(bound);
+        }
+        all
+    }
+
+    fn write_profile(
+        &mut self,
+        profile: &Profile,
+        options: &ExportOptions,
+        number: &mut u64,
+    ) -> Result<()> {
+        match &self.to {
             Opened::Files {
                 cpu,
                 waits,
                 launches,
             } => {
-                for profile in window.profiles() {
-                    let files = match profile.values {
-                        Values::Launches => &launches,
-                        Values::WaitTime => &waits,
-                        _ => &cpu,
-                    };
-                    files.try_write(profile)?;
-                    self.status.written += 1;
-                }
+                let files = match profile.values {
+                    Values::Launches => launches,
+                    Values::WaitTime => waits,
+                    _ => cpu,
+                };
+                files.try_write(profile)?;
+                self.status.written += 1;
                 Ok(())
             }
             Opened::Spool {
-                queue,
-                encoding,
-                max_bytes,
+                queue, encoding, ..
             } => {
-                for profile in window.profiles() {
-                    let (kind, content) = encoding.encode(profile, options)?;
-                    // Without samples some have nothing to say, and servers refuse that.
-                    if content.is_empty() {
-                        continue;
+                let (kind, content) = encoding.encode(profile, options)?;
+                // Without samples some have nothing to say, and servers refuse that.
+                if content.is_empty() {
+                    return Ok(());
+                }
+                *number += 1;
+                let body = Body {
+                    start_unix_ns: profile.meta.start_unix_ns,
+                    number: *number,
+                    samples: profile.samples.iter().map(|sample| sample.count).sum(),
+                    kind,
+                };
+                let queue = queue.clone();
+                match queue.put(&body, &content) {
+                    Err(error) if is_full(&error) => {
+                        let (_, there) = queue.bound(u64::MAX)?;
+                        let room = (content.len() as u64).max(LEAST_ROOM);
+                        let (dropped, _) = queue.bound(there.bytes.saturating_sub(room))?;
+                        if dropped.bodies == 0 {
+                            return Err(error.into());
+                        }
+                        self.dropped(dropped);
+                        queue.put(&body, &content)?;
                     }
-                    *number += 1;
-                    let body = Body {
-                        start_unix_ns: profile.meta.start_unix_ns,
-                        number: *number,
-                        samples: profile.samples.iter().map(|sample| sample.count).sum(),
-                        kind,
-                    };
-                    queue.put(&body, &content)?;
-                    self.status.written += 1;
-                    self.status.written_bytes += content.len() as u64;
+                    put => put?,
                 }
-                let (dropped, _) = queue.bound(*max_bytes)?;
-                if dropped.bodies > 0 {
-                    tracing::warn!("output {}: the spool is full: the oldest go", self.name);
-                }
-                self.status.dropped += dropped.bodies;
-                self.status.dropped_samples += dropped.samples;
+                self.status.written += 1;
+                self.status.written_bytes += content.len() as u64;
                 Ok(())
             }
         }
     }
+
+    /// The oldest have gone for want of room.
+    fn dropped(&mut self, dropped: Dropped) {
+        if dropped.bodies > 0 {
+            tracing::warn!("output {}: the spool is full: the oldest go", self.name);
+        }
+        self.status.dropped += dropped.bodies;
+        self.status.dropped_samples += dropped.samples;
+    }
+}
+
+/// Whether a disk has no room, or the user may have none of it.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 impl Encoding {
+    /// Its type in the spool.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Otlp(_) => "otlp",
+            Self::Pyroscope => "pyroscope",
+            Self::Parca => "parca",
+            Self::Pprof => "lake",
+        }
+    }
+
     fn encode(self, profile: &Profile, options: &ExportOptions) -> Result<(Kind, Vec<u8>)> {
         let mut bytes = Vec::new();
         Ok(match self {

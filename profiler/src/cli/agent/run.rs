@@ -76,6 +76,7 @@ pub(in crate::cli) fn run(args: AgentArgs, verbosity: Verbosity) -> Result<u8> {
         );
     };
     let outputs = Outputs::open(&config)?;
+    outputs.claim();
     let signals = BlockedSignals::block(None).context("cannot prepare for signals")?;
     let sender = sender_for(&args.config, &config, &signals)?;
     remote::keep_little_memory();
@@ -322,6 +323,7 @@ impl Agent {
         privileges::drop_to_needed(StillToDo {
             write_file: true,
             signal_command: false,
+            open_events: true,
         })?;
         let counts = Counts::new(&session, sender.as_ref(), traps.ok());
         let governor = Governor::new(asked(&config), config.budget.cpu, counts.cpus());
@@ -380,9 +382,16 @@ impl Agent {
                     if remote::may_have_memory(most)
                         && self.counts.memory(&self.session, self.sender.as_ref()) > most
                     {
-                        let window = self.session.end_window()?;
-                        self.finish_window(window);
-                        wakes.window.reset();
+                        match self.waits_for_turn {
+                            true => self.forget(),
+                            false => {
+                                let window = self.session.end_window()?;
+                                self.finish_window(window);
+                                wakes.window.reset();
+                            }
+                        }
+                        // The window may end so each time.
+                        self.take_turns()?;
                     }
                     self.tell();
                     let changed = modified(&self.path);
@@ -396,10 +405,12 @@ impl Agent {
                     break;
                 }
                 Woken::Asked(asked) => {
-                    if matches!(asked.request, Request::Dump | Request::Rate(_)) {
-                        wakes.window.reset();
-                    }
+                    let ends_window = matches!(asked.request, Request::Dump | Request::Rate(_));
                     let answer = self.obey(asked.request).await;
+                    if ends_window && matches!(answer, Reply::Done(_)) {
+                        wakes.window.reset();
+                        self.take_turns()?;
+                    }
                     if let Some(control) = &mut self.control {
                         control.answer(asked, &answer);
                     }
@@ -485,6 +496,7 @@ impl Agent {
                 self.session.begin()?;
             }
             self.governor.meets_what_runs();
+            self.counts.begin_turn();
             tracing::info!("its turn to record has come");
         }
         self.tell();
@@ -594,15 +606,20 @@ impl Agent {
         let line = self.counts.line(&window, recorded.level);
         drop(window);
         if memory > self.config.budget.memory.as_u64() {
-            tracing::warn!(
-                "{} of memory are more than its budget: what it knows of programs is forgotten",
-                human_bytes(memory)
-            );
-            self.session.forget_programs();
+            self.forget();
         }
         tracing::info!("{line}");
         notify::status(&line);
         self.tell();
+    }
+
+    /// Gives back memory, which is more than its budget.
+    fn forget(&mut self) {
+        tracing::warn!(
+            "{} of memory are more than its budget: what it knows of programs is forgotten",
+            human_bytes(self.counts.memory(&self.session, self.sender.as_ref()))
+        );
+        self.session.forget_programs();
     }
 
     /// What is recorded at most.
@@ -675,12 +692,15 @@ impl Agent {
             self.finish_window(window);
         }
         if needs_another || is_other {
+            // They may just have been given up.
+            level.launches &= !self.has_no_launches;
             self.governor
                 .ask(level, config.budget.cpu, self.counts.cpus());
         }
         self.rate = None;
         *wakes = Wakes::new(config.window);
         outputs.go_on_from(&self.outputs);
+        outputs.claim();
         self.outputs = outputs;
         self.config = config;
         self.turns = turns_of(&self.config, &self.host_id, &self.session);

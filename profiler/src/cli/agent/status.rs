@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 pub(super) struct Counts {
     cpus: u32,
     started_unix_ns: u64,
-    /// When the cost was looked at last, and what it was.
+    /// When the cost was looked at last, and what it was; and what of it is of sending.
     looked: Instant,
     cost: Cost,
+    sent: Duration,
     /// The same at the end of the last window.
     window: Cost,
     /// What programs of sessions that are over have cost.
@@ -68,6 +69,7 @@ impl Counts {
             started_unix_ns: clock::unix_ns(),
             looked: Instant::now(),
             cost: Cost::default(),
+            sent: sender.map_or(Duration::ZERO, Sender::cpu_time),
             window: Cost::default(),
             over: Cost::default(),
             traps,
@@ -115,11 +117,14 @@ impl Counts {
     pub(super) fn spent(&mut self, session: &Session, sender: Option<&Sender>) -> Spent {
         let now = self.until_now(session, sender);
         let before = std::mem::replace(&mut self.cost, now);
+        let sent = sender.map_or(Duration::ZERO, Sender::cpu_time);
+        let sent = sent.saturating_sub(std::mem::replace(&mut self.sent, sent));
         let in_time = self.looked.elapsed();
         self.looked = Instant::now();
         let spent = Spent {
             in_time,
-            own: now.own.saturating_sub(before.own),
+            own: now.own.saturating_sub(before.own).saturating_sub(sent),
+            sent,
             samples: now.samples.saturating_sub(before.samples),
             waits: now.waits.saturating_sub(before.waits),
             launches: now.probes.saturating_sub(before.probes),
@@ -133,6 +138,12 @@ impl Counts {
             self.used += (all / time - self.used) * weight;
         }
         spent
+    }
+
+    /// A turn begins: what was before is of no window.
+    pub(super) fn begin_turn(&mut self) {
+        self.window = self.cost;
+        self.busy.look();
     }
 
     /// Takes in a window: counts it, and writes into it what it has cost and how it was
@@ -181,7 +192,8 @@ impl Counts {
             let cause = if is_open { UNKNOWN } else { NOT_OPEN };
             let length = window.cpu.meta.duration_ns;
             let busy_ns = (busy * length as f64) as u64;
-            let idle_ns = length.saturating_sub(busy_ns);
+            let idle_ns = length.saturating_sub(busy_ns).saturating_mul(weight);
+            let busy_ns = busy_ns.saturating_mul(weight);
             window.cpu.facts.extend([
                 (format!("busy_ns {device}"), busy_ns),
                 (format!("idle_ns.{cause} {device}"), idle_ns),

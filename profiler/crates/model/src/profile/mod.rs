@@ -322,14 +322,19 @@ impl Profile {
     }
 
     /// Lets all of it count so often, where it stands for as many like it. Samples stay as
-    /// many as were taken, and stand for more; launches are more.
+    /// many as were taken, and stand for more; launches are more, and so are a device's
+    /// samples, which are counted by what they stall on.
     pub fn weigh(&mut self, weight: u64) {
         self.meta.period_ns = self.meta.period_ns.saturating_mul(weight);
         for sample in &mut self.samples {
             sample.time_ns = sample.time_ns.saturating_mul(weight);
             sample.bytes = sample.bytes.saturating_mul(weight);
-            if self.values == Values::Launches {
+            if self.values == Values::Launches || sample.device.is_some() {
                 sample.count = sample.count.saturating_mul(weight);
+            }
+            if let Some(device) = &mut sample.device {
+                device.certain = device.certain.saturating_mul(weight);
+                device.possible = device.possible.saturating_mul(weight);
             }
         }
     }

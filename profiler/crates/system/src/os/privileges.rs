@@ -103,10 +103,14 @@ pub const READING: CapabilitySet = CapabilitySet::SYS_PTRACE
 /// Ubuntu's ask for `CAP_SYS_ADMIN` above 2 (their patch "Allow further restriction of
 /// perf_event_open"; Ubuntu's newer ones are content with `CAP_PERFMON`).
 pub fn strict_perf() -> Option<i64> {
-    let text = kernel::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
-    let value = text.trim().parse().ok().filter(|value| *value > 2)?;
+    let value = strict_paranoid()?;
     let is_admin = effective().is_ok_and(|have| have.contains(CapabilitySet::SYS_ADMIN));
     (!is_admin).then_some(value)
+}
+
+fn strict_paranoid() -> Option<i64> {
+    let text = kernel::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
+    text.trim().parse().ok().filter(|value| *value > 2)
 }
 
 /// The effective capabilities of this thread.
@@ -188,10 +192,13 @@ pub struct StillToDo {
     pub write_file: bool,
     /// It may have to signal a command of another user: keep `CAP_KILL`.
     pub signal_command: bool,
+    /// It may begin to record anew, after a change of its configuration: keep `CAP_SYS_ADMIN`
+    /// where the kernel asks for that to open a perf event (see [`strict_perf`]).
+    pub open_events: bool,
 }
 
 /// The capabilities that a running recording needs.
-fn needed_while_running(todo: StillToDo) -> CapabilitySet {
+fn needed_while_running(todo: StillToDo, is_strict: bool) -> CapabilitySet {
     // BPF and PERFMON: a CPU that comes online gets a new event and a program
     // attached. IPC_LOCK: that event's buffer counts as locked memory. The rest:
     // processes that start later are looked up, and symbols are read at the end.
@@ -207,6 +214,9 @@ fn needed_while_running(todo: StillToDo) -> CapabilitySet {
     if todo.signal_command {
         keep |= CapabilitySet::KILL;
     }
+    if todo.open_events && is_strict {
+        keep |= CapabilitySet::SYS_ADMIN;
+    }
     keep
 }
 
@@ -221,7 +231,7 @@ fn needed_while_running(todo: StillToDo) -> CapabilitySet {
 /// # Errors
 /// The kernel's answer. What had been dropped until then stays dropped.
 pub fn drop_to_needed(todo: StillToDo) -> Result<(), PrivilegeError> {
-    restrict_to(needed_while_running(todo))
+    restrict_to(needed_while_running(todo, strict_paranoid().is_some()))
 }
 
 /// Gives up every capability but those in `keep`, in all sets of this thread and
@@ -314,8 +324,15 @@ mod tests {
 
     #[test]
     fn what_is_kept_covers_what_is_needed_and_no_more() {
-        let bare = needed_while_running(StillToDo::default());
+        let bare = needed_while_running(StillToDo::default(), true);
         assert_eq!(missing(bare).count(), 0);
+        let anew = StillToDo {
+            open_events: true,
+            ..StillToDo::default()
+        };
+        assert_eq!(needed_while_running(anew, false), bare);
+        let strict = needed_while_running(anew, true);
+        assert_eq!(strict, bare | CapabilitySet::SYS_ADMIN);
         for never in [
             CapabilitySet::SYS_ADMIN,
             CapabilitySet::SYS_MODULE,
@@ -334,7 +351,7 @@ mod tests {
             let before = current().unwrap();
             drop_to_needed(StillToDo::default()).unwrap();
             let after = current().unwrap();
-            let keep = needed_while_running(StillToDo::default());
+            let keep = needed_while_running(StillToDo::default(), false);
             assert_eq!(after.permitted, before.permitted & keep);
             assert!(rustix::thread::no_new_privs().unwrap());
             assert!(
