@@ -43,14 +43,18 @@ fn build() -> anyhow::Result<PathBuf> {
     Ok(target.join("release").join("aiprof"))
 }
 
-/// `aiprof-send`, which tests of the agent need: `cargo build -p aiprof-send`, once per test
-/// process. Not the release build, which takes minutes.
+/// `aiprof-send`, which tests of the agent need: the program that `AIPROF_SEND` names, or
+/// `cargo build -p aiprof-send`, once per test process. Not the release build, which takes
+/// minutes.
 ///
 /// # Errors
 /// When the build fails.
 pub fn sender() -> anyhow::Result<PathBuf> {
     static SENDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let build = || -> anyhow::Result<PathBuf> {
+        if let Some(path) = std::env::var_os("AIPROF_SEND") {
+            return Ok(path.into());
+        }
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = root.parent().context("the tests lie in the workspace")?;
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

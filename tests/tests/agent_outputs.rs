@@ -53,6 +53,10 @@ fn waiting(agent: &Agent) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for output in std::fs::read_dir(agent.state.join("spool"))?.flatten() {
         for body in std::fs::read_dir(output.path())?.flatten() {
+            // What the queue says of itself.
+            if body.file_name().to_string_lossy().starts_with('.') {
+                continue;
+            }
             found.push(body.path());
         }
     }

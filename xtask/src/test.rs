@@ -142,6 +142,12 @@ fn end_to_end(filter: Option<&str>) -> Result<Counts> {
         command.args(["test", "--package", "aiprof-tests", "--no-fail-fast"]);
         command.args(which);
         command.env("AIPROF_BIN", target_dir().join("release/aiprof"));
+        // The tests of aiprof-send have built it. By itself it would be built once more, with
+        // other features of what it depends on.
+        let sender = target_dir().join("debug/aiprof-send");
+        if sender.is_file() {
+            command.env("AIPROF_SEND", sender);
+        }
         if let Some((name, runner)) = runner() {
             command.env(name, runner);
         }
