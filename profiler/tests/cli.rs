@@ -30,6 +30,13 @@ fn write(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
+/// Copies a program, not by this process: what another thread starts meanwhile would hold the
+/// copy open for writing, and it could not be run.
+fn copy_to(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status();
+    assert!(copied.unwrap().success());
+}
+
 /// Runs it without any privilege: as root, a copy that anybody may execute, as
 /// another user. `None` where that is not possible.
 fn unprivileged(args: &[&str]) -> Option<Output> {
@@ -43,11 +50,7 @@ fn unprivileged(args: &[&str]) -> Option<Output> {
         .tempdir()
         .unwrap();
     let copy = dir.path().join("aiprof");
-    // Not by this process: what another thread starts meanwhile would hold it open for
-    // writing, and the copy could not be run.
-    let mut cp = Command::new("cp");
-    let copied = cp.arg(env!("CARGO_BIN_EXE_aiprof")).arg(&copy).status();
-    assert!(copied.unwrap().success());
+    copy_to(Path::new(env!("CARGO_BIN_EXE_aiprof")), &copy);
     let mut command = Command::new(copy);
     command
         .args(args)
@@ -486,9 +489,7 @@ fn query_is_handed_to_a_program_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     // Beside the one that is tested may be the real one.
     let copy = dir.path().join("aiprof");
-    let mut cp = Command::new("cp");
-    let copied = cp.arg(env!("CARGO_BIN_EXE_aiprof")).arg(&copy).status();
-    assert!(copied.unwrap().success());
+    copy_to(Path::new(env!("CARGO_BIN_EXE_aiprof")), &copy);
     let ask = |path: &Path| {
         let mut command = Command::new(&copy);
         command.args(["query", "top", "--lake", "a b", "--help"]);
@@ -501,12 +502,9 @@ fn query_is_handed_to_a_program_of_its_own() {
     let folder = dir.path().join("bin");
     std::fs::create_dir(&folder).unwrap();
     let script = "#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit 3\n";
-    // Copied by another process: nothing that starts here meanwhile holds it open for writing.
     let written = write(dir.path(), "script", script);
     std::fs::set_permissions(&written, PermissionsExt::from_mode(0o755)).unwrap();
-    let mut cp = Command::new("cp");
-    let copied = cp.arg("-p").arg(&written).arg(folder.join("aiprof-query"));
-    assert!(copied.status().unwrap().success());
+    copy_to(&written, &folder.join("aiprof-query"));
     let output = ask(&folder);
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(stdout(&output), "top\n--lake\na b\n--help\n");

@@ -26,7 +26,7 @@ pub mod time;
 pub use compact::{CompactOptions, Compacted};
 pub use layout::LakeFile;
 use rollup::Pauses;
-pub use rollup::{Pause, RolledUp};
+pub use rollup::RolledUp;
 
 use aiprof_fleet::config;
 use object_store::ObjectStore;
@@ -149,8 +149,11 @@ impl Lake {
 
     /// Has a roll-up pause so after each body: it may not use all of a CPU.
     #[must_use]
-    pub fn with_pauses(mut self, pause: impl Fn() -> Pause + Send + Sync + 'static) -> Self {
-        self.pauses = Pauses::new(pause);
+    pub fn with_pauses<P: Future<Output = ()> + Send + 'static>(
+        mut self,
+        pause: impl Fn() -> P + Send + Sync + 'static,
+    ) -> Self {
+        self.pauses = Pauses::new(move || Box::pin(pause()));
         self
     }
 

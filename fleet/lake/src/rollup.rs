@@ -366,7 +366,7 @@ fn forget(queue: &Queue) -> Result<(), LakeError> {
 pub(crate) struct Pauses(Option<Arc<dyn Fn() -> Pause + Send + Sync>>);
 
 /// A pause between two bodies of a roll-up.
-pub type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Pauses {
     pub(crate) fn new(pause: impl Fn() -> Pause + Send + Sync + 'static) -> Self {

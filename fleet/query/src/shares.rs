@@ -7,7 +7,7 @@ use aiprof_analysis::compare::Difference;
 use aiprof_lake::time::NS_PER_US;
 use anyhow::{Context as _, Result};
 use datafusion::arrow::array::{Array as _, AsArray as _, RecordBatch};
-use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type};
+use datafusion::arrow::datatypes::{ArrowPrimitiveType, DataType, Float64Type, Int64Type};
 use datafusion::functions_aggregate::expr_fn::{count_distinct, max, min, sum};
 use datafusion::logical_expr::cast;
 use datafusion::prelude::{Expr, col, lit};
@@ -154,18 +154,20 @@ pub(crate) fn texts(batch: &RecordBatch, name: &str) -> Result<Vec<String>> {
     Ok((0..column.len()).map(value).collect())
 }
 
-/// A column as numbers.
+/// A column of numbers.
 pub(crate) fn numbers(batch: &RecordBatch, name: &str) -> Result<Vec<i64>> {
-    let column = batch.column_by_name(name).context("a column is missing")?;
-    let column = datafusion::arrow::compute::cast(column, &DataType::Int64)?;
-    Ok(column.as_primitive::<Int64Type>().values().to_vec())
+    primitives::<Int64Type>(batch, name)
 }
 
 /// Numbers that may be more than fits into 64 bits: the nanoseconds of a fleet's CPUs.
 pub(crate) fn floats(batch: &RecordBatch, name: &str) -> Result<Vec<f64>> {
+    primitives::<Float64Type>(batch, name)
+}
+
+fn primitives<T: ArrowPrimitiveType>(batch: &RecordBatch, name: &str) -> Result<Vec<T::Native>> {
     let column = batch.column_by_name(name).context("a column is missing")?;
-    let column = datafusion::arrow::compute::cast(column, &DataType::Float64)?;
-    Ok(column.as_primitive::<Float64Type>().values().to_vec())
+    let column = datafusion::arrow::compute::cast(column, &T::DATA_TYPE)?;
+    Ok(column.as_primitive::<T>().values().to_vec())
 }
 
 /// The sum of a column of whole numbers. One of 64 bits would begin anew at 292 years of CPU

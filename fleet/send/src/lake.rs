@@ -9,7 +9,7 @@ use aiprof_fleet::config;
 use aiprof_fleet::identity;
 use aiprof_fleet::spool::Queue;
 use aiprof_fleet::status::{self, AGENT_FILE, AgentStatus};
-use aiprof_lake::{Lake, LakeError, Pause, RolledUp};
+use aiprof_lake::{Lake, LakeError, RolledUp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ async fn roll_up(source: &Source, lake: &config::Lake) -> Result<RolledUp, LakeE
     let mut lake = Lake::open(lake, &host_id, &agent.host)?;
     if let Some(thrift) = &source.thrift {
         let thrift = Arc::clone(thrift);
-        lake = lake.with_pauses(move || Box::pin(tokio::time::sleep(thrift.pause())) as Pause);
+        lake = lake.with_pauses(move || tokio::time::sleep(thrift.pause()));
     }
     let path = source.spool.join(&source.output);
     let queue = Queue::open(&source.spool, &source.output)

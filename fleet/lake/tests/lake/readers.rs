@@ -7,7 +7,7 @@ use aiprof_lake::synthetic::{Programs, Random};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_tests::packages;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The queries of docs/lake.md, by their names, of one of the readers.
@@ -51,7 +51,7 @@ fn answers(
     program: &str,
     place: &Place,
     queries: &BTreeMap<String, String>,
-) -> BTreeMap<String, Vec<Vec<String>>> {
+) -> Answers {
     let lake = place.directory.path().join("lake");
     let lake = lake.display().to_string();
     let queries: BTreeMap<&String, String> = queries
@@ -74,7 +74,7 @@ fn answers(
 }
 
 /// Checks the answers against what this crate reads.
-fn check(place: &Place, found: &BTreeMap<String, Vec<Vec<String>>>) {
+fn check(place: &Place, found: &Answers) {
     let rows = place.rows();
     let sum = |of: &dyn Fn(&super::common::ReadRow) -> Option<String>| {
         let mut sums: BTreeMap<String, i64> = BTreeMap::new();
@@ -115,16 +115,52 @@ fn check(place: &Place, found: &BTreeMap<String, Vec<Vec<String>>>) {
     assert_eq!(found["only files that count"], [[count]]);
 }
 
+/// Rows of the answers, by the queries' names.
+type Answers = BTreeMap<String, Vec<Vec<String>>>;
+
+/// Compacts the lake. While what was replaced is still there, only files that count are read;
+/// when it is gone, all is checked.
+fn check_compacted(
+    place: &Place,
+    queries: &BTreeMap<String, String>,
+    ask: &dyn Fn(&BTreeMap<String, String>) -> Answers,
+) {
+    let now = TEN + 80 * HOUR_NS;
+    let done = run(place.lake.compact(&CompactOptions::default(), now)).unwrap();
+    assert!(done.merged > 0 && done.swept == 0, "{done:?}");
+    let mut only = queries.clone();
+    only.retain(|name, _| name == "only files that count");
+    let count = place.rows().len().to_string();
+    assert_eq!(ask(&only)["only files that count"], [[count]]);
+    let later = now + HOUR_NS;
+    run(place.lake.compact(&CompactOptions::default(), later)).unwrap();
+    check(place, &ask(queries));
+}
+
+/// A Python with these packages; `None` after saying why a test is left out.
+fn python(
+    test: &str,
+    variable: &str,
+    folder: &str,
+    packages: &[&str],
+    find: &str,
+) -> Option<PathBuf> {
+    match packages::python(variable, folder, packages, find) {
+        Ok((python, _)) => Some(python),
+        Err(why) => {
+            println!("skipped: {test}: {why}");
+            None
+        }
+    }
+}
+
 #[test]
 fn duckdb_reads_the_lake() {
     let find = "import duckdb; print(duckdb.__version__)";
     let package = ["duckdb==1.5.5"];
-    let python = match packages::python("AIPROF_TESTS_DUCKDB", "duckdb", &package, find) {
-        Ok((python, _)) => python,
-        Err(why) => {
-            println!("skipped: duckdb_reads_the_lake: {why}");
-            return;
-        }
+    let test = "duckdb_reads_the_lake";
+    let Some(python) = python(test, "AIPROF_TESTS_DUCKDB", "duckdb", &package, find) else {
+        return;
     };
     let program = "import duckdb, json, sys\n\
                    out = {}\n\
@@ -134,35 +170,18 @@ fn duckdb_reads_the_lake() {
     let place = lake();
     let queries = documented("duckdb");
     check(&place, &answers(&python, program, &place, &queries));
-    // While what was replaced is still there, only files that count are read.
-    let now = TEN + 80 * HOUR_NS;
-    let done = run(place.lake.compact(&CompactOptions::default(), now)).unwrap();
-    assert!(done.merged > 0 && done.swept == 0, "{done:?}");
-    let only = |queries: &BTreeMap<String, String>| {
-        let mut queries = queries.clone();
-        queries.retain(|name, _| name == "only files that count");
-        queries
-    };
-    let found = answers(&python, program, &place, &only(&queries));
-    let count = place.rows().len().to_string();
-    assert_eq!(found["only files that count"], [[count]]);
-    run(place
-        .lake
-        .compact(&CompactOptions::default(), now + HOUR_NS))
-    .unwrap();
-    check(&place, &answers(&python, program, &place, &queries));
+    check_compacted(&place, &queries, &|queries| {
+        answers(&python, program, &place, queries)
+    });
 }
 
 #[test]
 fn clickhouse_reads_the_lake() {
     let find = "import chdb; print(chdb.__version__)";
     let package = ["chdb-core-lite"];
-    let python = match packages::python("AIPROF_TESTS_CHDB", "chdb", &package, find) {
-        Ok((python, _)) => python,
-        Err(why) => {
-            println!("skipped: clickhouse_reads_the_lake: {why}");
-            return;
-        }
+    let test = "clickhouse_reads_the_lake";
+    let Some(python) = python(test, "AIPROF_TESTS_CHDB", "chdb", &package, find) else {
+        return;
     };
     let program = "import chdb, json, sys\n\
                    out = {}\n\
@@ -192,12 +211,9 @@ fn spark_reads_the_lake() {
         return;
     }
     let find = "import pyspark; print(pyspark.__version__)";
-    let python = match packages::python("AIPROF_TESTS_SPARK", "spark", &["pyspark"], find) {
-        Ok((python, _)) => python,
-        Err(why) => {
-            println!("skipped: spark_reads_the_lake: {why}");
-            return;
-        }
+    let test = "spark_reads_the_lake";
+    let Some(python) = python(test, "AIPROF_TESTS_SPARK", "spark", &["pyspark"], find) else {
+        return;
     };
     let program = "import json, sys\n\
                    from pyspark.sql import SparkSession\n\
@@ -212,21 +228,6 @@ fn spark_reads_the_lake() {
                    out[name] = [[str(cell) for cell in row] for row in rows]\n\
                    print(json.dumps(out))";
     let place = lake();
-    let now = TEN + 80 * HOUR_NS;
-    // What was replaced is still there.
-    let done = run(place.lake.compact(&CompactOptions::default(), now)).unwrap();
-    assert!(done.merged > 0 && done.swept == 0, "{done:?}");
-    let mut queries = documented("spark");
-    queries.retain(|name, _| name == "only files that count");
-    let found = answers(&python, program, &place, &queries);
-    let count = place.rows().len().to_string();
-    assert_eq!(found["only files that count"], [[count]]);
-    run(place
-        .lake
-        .compact(&CompactOptions::default(), now + HOUR_NS))
-    .unwrap();
-    check(
-        &place,
-        &answers(&python, program, &place, &documented("spark")),
-    );
+    let ask = |queries: &_| answers(&python, program, &place, queries);
+    check_compacted(&place, &documented("spark"), &ask);
 }

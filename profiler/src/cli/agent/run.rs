@@ -379,11 +379,13 @@ impl Agent {
                 Woken::Tell => {
                     // What was added up since the window began is most of it.
                     let most = self.config.budget.memory.as_u64();
-                    if remote::may_have_memory(most)
-                        && self.counts.memory(&self.session, self.sender.as_ref()) > most
-                    {
+                    let memory = match remote::may_have_memory(most) {
+                        true => self.counts.memory(&self.session, self.sender.as_ref()),
+                        false => 0,
+                    };
+                    if memory > most {
                         match self.waits_for_turn {
-                            true => self.forget(),
+                            true => self.forget(memory),
                             false => {
                                 let window = self.session.end_window()?;
                                 self.finish_window(window);
@@ -606,7 +608,7 @@ impl Agent {
         let line = self.counts.line(&window, recorded.level);
         drop(window);
         if memory > self.config.budget.memory.as_u64() {
-            self.forget();
+            self.forget(memory);
         }
         tracing::info!("{line}");
         notify::status(&line);
@@ -614,10 +616,10 @@ impl Agent {
     }
 
     /// Gives back memory, which is more than its budget.
-    fn forget(&mut self) {
+    fn forget(&mut self, memory: u64) {
         tracing::warn!(
             "{} of memory are more than its budget: what it knows of programs is forgotten",
-            human_bytes(self.counts.memory(&self.session, self.sender.as_ref()))
+            human_bytes(memory)
         );
         self.session.forget_programs();
     }

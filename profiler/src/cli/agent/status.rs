@@ -57,6 +57,11 @@ fn bpf(cost: &Cost) -> Duration {
     cost.samples + cost.waits + cost.probes
 }
 
+/// What sending has cost so far.
+fn sent(sender: Option<&Sender>) -> Duration {
+    sender.map_or(Duration::ZERO, Sender::cpu_time)
+}
+
 impl Counts {
     /// From now on.
     pub(super) fn new(
@@ -69,7 +74,7 @@ impl Counts {
             started_unix_ns: clock::unix_ns(),
             looked: Instant::now(),
             cost: Cost::default(),
-            sent: sender.map_or(Duration::ZERO, Sender::cpu_time),
+            sent: sent(sender),
             window: Cost::default(),
             over: Cost::default(),
             traps,
@@ -93,7 +98,7 @@ impl Counts {
     fn until_now(&self, session: &Session, sender: Option<&Sender>) -> Cost {
         let now = session.cost(self.traps.as_ref());
         Cost {
-            own: now.own + sender.map_or(Duration::ZERO, Sender::cpu_time),
+            own: now.own + sent(sender),
             samples: now.samples + self.over.samples,
             waits: now.waits + self.over.waits,
             probes: now.probes + self.over.probes,
@@ -117,7 +122,7 @@ impl Counts {
     pub(super) fn spent(&mut self, session: &Session, sender: Option<&Sender>) -> Spent {
         let now = self.until_now(session, sender);
         let before = std::mem::replace(&mut self.cost, now);
-        let sent = sender.map_or(Duration::ZERO, Sender::cpu_time);
+        let sent = sent(sender);
         let sent = sent.saturating_sub(std::mem::replace(&mut self.sent, sent));
         let in_time = self.looked.elapsed();
         self.looked = Instant::now();
