@@ -28,12 +28,12 @@ pub const FREQUENCY: std::ops::RangeInclusive<u32> = 1..=1000;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// It could not be read.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Read {
         /// The file.
         path: PathBuf,
         /// The cause.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// It is no such TOML; the text has the line.
     #[error("{path}: {message}")]
@@ -404,9 +404,9 @@ impl Config {
                 false => Ok(text),
             }
         };
-        let text = read().map_err(|source| ConfigError::Read {
+        let text = read().map_err(|cause| ConfigError::Read {
             path: path.to_owned(),
-            source,
+            cause,
         })?;
         Self::parse(path, &text)
     }

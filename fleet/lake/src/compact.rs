@@ -76,6 +76,8 @@ pub struct Compacted {
     pub rows: u64,
     /// Files that could not be read, and are left as they are.
     pub unreadable: u64,
+    /// Which the last of those was, and why; empty: there was none.
+    pub last_unreadable: String,
     /// Merges that another compactor had done.
     pub lost_races: u64,
     /// Files that were deleted since they had been replaced.
@@ -135,6 +137,21 @@ impl Lake {
         Ok(done)
     }
 
+    /// Reads all of a file, as a compaction does before it merges it.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub async fn check(&self, file: &LakeFile) -> Result<(), LakeError> {
+        Source::open(&file.path, &self.content(file).await?)?.check()
+    }
+
+    async fn content(&self, file: &LakeFile) -> Result<bytes::Bytes, LakeError> {
+        let path = Path::from(file.path.as_str());
+        let got = self.store.get(&path).await;
+        let got = got.map_err(LakeError::store(&path))?;
+        got.bytes().await.map_err(LakeError::store(&path))
+    }
+
     async fn compact_day(
         &self,
         day: u32,
@@ -179,13 +196,7 @@ impl Lake {
     ) -> Result<Option<Merge>, LakeError> {
         let fetched: Vec<(&LakeFile, bytes::Bytes)> = futures_util::stream::iter(inputs)
             .map(|file| async move {
-                let path = Path::from(file.path.as_str());
-                let got = self
-                    .store
-                    .get(&path)
-                    .await
-                    .map_err(LakeError::store(&path))?;
-                let bytes = got.bytes().await.map_err(LakeError::store(&path))?;
+                let bytes = self.content(file).await?;
                 Ok::<_, LakeError>((file, bytes))
             })
             .buffered(AT_ONCE)
@@ -209,6 +220,7 @@ impl Lake {
                 Err(error) => {
                     tracing::warn!("{error}");
                     done.unreadable += 1;
+                    done.last_unreadable = error.to_string();
                     unreadable.insert(file.path.clone());
                 }
             }

@@ -116,6 +116,15 @@ impl Day {
             })
             .collect()
     }
+
+    /// A file that a commit adds, and none replaces, and that is not there.
+    fn missing(&self) -> Option<&str> {
+        let replaced = self.commits.iter().flat_map(|commit| &commit.replaces);
+        let replaced: BTreeSet<&str> = replaced.map(String::as_str).collect();
+        let added = self.commits.iter().flat_map(|commit| &commit.adds);
+        let mut added = added.map(String::as_str);
+        added.find(|path| !replaced.contains(path) && !self.there.contains_key(*path))
+    }
 }
 
 /// The folder of a day.
@@ -185,7 +194,8 @@ impl Lake {
     /// misses one asks anew.
     ///
     /// # Errors
-    /// [`LakeError::Store`], and [`LakeError::Schema`] of a commit that is none.
+    /// [`LakeError::Store`], and [`LakeError::Schema`] of a commit that is none, and of a file
+    /// that must be there and is not, or is empty.
     pub async fn files(&self, unix_ns: Range<u64>) -> Result<Vec<LakeFile>, LakeError> {
         let days = self.days().await?;
         let wanted = days.into_iter().filter(|day| {
@@ -198,9 +208,24 @@ impl Lake {
             .try_collect()
             .await?;
         let mut files = Vec::new();
-        for (day, found) in all {
+        for (day, mut found) in all {
+            if found.missing().is_some() {
+                // It may have been replaced since the commits were read, and be deleted by now.
+                found = self.day(day).await?;
+            }
+            let wrong = |what: &str, why: &str| LakeError::Schema {
+                what: what.to_owned(),
+                why: why.to_owned(),
+            };
+            if let Some(path) = found.missing() {
+                return Err(wrong(path, "a compaction put it there, and it is gone"));
+            }
             let from = u64::from(day).saturating_mul(DAY_NS);
-            files.extend(found.live().into_iter().filter(|file| {
+            let live = found.live();
+            if let Some(file) = live.iter().find(|file| file.bytes == 0) {
+                return Err(wrong(&file.path, "it is empty"));
+            }
+            files.extend(live.into_iter().filter(|file| {
                 let Some(Generation::RolledUp(hour)) = Generation::of(&file.path) else {
                     return true;
                 };

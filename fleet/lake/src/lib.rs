@@ -38,28 +38,28 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub enum LakeError {
     /// The store refused, or cannot be reached.
-    #[error("{what}: {source}")]
+    #[error("{what}: {cause}")]
     Store {
         /// What was tried.
         what: String,
         /// The cause.
-        source: object_store::Error,
+        cause: object_store::Error,
     },
     /// A file on this machine: the spool, or credentials.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Local {
         /// The file.
         path: PathBuf,
         /// The cause.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// A Parquet file could not be written or read.
-    #[error("{what}: {source}")]
+    #[error("{what}: {cause}")]
     Parquet {
         /// Which.
         what: String,
         /// The cause.
-        source: parquet::errors::ParquetError,
+        cause: parquet::errors::ParquetError,
     },
     /// Columns are not those of a lake.
     #[error("{what}: not a file of a lake: {why}")]
@@ -78,7 +78,7 @@ impl LakeError {
     /// Of the store, while this was tried.
     pub(crate) fn store(what: impl ToString) -> impl FnOnce(object_store::Error) -> Self {
         let what = what.to_string();
-        move |source| Self::Store { what, source }
+        move |cause| Self::Store { what, cause }
     }
 
     /// Of a Parquet file.
@@ -86,13 +86,13 @@ impl LakeError {
         what: impl ToString,
     ) -> impl FnOnce(parquet::errors::ParquetError) -> Self {
         let what = what.to_string();
-        move |source| Self::Parquet { what, source }
+        move |cause| Self::Parquet { what, cause }
     }
 
     /// Of a local file.
     pub(crate) fn local(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
-        move |source| Self::Local { path, source }
+        move |cause| Self::Local { path, cause }
     }
 }
 

@@ -28,7 +28,7 @@ const LEVEL: f64 = 0.05;
 )]
 pub(crate) struct DiffArgs {
     #[command(flatten)]
-    lake: LakeArgs,
+    pub(crate) lake: LakeArgs,
     #[command(flatten)]
     select: SelectArgs,
 
@@ -56,13 +56,18 @@ pub(crate) struct DiffArgs {
 struct Side {
     range: Range<u64>,
     filter: Expr,
+    is_time: bool,
 }
 
 impl Side {
     fn of(text: &str, select: &SelectArgs, now: u64) -> Result<Self> {
         if let Some(range) = select::parse_range(text, now)? {
             let filter = select.filter(&range)?;
-            return Ok(Self { range, filter });
+            return Ok(Self {
+                range,
+                filter,
+                is_time: true,
+            });
         }
         if !text.contains('=') {
             let what = "neither a time (FROM..TO, yesterday, 2026-11-26) nor KEY=VALUE";
@@ -70,7 +75,17 @@ impl Side {
         }
         let range = select.range(now)?;
         let filter = select.filter(&range)?.and(select::equals(text)?);
-        Ok(Self { range, filter })
+        Ok(Self {
+            range,
+            filter,
+            is_time: false,
+        })
+    }
+
+    /// Whether both are times that have one in common.
+    fn overlaps(&self, other: &Self) -> bool {
+        let is_before = |a: &Self, b: &Self| a.range.start < b.range.end;
+        self.is_time && other.is_time && is_before(self, other) && is_before(other, self)
     }
 }
 
@@ -88,7 +103,7 @@ pub(crate) async fn run(args: DiffArgs) -> Result<()> {
     let (from, to) = (ask(&before).await?, ask(&after).await?);
     for (text, values) in [(&args.before, &from), (&args.after, &to)] {
         if values.total() <= 0.0 {
-            anyhow::bail!("{text}: no samples of type {}", args.select.sample_type);
+            anyhow::bail!("{text}: {}", args.select.has_none());
         }
     }
     let changes = from.changes(&to);
@@ -105,10 +120,16 @@ pub(crate) async fn run(args: DiffArgs) -> Result<()> {
         a.2.cmp(&b.2).then(by_size).then_with(|| a.0.cmp(&b.0))
     });
     let changed = rows.iter().filter(|row| row.2 == Verdict::Changed).count();
+    if before.overlaps(&after) {
+        note("the sides have a time in common: what is in both of them is on both sides");
+    }
     let of = match from.replicates(&to) {
         Replicates::Hosts => format!("{} and {} hosts", from.hosts(), to.hosts()),
         Replicates::Pieces(_) => format!("pieces of the time: fewer than {MIN_HOSTS} hosts"),
     };
+    if from.hosts().min(to.hosts()) < MIN_HOSTS && from.host_numbers() != to.host_numbers() {
+        note("the sides have other hosts: what these always differ by looks like a change");
+    }
     note(&format!(
         "{changed} of {} functions changed; 95 % intervals from {of}",
         rows.len()
@@ -134,27 +155,20 @@ pub(crate) async fn run(args: DiffArgs) -> Result<()> {
             async |side: &Side| flame::stacks(&asked, &side.range, side.filter.clone(), None).await;
         let (old, new) = (side(&before).await?, side(&after).await?);
         let mut options = DiffOptions::default();
-        options.export.weight = new.weight;
+        options.export.weight = new.weight();
+        let (old, new) = (old.folded()?, new.folded()?);
         let title = format!("{} to {}", args.before, args.after);
         crate::output::to(Some(path), |out| {
-            Ok(write_svg(
-                &old.folded,
-                &new.folded,
-                &title,
-                &options,
-                &found,
-                out,
-            )?)
+            Ok(write_svg(&old, &new, &title, &options, &found, out)?)
         })?;
     }
     let mut table = Table::new(&["change", "half", "before", "after", "verdict", "function"]);
     for (name, change, said) in rows.into_iter().take(args.limit) {
         table.rows.push(vec![
             Cell::Number(100.0 * change.change(), 2),
-            match change.half {
-                Some(half) => Cell::Number(100.0 * half, 2),
-                None => Cell::Text("-".to_owned()),
-            },
+            change
+                .half
+                .map_or(Cell::None, |half| Cell::Number(100.0 * half, 2)),
             Cell::Number(100.0 * change.before, 2),
             Cell::Number(100.0 * change.after, 2),
             Cell::Text(said.word().to_owned()),

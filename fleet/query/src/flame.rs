@@ -5,7 +5,7 @@ use crate::open::Asked;
 use crate::output;
 use crate::select::{self, SelectArgs, UsageError, column};
 use crate::shares::{floats, sum_of, texts};
-use aiprof_formats::export::folded::{self, FoldedStacks, MAX_TOTAL};
+use aiprof_formats::export::folded::{FoldedStacks, MAX_TOTAL, write_stacks};
 use aiprof_formats::export::svg::{self, Caption};
 use aiprof_formats::export::{ExportOptions, Format, Weight, pprof};
 use anyhow::Result;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub(crate) struct FlameArgs {
     #[command(flatten)]
-    lake: LakeArgs,
+    pub(crate) lake: LakeArgs,
     #[command(flatten)]
     select: SelectArgs,
 
@@ -39,8 +39,38 @@ pub(crate) struct FlameArgs {
 
 /// Stacks of a time, and what their values are.
 pub(crate) struct Stacks {
-    pub(crate) folded: FoldedStacks,
-    pub(crate) weight: Weight,
+    /// Sorted frame by frame.
+    stacks: Vec<(String, u64)>,
+    unit: String,
+}
+
+impl Stacks {
+    /// What the values of [`Stacks::folded`] are.
+    pub(crate) fn weight(&self) -> Weight {
+        match self.unit.as_str() {
+            "nanoseconds" => Weight::Time,
+            "bytes" => Weight::Bytes,
+            _ => Weight::Samples,
+        }
+    }
+
+    /// As what can be drawn.
+    pub(crate) fn folded(&self) -> Result<FoldedStacks> {
+        let total = self.stacks.iter().map(|(_, value)| *value);
+        let total = total.fold(0, u64::saturating_add);
+        let folded = match self.weight() {
+            Weight::Time => FoldedStacks::from_nanoseconds(self.stacks.clone()),
+            Weight::Bytes | Weight::Samples => FoldedStacks {
+                stacks: self.stacks.clone(),
+                total,
+            },
+        };
+        anyhow::ensure!(
+            folded.total <= MAX_TOTAL,
+            "the values add up to more than can be drawn"
+        );
+        Ok(folded)
+    }
 }
 
 /// Asks for stacks.
@@ -51,7 +81,9 @@ pub(crate) async fn stacks(
     by: Option<&str>,
 ) -> Result<Stacks> {
     let mut groups = vec![col("stack")];
-    groups.extend(by.map(|key| column(key).alias("key")));
+    if let Some(key) = by {
+        groups.push(column(key)?.alias("key"));
+    }
     let (found, unit) = asked
         .ask(
             range,
@@ -83,33 +115,13 @@ pub(crate) async fn stacks(
             },
         )
         .await?;
-    let (weight, scale) = match unit.as_str() {
-        "nanoseconds" => (Weight::Time, 1000),
-        "bytes" => (Weight::Bytes, 1),
-        _ => (Weight::Samples, 1),
-    };
-    let mut stacks: Vec<(String, u64)> = found
+    // Less than 0 is nothing.
+    let stacks = found
         .into_iter()
-        .filter_map(|(stack, value): (String, f64)| {
-            // Less than 0 is nothing.
-            let value = value as u64;
-            // To the next microsecond.
-            let value = value.saturating_add(scale / 2) / scale;
-            (value > 0).then_some((stack, value))
-        })
-        .collect();
+        .map(|(stack, value)| (stack, value as u64));
+    let mut stacks: Vec<(String, u64)> = stacks.filter(|(_, value)| *value > 0).collect();
     stacks.sort_unstable_by(|a, b| a.0.split(';').cmp(b.0.split(';')));
-    let total = stacks
-        .iter()
-        .fold(0_u64, |all, (_, value)| all.saturating_add(*value));
-    anyhow::ensure!(
-        total <= MAX_TOTAL,
-        "the values add up to more than can be drawn"
-    );
-    Ok(Stacks {
-        folded: FoldedStacks { stacks, total },
-        weight,
-    })
+    Ok(Stacks { stacks, unit })
 }
 
 /// A stack that begins with a value.
@@ -160,11 +172,11 @@ pub(crate) async fn run(args: FlameArgs) -> Result<()> {
     let asked = Asked::open(&args.lake).await?;
     let filter = args.select.filter(&range)?;
     let found = stacks(&asked, &range, filter, args.by.as_deref()).await?;
-    if found.folded.total == 0 {
-        output::note(&format!("no samples of type {}", args.select.sample_type));
+    if found.stacks.is_empty() {
+        output::note(&args.select.has_none());
     }
     let options = ExportOptions {
-        weight: found.weight,
+        weight: found.weight(),
         inverted: args.inverted,
         ..ExportOptions::default()
     };
@@ -186,14 +198,20 @@ pub(crate) async fn run(args: FlameArgs) -> Result<()> {
         ),
         ..Caption::default()
     };
+    if kind == Kind::Pprof {
+        let of = (args.select.sample_type.as_str(), found.unit.as_str());
+        return output::to(Some(&args.output), |out| {
+            Ok(pprof::write_values(&found.stacks, of, out)?)
+        });
+    }
+    let folded = found.folded()?;
     output::to(Some(&args.output), |out| {
         match kind {
-            Kind::Svg => svg::write_folded(&found.folded, &caption, &options, out)?,
-            Kind::Folded => folded::write_stacks(&found.folded, &options, out)?,
-            Kind::Pprof => pprof::write_folded(&found.folded, &options, out)?,
-            Kind::Html => {
+            Kind::Svg => svg::write_folded(&folded, &caption, &options, out)?,
+            Kind::Folded => write_stacks(&folded, &options, out)?,
+            Kind::Html | Kind::Pprof => {
                 let mut picture = Vec::new();
-                svg::write_folded(&found.folded, &caption, &options, &mut picture)?;
+                svg::write_folded(&folded, &caption, &options, &mut picture)?;
                 let picture = String::from_utf8(picture)?;
                 // The picture without what only a file of its own begins with.
                 let begin = picture.find("<svg").unwrap_or(0);

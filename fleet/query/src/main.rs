@@ -23,7 +23,9 @@ mod statistics;
 mod top;
 
 use clap::{Args, Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -78,18 +80,66 @@ struct LakeArgs {
     ca_file: Option<PathBuf>,
 
     /// Most memory of a query, MiB
-    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = memory)]
     memory: usize,
+}
+
+/// MiB of a query.
+fn memory(text: &str) -> Result<usize, String> {
+    let mib: usize = text.parse().map_err(|_| "not a number".to_owned())?;
+    match (64..=1 << 24).contains(&mib) {
+        true => Ok(mib),
+        false => Err("64 to 16777216".to_owned()),
+    }
+}
+
+impl Command {
+    /// The lake.
+    fn lake(&self) -> Option<&LakeArgs> {
+        match self {
+            Self::Top(args) => Some(&args.lake),
+            Self::Flame(args) => Some(&args.lake),
+            Self::Diff(args) => Some(&args.lake),
+            Self::Regressions(args) => Some(&args.lake),
+            Self::Sql(args) => Some(&args.lake),
+            // They unpack nothing, or have limits of their own.
+            Self::Files(_) | Self::Compact(_) => None,
+        }
+    }
+}
+
+/// Ends this program rather than the machine's memory: what files unpack into is not counted
+/// by a query, and a small one may unpack into anything.
+fn limit_memory(args: &LakeArgs) {
+    let bytes = (args.memory as u64).saturating_mul(2 << 20) + (1 << 30);
+    let limit = Rlimit {
+        current: Some(bytes),
+        maximum: Some(bytes),
+    };
+    // Where there is a lower limit already it holds.
+    let _ = setrlimit(Resource::Data, limit);
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(args) = cli.command.lake() {
+        limit_memory(args);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
     let done = match runtime {
         Err(error) => Err(anyhow::Error::from(error)),
-        Ok(runtime) => runtime.block_on(run(cli.command)),
+        // Files of others are read: what a reader did not expect is no reason to look broken.
+        Ok(runtime) => {
+            let work = || runtime.block_on(run(cli.command));
+            catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+                Err(anyhow::anyhow!(
+                    "a reader gave up, as said above: a file of the lake may be damaged, and \
+                     `aiprof-query compact` names it"
+                ))
+            })
+        }
     };
     let Err(error) = done else {
         return ExitCode::SUCCESS;

@@ -96,7 +96,7 @@ impl Asked {
         parquet.pushdown_filters = true;
         parquet.reorder_filters = true;
         let runtime = RuntimeEnvBuilder::new()
-            .with_memory_limit(self.args.memory.max(64) << 20, 1.0)
+            .with_memory_limit(self.args.memory << 20, 1.0)
             .build_arc()?;
         let session = SessionContext::new_with_config_rt(config, runtime);
         let url = ObjectStoreUrl::parse(STORE)?;
@@ -121,9 +121,40 @@ impl Asked {
             match query(table)?.collect().await {
                 Ok(batches) => return read(batches),
                 Err(error) if tries < 3 && is_gone(&error) => continue,
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(self.explain(range, error).await),
             }
         }
+    }
+
+    /// An error with the file that it is of, if it is of one: who reads batches does not know.
+    pub(crate) async fn explain(
+        &self,
+        range: &Range<u64>,
+        error: DataFusionError,
+    ) -> anyhow::Error {
+        let is_of_query = matches!(
+            error.find_root(),
+            DataFusionError::ResourcesExhausted(_)
+                | DataFusionError::Plan(_)
+                | DataFusionError::SchemaError(..)
+                | DataFusionError::SQL(..)
+        );
+        let root = anyhow::Error::msg(error.find_root().to_string());
+        let Source::Lake(lake) = &self.source else {
+            return root;
+        };
+        if is_of_query || is_gone(&error) {
+            return root;
+        }
+        for file in self.files(range).await.unwrap_or_default() {
+            if let Err(why) = lake.check(&file).await {
+                return anyhow::Error::new(why).context(
+                    "a file of the lake is damaged or none of a lake; no query of its day is \
+                     answered while it is there",
+                );
+            }
+        }
+        root
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) enum Cell {
     Integer(i64),
     /// A number, of which people see so many digits after the point.
     Number(f64, usize),
+    /// It is not known.
+    None,
 }
 
 impl Cell {
@@ -57,6 +59,7 @@ impl Cell {
                 .collect(),
             Self::Integer(number) => number.to_string(),
             Self::Number(number, digits) => format!("{number:.digits$}"),
+            Self::None => "-".to_owned(),
         }
     }
 
@@ -64,7 +67,9 @@ impl Cell {
         match self {
             Self::Text(text) => text.as_str().into(),
             Self::Integer(number) => (*number).into(),
-            Self::Number(number, _) => (*number).into(),
+            // Of -0 it makes 0.
+            Self::Number(number, _) => (*number + 0.0).into(),
+            Self::None => serde_json::Value::Null,
         }
     }
 
@@ -75,7 +80,8 @@ impl Cell {
             }
             Self::Text(text) => text.clone(),
             Self::Integer(number) => number.to_string(),
-            Self::Number(number, _) => number.to_string(),
+            Self::Number(number, _) => (*number + 0.0).to_string(),
+            Self::None => String::new(),
         }
     }
 }
@@ -125,11 +131,14 @@ impl Table {
             let mut line = String::new();
             for (column, cell) in row.iter().enumerate() {
                 let width = widths.get(column).copied().unwrap_or(0);
-                let cell = match right.get(column) {
-                    Some(true) => format!("{cell:>width$}"),
-                    _ => format!("{cell:<width$}"),
+                // Formatting refuses widths from 65,536 on, which a stack may have.
+                let blank = " ".repeat(width.saturating_sub(cell.chars().count()));
+                let cells = match right.get(column) {
+                    Some(true) => [blank.as_str(), cell.as_str()],
+                    _ if column + 1 == row.len() => [cell.as_str(), ""],
+                    _ => [cell.as_str(), blank.as_str()],
                 };
-                line.push_str(&cell);
+                line.extend(cells);
                 line.push_str("  ");
             }
             writeln!(out, "{}", line.trim_end())?;

@@ -1,28 +1,36 @@
 //! `regressions`: what deploys changed.
 //!
 //! Versions of a service follow each other by when each was first seen; of those that ran
-//! already when the time begins, by when each was last seen. Each is compared with the one
-//! before, function by function. All these comparisons together are held against
-//! false discoveries (Benjamini and Hochberg), and changes that are too small to matter are
-//! not told.
+//! already when the time begins, or came at once, by when each was last seen. Each is compared
+//! with the one that ran before it came, function by function: after a version was rolled back
+//! that is not the one before. All these comparisons together are held against false
+//! discoveries (Benjamini and Hochberg), and changes that are too small to matter are not told.
+//!
+//! Hosts differ, and that is no regression: where there are few of them only those that ran
+//! both versions are compared.
 
 use crate::LakeArgs;
 use crate::open::Asked;
 use crate::output::{Cell, Table, TableArgs, note};
 use crate::select::{self, SelectArgs};
-use crate::shares::{self, Hosts, Values};
+use crate::shares::{self, Hosts, MIN_HOSTS, Values};
 use crate::statistics::discoveries;
 use aiprof_lake::time::HOUR_NS;
 use anyhow::Result;
 use clap::Args;
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+
+/// Versions that come within so many nanoseconds come at once: windows begin at other times on
+/// other hosts.
+const AT_ONCE_NS: i64 = 300_000_000_000;
 
 /// Options of `regressions`.
 #[derive(Debug, Args)]
 pub(crate) struct RegressionsArgs {
     #[command(flatten)]
-    lake: LakeArgs,
+    pub(crate) lake: LakeArgs,
     #[command(flatten)]
     select: SelectArgs,
 
@@ -31,11 +39,11 @@ pub(crate) struct RegressionsArgs {
     label: String,
 
     /// Smallest change that is told, in points
-    #[arg(long, value_name = "POINTS", default_value_t = 0.2)]
+    #[arg(long, value_name = "POINTS", default_value_t = 0.2, value_parser = points)]
     least: f64,
 
     /// Share of what is told that may be false
-    #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     level: f64,
 
     /// Also tell what shrank
@@ -65,26 +73,25 @@ pub(crate) async fn run(args: RegressionsArgs) -> Result<()> {
             services.entry(service).or_default().push((version, values));
         }
     }
-    let (mut all, mut deploys, mut side_by_side) = (Vec::new(), 0, 0);
-    let unsure = unsure(&range);
-    let begin = i64::try_from(range.start).unwrap_or(i64::MAX);
-    let since_begin = |first: i64| first.saturating_sub(begin) < unsure;
+    let (mut all, mut deploys, mut side_by_side, mut other_hosts) = (Vec::new(), 0, 0, 0);
+    let order = Order::of(&range);
     for (service, mut versions) in services {
-        versions.sort_by_key(|(_, values)| match since_begin(values.first) {
-            true => (begin, values.last),
-            false => (values.first, values.last),
-        });
-        for pair in versions.windows(2) {
-            let [(old, before), (new, after)] = pair else {
+        versions.sort_by_key(|(_, values)| order.key(values));
+        for (at, (new, after)) in versions.iter().enumerate().skip(1) {
+            let older = versions.get(..at).unwrap_or_default();
+            let Some((old, before)) = order.predecessor(older, after) else {
                 continue;
             };
-            let both = since_begin(before.first) && since_begin(after.first);
-            if both && after.last.saturating_sub(before.last) < unsure {
+            if order.is_unknown(before, after) {
                 side_by_side += 1;
                 continue;
             }
+            let Some((before, after)) = comparable(before, after) else {
+                other_hosts += 1;
+                continue;
+            };
             deploys += 1;
-            for (function, change) in before.changes(after) {
+            for (function, change) in before.changes(&after) {
                 // What is small on both sides can have no change that is told. The mean does
                 // not know the change.
                 if 100.0 * (change.before + change.after) >= args.least {
@@ -105,9 +112,15 @@ pub(crate) async fn run(args: RegressionsArgs) -> Result<()> {
         .collect();
     told.sort_by(|a, b| b.4.change().abs().total_cmp(&a.4.change().abs()));
     note(&format!(
-        "{} regressions in {deploys} deploys ({compared} comparisons)",
+        "regressions: {}, deploys compared: {deploys} ({compared} comparisons)",
         told.len()
     ));
+    if other_hosts > 0 {
+        note(&format!(
+            "{other_hosts} deploys are not compared: there are fewer than {MIN_HOSTS} hosts, and \
+             none ran both versions, so that what hosts differ by would look like a change"
+        ));
+    }
     if side_by_side > 0 {
         note(&format!(
             "{side_by_side} pairs of versions ran side by side all the time: which is newer is \
@@ -133,9 +146,89 @@ pub(crate) async fn run(args: RegressionsArgs) -> Result<()> {
     table.write(&args.table)
 }
 
-/// Nanoseconds within which what was seen first in a time may have run before it: a window is
-/// an hour at most.
-fn unsure(range: &Range<u64>) -> i64 {
-    let tenth = (range.end.saturating_sub(range.start) / 10).min(HOUR_NS);
-    i64::try_from(tenth).unwrap_or(i64::MAX)
+/// What of two versions is compared: all of it, or of few hosts those that ran both; `None`:
+/// none did.
+fn comparable<'a>(
+    before: &'a Values,
+    after: &'a Values,
+) -> Option<(Cow<'a, Values>, Cow<'a, Values>)> {
+    let (old, new) = (before.host_numbers(), after.host_numbers());
+    if old == new || old.len().min(new.len()) >= MIN_HOSTS {
+        return Some((Cow::Borrowed(before), Cow::Borrowed(after)));
+    }
+    let both: BTreeSet<u32> = old.intersection(&new).copied().collect();
+    let of_both = |values: &Values| Cow::Owned(values.of_hosts(&both));
+    (!both.is_empty()).then(|| (of_both(before), of_both(after)))
+}
+
+/// In what order versions came.
+struct Order {
+    begin: i64,
+    /// Nanoseconds within which what was seen first in the time may have run before it: a
+    /// window is an hour at most.
+    unsure: i64,
+}
+
+impl Order {
+    fn of(range: &Range<u64>) -> Self {
+        let tenth = (range.end.saturating_sub(range.start) / 10).min(HOUR_NS);
+        Self {
+            begin: i64::try_from(range.start).unwrap_or(i64::MAX),
+            unsure: i64::try_from(tenth).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// Whether it may have run before the time begins.
+    fn since_begin(&self, values: &Values) -> bool {
+        values.first.saturating_sub(self.begin) < self.unsure
+    }
+
+    fn key(&self, values: &Values) -> (i64, i64) {
+        match self.since_begin(values) {
+            true => (self.begin, values.last),
+            // Those that come at once are told apart by when they go.
+            false => (values.first / AT_ONCE_NS, values.last),
+        }
+    }
+
+    /// The one of older versions that ran when this came: of several the one that had most.
+    fn predecessor<'a>(
+        &self,
+        older: &'a [(String, Values)],
+        new: &Values,
+    ) -> Option<&'a (String, Values)> {
+        let ran = |values: &Values| values.first < new.first && new.first <= values.last;
+        let running = older.iter().filter(|(_, values)| ran(values));
+        let weight = |values: &Values| values.just_before(new.first);
+        let most = running.max_by(|a, b| weight(&a.1).total_cmp(&weight(&b.1)));
+        match self.since_begin(new) {
+            // What ran before it is not in the time: the order is that of their ends.
+            true => older.last(),
+            false => most.or_else(|| older.iter().max_by_key(|(_, values)| values.last)),
+        }
+    }
+
+    /// Whether two ran side by side all the time, so that it is not known which is newer.
+    fn is_unknown(&self, before: &Values, after: &Values) -> bool {
+        let (old, new) = (self.key(before), self.key(after));
+        old.0 == new.0 && after.last.saturating_sub(before.last) < self.unsure
+    }
+}
+
+/// A number of points.
+fn points(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match (0.0..=100.0).contains(&number) {
+        true => Ok(number),
+        false => Err("0 to 100".to_owned()),
+    }
+}
+
+/// A share, of which 0 and 1 are none.
+fn share(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match number > 0.0 && number < 1.0 {
+        true => Ok(number),
+        false => Err("between 0 and 1".to_owned()),
+    }
 }

@@ -1,6 +1,6 @@
 //! What a query is about: a time, and conditions.
 
-use aiprof_lake::schema::Text;
+use aiprof_lake::schema::{LABELS, NUMBERS, Text};
 use aiprof_lake::time::NS_PER_US;
 use anyhow::Result;
 use clap::Args;
@@ -149,6 +149,22 @@ impl SelectArgs {
         Ok(from..to)
     }
 
+    /// What is said where there is nothing.
+    pub(crate) fn has_none(&self) -> String {
+        let mut text = format!("no samples of type {}", self.sample_type);
+        let options = [("service", &self.service), ("host", &self.host)];
+        for (name, value) in options {
+            if let Some(value) = value {
+                text.push_str(&format!(", {name} {value}"));
+            }
+        }
+        for condition in &self.conditions {
+            text.push_str(&format!(", {condition}"));
+        }
+        text.push_str(" in this time (--from, --to)");
+        text
+    }
+
     /// The conditions, with those of time and type.
     pub(crate) fn filter(&self, range: &Range<u64>) -> Result<Expr> {
         let mut filter = in_range(range);
@@ -185,15 +201,32 @@ pub(crate) fn equals(condition: &str) -> Result<Expr> {
     let (key, value) = condition
         .split_once('=')
         .ok_or_else(|| usage(format!("{condition}: not KEY=VALUE")))?;
-    Ok(column(key).eq(lit(value)))
+    let column = column(key)?;
+    Ok(match value {
+        // Who has no such label.
+        "" => column.clone().is_null().or(column.eq(lit(value))),
+        value => column.eq(lit(value)),
+    })
+}
+
+/// Whether it is a column of text; else it may be a label.
+pub(crate) fn is_column(key: &str) -> bool {
+    Text::ALL.iter().any(|text| text.name() == key)
 }
 
 /// A column of text, else a label.
-pub(crate) fn column(key: &str) -> Expr {
-    match Text::ALL.iter().find(|text| text.name() == key) {
-        Some(text) => col(text.name()),
-        None => get_field(col(aiprof_lake::schema::LABELS), key),
+pub(crate) fn column(key: &str) -> Result<Expr> {
+    if is_column(key) {
+        return Ok(col(key));
     }
+    if NUMBERS.contains(&key) || key == LABELS {
+        let texts: Vec<&str> = Text::ALL.iter().map(|text| text.name()).collect();
+        return Err(usage(format!(
+            "{key}: neither a label nor a column of text: {}",
+            texts.join(", ")
+        )));
+    }
+    Ok(get_field(col(LABELS), key))
 }
 
 #[cfg(test)]

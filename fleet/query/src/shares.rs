@@ -2,7 +2,7 @@
 
 use crate::open::Asked;
 use crate::select::column;
-use crate::statistics::{self, Clusters};
+use crate::statistics::{Clusters, Design};
 use aiprof_analysis::compare::Difference;
 use aiprof_lake::time::NS_PER_US;
 use anyhow::{Context as _, Result};
@@ -34,7 +34,7 @@ fn part(range: &Range<u64>, hosts: u64) -> u64 {
 }
 
 /// Values by host and when a part of the time begins, nanoseconds since the Unix epoch.
-type Parts = BTreeMap<(u32, i64), f64>;
+type Parts = Clusters;
 
 /// Values of one group: all of a side, or a version of a service.
 #[derive(Clone, Debug, Default)]
@@ -90,8 +90,8 @@ pub(crate) async fn ask(
     let mut groups: Vec<Expr> = by
         .iter()
         .enumerate()
-        .map(|(at, key)| column(key).alias(format!("by{at}")))
-        .collect();
+        .map(|(at, key)| Ok(column(key)?.alias(format!("by{at}"))))
+        .collect::<Result<_>>()?;
     groups.extend([col("function"), col("host_id"), bucket.alias("part")]);
     let batches = asked
         .ask(
@@ -185,27 +185,54 @@ pub(crate) enum Replicates {
 }
 
 impl Replicates {
-    fn clusters(self, of: &Parts, pieces: &mut HashMap<(u32, i64), u32>) -> Clusters {
+    fn clusters(self, of: &Parts) -> Clusters {
         let mut clusters = Clusters::new();
         for (&(host, begin), value) in of {
-            let cluster = match self {
-                Self::Hosts => host,
-                Self::Pieces(length) => {
-                    let new = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
-                    *pieces.entry((host, begin / length)).or_insert(new)
-                }
+            let piece = match self {
+                Self::Hosts => 0,
+                Self::Pieces(length) => begin / length,
             };
-            *clusters.entry(cluster).or_default() += value;
+            *clusters.entry((host, piece)).or_default() += value;
         }
         clusters
     }
 }
 
 impl Values {
-    /// The hosts.
+    /// How many hosts it is of.
     pub(crate) fn hosts(&self) -> usize {
-        let hosts: BTreeSet<u32> = self.totals.keys().map(|(host, _)| *host).collect();
-        hosts.len()
+        self.host_numbers().len()
+    }
+
+    /// The hosts.
+    pub(crate) fn host_numbers(&self) -> BTreeSet<u32> {
+        self.totals.keys().map(|(host, _)| *host).collect()
+    }
+
+    /// What some of the hosts have.
+    pub(crate) fn of_hosts(&self, hosts: &BTreeSet<u32>) -> Self {
+        let only = |of: &Parts| -> Parts {
+            let parts = of.iter().filter(|((host, _), _)| hosts.contains(host));
+            parts.map(|(at, value)| (*at, *value)).collect()
+        };
+        let functions = self.functions.iter();
+        let functions = functions.map(|(name, of)| (name.clone(), only(of)));
+        Self {
+            functions: functions.filter(|(_, of)| !of.is_empty()).collect(),
+            totals: only(&self.totals),
+            ..*self
+        }
+    }
+
+    /// What it has in the last part of the time that begins before this, nanoseconds since the
+    /// Unix epoch; 0: it has none.
+    pub(crate) fn just_before(&self, unix_ns: i64) -> f64 {
+        let begins = self.totals.keys().map(|(_, begin)| *begin);
+        let Some(last) = begins.filter(|begin| *begin < unix_ns).max() else {
+            return 0.0;
+        };
+        let parts = self.totals.iter().filter(|((_, begin), _)| *begin == last);
+        parts.map(|(_, value)| value).sum()
     }
 
     /// All of it.
@@ -229,9 +256,8 @@ impl Values {
     /// How the share of each function changed to another group's.
     pub(crate) fn changes(&self, after: &Self) -> Vec<(String, Difference)> {
         let replicates = self.replicates(after);
-        let mut pieces = HashMap::new();
-        let mut clusters = |of: &Parts| replicates.clusters(of, &mut pieces);
-        let totals = (clusters(&self.totals), clusters(&after.totals));
+        let clusters = |of: &Parts| replicates.clusters(of);
+        let design = Design::new(&clusters(&self.totals), &clusters(&after.totals));
         let names: BTreeSet<&String> = self
             .functions
             .keys()
@@ -242,8 +268,7 @@ impl Values {
         for name in names {
             let before = clusters(self.functions.get(name).unwrap_or(&none));
             let now = clusters(after.functions.get(name).unwrap_or(&none));
-            let change = statistics::change((&before, &totals.0), (&now, &totals.1));
-            changes.push((name.clone(), change));
+            changes.push((name.clone(), design.change(&before, &now)));
         }
         changes
     }
@@ -256,11 +281,11 @@ mod tests {
 
     /// Minutes of a host of which the share of `f` wanders: what it is in one decides most of
     /// what it is in the next.
-    fn wandering(random: &mut Random, begin: i64, minutes: i64, share: f64) -> Values {
+    fn wandering(random: &mut Random, (begin, minutes): (i64, i64), lasting: f64) -> Values {
         let (mut totals, mut own) = (Parts::new(), Parts::new());
-        let mut now = 0.0;
+        let (share, mut now) = (0.1, 0.0);
         for minute in 0..minutes {
-            now = 0.8 * now + 0.02 * (random.unit() - 0.5);
+            now = lasting * now + 0.02 * (random.unit() - 0.5);
             let hits = (0..300).filter(|_| random.unit() < share + now).count();
             let at = (0, (begin + minute) * 60_000_000_000);
             totals.insert(at, 300.0);
@@ -277,33 +302,40 @@ mod tests {
     #[test]
     fn minutes_that_resemble_each_other_are_not_counted_as_many() {
         let mut random = Random(3);
-        let (mut by_pieces, mut by_minutes) = (0, 0);
         let runs = 500;
-        for _ in 0..runs {
-            let before = wandering(&mut random, 1000, 480, 0.1);
-            let after = wandering(&mut random, 3000, 480, 0.1);
-            let changes = before.changes(&after);
-            let [(_, change)] = &changes[..] else {
-                panic!("{changes:?}");
-            };
-            by_pieces += usize::from(change.change().abs() <= change.half.unwrap());
-            let mut numbers = HashMap::new();
-            let mut clusters = |of| Replicates::Pieces(1).clusters(of, &mut numbers);
-            let old = (clusters(&before.functions["f"]), clusters(&before.totals));
-            let new = (clusters(&after.functions["f"]), clusters(&after.totals));
-            let change = statistics::change((&old.0, &old.1), (&new.0, &new.1));
-            by_minutes += usize::from(change.change().abs() <= change.half.unwrap());
+        for (lasting, minutes, least) in [(0.0, 240, 465), (0.8, 480, 465), (0.9, 240, 460)] {
+            let (mut by_pieces, mut by_minutes) = (0, 0);
+            for _ in 0..runs {
+                let before = wandering(&mut random, (1000, minutes), lasting);
+                let after = wandering(&mut random, (3000, minutes), lasting);
+                let changes = before.changes(&after);
+                let [(_, change)] = &changes[..] else {
+                    panic!("{changes:?}");
+                };
+                by_pieces += usize::from(change.change().abs() <= change.half.unwrap());
+                // As if each were a host.
+                let alone = |of: &Parts| -> Clusters {
+                    let parts = of.iter().zip(0..);
+                    parts.map(|((at, value), n)| ((n, at.1), *value)).collect()
+                };
+                let design = Design::new(&alone(&before.totals), &alone(&after.totals));
+                let own = |values: &Values| alone(&values.functions["f"]);
+                let change = design.change(&own(&before), &own(&after));
+                by_minutes += usize::from(change.change().abs() <= change.half.unwrap());
+            }
+            println!("{lasting}: {by_pieces}, by minutes {by_minutes}, of {runs}");
+            assert!(by_pieces >= least, "{lasting}: {by_pieces} of {runs}");
+            let is_test = lasting == 0.0 || by_minutes < 400;
+            assert!(is_test, "{lasting}: {by_minutes} of {runs}: no test");
         }
-        assert!((450..=490).contains(&by_pieces), "{by_pieces} of {runs}");
-        assert!(by_minutes < 400, "{by_minutes} of {runs}: no test");
     }
 
     #[test]
     fn pieces_are_of_the_time_that_there_is() {
         let mut random = Random(4);
         // A quarter of an hour, of a day that was asked for.
-        let before = wandering(&mut random, 0, 15, 0.1);
-        let after = wandering(&mut random, 700, 15, 0.1);
+        let before = wandering(&mut random, (0, 15), 0.8);
+        let after = wandering(&mut random, (700, 15), 0.8);
         assert!(before.changes(&after)[0].1.half.is_some());
         let empty = Values::default();
         assert!(empty.changes(&empty).is_empty());

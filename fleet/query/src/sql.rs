@@ -25,7 +25,7 @@ use std::sync::Arc;
 #[derive(Debug, Args)]
 pub(crate) struct SqlArgs {
     #[command(flatten)]
-    lake: LakeArgs,
+    pub(crate) lake: LakeArgs,
     #[command(flatten)]
     time: TimeArgs,
     #[command(flatten)]
@@ -95,7 +95,7 @@ pub(crate) async fn run(args: SqlArgs) -> Result<()> {
         match query(&asked, &range, &args.query).await? {
             Ok(batches) => break batches,
             Err(error) if tries < 3 && is_gone(&error) => continue,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(asked.explain(&range, error).await),
         }
     };
     let mut table = Table::default();
@@ -207,6 +207,9 @@ pub(crate) async fn compact(args: CompactArgs) -> Result<()> {
     let config = config(&args.lake, args.keep);
     // It must be there: a path that is mistaken is not made.
     let lake = Lake::open_to_read(&config)?;
+    if lake.days().await?.is_empty() {
+        note("there is nothing in it: no folder date=YYYY-MM-DD");
+    }
     let options = CompactOptions {
         grace: args.grace,
         ..CompactOptions::default()
@@ -224,5 +227,11 @@ pub(crate) async fn compact(args: CompactArgs) -> Result<()> {
         done.unreadable,
         done.lost_races
     ));
+    // All else is done, and somebody must look.
+    anyhow::ensure!(
+        done.unreadable == 0,
+        "a file cannot be read, and no query of its day is answered while it is there: {}",
+        done.last_unreadable
+    );
     Ok(())
 }

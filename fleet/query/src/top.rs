@@ -2,8 +2,8 @@
 
 use crate::LakeArgs;
 use crate::open::Asked;
-use crate::output::{Cell, Table, TableArgs};
-use crate::select::{self, SelectArgs, column};
+use crate::output::{Cell, Table, TableArgs, note};
+use crate::select::{self, SelectArgs, column, is_column};
 use crate::shares::{floats, numbers, sum_of, texts};
 use anyhow::Result;
 use clap::Args;
@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     #[command(flatten)]
-    lake: LakeArgs,
+    pub(crate) lake: LakeArgs,
     #[command(flatten)]
     select: SelectArgs,
 
@@ -51,7 +51,7 @@ pub(crate) async fn run(args: TopArgs) -> Result<()> {
     let with_stacks = args.total && args.by == "function";
     let key = match with_stacks {
         true => col("stack"),
-        false => column(&args.by),
+        false => column(&args.by)?,
     };
     let found: Vec<(String, f64, i64)> = asked
         .ask(
@@ -77,6 +77,11 @@ pub(crate) async fn run(args: TopArgs) -> Result<()> {
             },
         )
         .await?;
+    if found.is_empty() {
+        note(&args.select.has_none());
+    } else if !is_column(&args.by) && found.iter().all(|(key, ..)| key.is_empty()) {
+        note(&format!("nothing has a label {}", args.by));
+    }
     let all: f64 = found.iter().map(|row| row.1).sum();
     let mut sums: HashMap<&str, Sum> = HashMap::new();
     for (key, value, count) in &found {

@@ -6,6 +6,7 @@
     reason = "tests may end where they are wrong"
 )]
 
+use aiprof_formats::export::pprof::proto::Profile;
 use aiprof_lake::file::{FileWriter, Packing};
 use aiprof_lake::rows::Rows;
 use aiprof_lake::schema::Text;
@@ -443,4 +444,268 @@ fn more_than_292_years_of_cpu_time_add_up() {
     let top = ask(lake.path(), &["top", "--format", "csv"]);
     assert!(top.contains("\n16000000000000000000,"), "{top}");
     assert!(top.lines().nth(1).unwrap().ends_with(",4,f"), "{top}");
+}
+
+/// Minutes of a host that runs a version: `f` has this share of 200 samples each.
+fn runs(
+    random: &mut Random,
+    rows: &mut Rows,
+    minutes: std::ops::Range<u64>,
+    (service, version, share): (&str, &str, f64),
+) {
+    let of = [(Text::Service, service), (Text::Version, version)];
+    for minute in minutes {
+        let f = hits(random, 200, share);
+        let time = TEN + minute * MINUTE;
+        add(rows, time, of, "main;f", f);
+        add(rows, time, of, "main;g", 200 - f);
+    }
+}
+
+/// What `regressions` finds of `f`, as service, old and new version; and what it says.
+fn regressions(lake: &Path) -> (Vec<[String; 3]>, String) {
+    let time = ["--from", "2026-11-26T00:00:00Z", "--to", "2026-11-28"];
+    let all: Vec<&str> = ["regressions", "--format", "csv"]
+        .into_iter()
+        .chain(time)
+        .collect();
+    let done = run(lake, &all);
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert!(done.status.success(), "{said}");
+    let found = rows(&String::from_utf8(done.stdout).unwrap());
+    let of_f = found.iter().filter(|row| row["function"] == "f");
+    let of_f = of_f.map(|row| ["service", "old", "new"].map(|key| row[key].clone()));
+    (of_f.collect(), said)
+}
+
+#[test]
+fn what_hosts_differ_by_is_no_regression() {
+    let lake = tempfile::tempdir().unwrap();
+    let mut random = Random(17);
+    for service in 0..30 {
+        for host in 0..12 {
+            let id = format!("s{service}h{host}");
+            // Hosts differ by tens of points.
+            let share = 0.1 + 0.3 * random.unit();
+            let mut rows = Rows::new(&id, &id);
+            let name = format!("service-{service:02}");
+            let (random, name) = (&mut random, name.as_str());
+            // In the last one the new version takes 10 points more.
+            let grown = if service == 29 { 0.1 } else { 0.0 };
+            match (service < 10, host) {
+                // Three hosts take over from three others.
+                (true, 0..3) => runs(random, &mut rows, 0..30, (name, "1", share)),
+                (true, 3..6) => runs(random, &mut rows, 30..60, (name, "2", share)),
+                (true, _) => {}
+                // Two of twelve get the new version first.
+                (false, 0..2) => {
+                    runs(random, &mut rows, 0..30, (name, "1", share));
+                    runs(random, &mut rows, 30..60, (name, "2", share + grown));
+                }
+                (false, _) => runs(random, &mut rows, 0..60, (name, "1", share)),
+            }
+            put(lake.path(), &id, TEN, rows);
+        }
+    }
+    let (found, said) = regressions(lake.path());
+    let expected = ["service-29", "1", "2"].map(str::to_owned);
+    assert_eq!(found, [expected], "{said}");
+    assert!(said.contains("10 deploys are not compared"), "{said}");
+    assert!(said.contains("deploys compared: 20"), "{said}");
+}
+
+#[test]
+fn a_version_is_compared_with_what_ran_before_it() {
+    let lake = tempfile::tempdir().unwrap();
+    let mut random = Random(19);
+    for host in 0..8 {
+        let id = format!("h{host}");
+        let mut rows = Rows::new(&id, &id);
+        // 2 was worse, and rolled back; so is 3.
+        for (minutes, version, share) in [
+            (0..15, "1", 0.2),
+            (15..30, "2", 0.3),
+            (30..45, "1", 0.2),
+            (45..60, "3", 0.3),
+        ] {
+            runs(&mut random, &mut rows, minutes, ("shop", version, share));
+        }
+        // Two that come at once and stay: nobody knows which is newer.
+        let (version, share) = if host % 2 == 0 {
+            ("a", 0.2)
+        } else {
+            ("b", 0.4)
+        };
+        runs(&mut random, &mut rows, 0..60, ("both", version, share));
+        put(lake.path(), &id, TEN, rows);
+    }
+    let (mut found, said) = regressions(lake.path());
+    found.sort();
+    let expected = [["shop", "1", "2"], ["shop", "1", "3"]];
+    assert_eq!(found, expected.map(|row| row.map(str::to_owned)), "{said}");
+    assert!(
+        said.contains("1 pairs of versions ran side by side"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let lake = tempfile::tempdir().unwrap();
+    let mut random = Random(2);
+    for hour in 0..24 {
+        for host in ["a", "b"] {
+            let mut rows = Rows::new(host, host);
+            runs(
+                &mut random,
+                &mut rows,
+                hour * 60..hour * 60 + 3,
+                ("s", "1", 0.2),
+            );
+            put(lake.path(), host, TEN + hour * HOUR_NS, rows);
+        }
+    }
+    let time = ["--from", "2026-11-26T00:00:00Z", "--to", "2026-11-28"];
+    let said = |arguments: &[&str]| {
+        let all: Vec<&str> = arguments.iter().chain(&time).copied().collect();
+        let done = run(lake.path(), &all);
+        (done.status.code(), String::from_utf8(done.stderr).unwrap())
+    };
+    let folder = lake.path().join("date=2026-11-26");
+    let victim = folder.join("h11-a-0.parquet");
+    let good = std::fs::read(&victim).unwrap();
+    let mut flipped = good.clone();
+    flipped[20..120].iter_mut().for_each(|byte| *byte ^= 0x5a);
+    let mut length = good.clone();
+    let at = length.len() - 8;
+    length[at..at + 4].copy_from_slice(&0x7fff_ffff_u32.to_le_bytes());
+    let cut = good[..good.len() - 20].to_vec();
+    for bad in [Vec::new(), flipped, length, cut] {
+        std::fs::write(&victim, &bad).unwrap();
+        for query in [
+            &["top"][..],
+            &["sql", "select sum(value), max(stack) from profiles"],
+        ] {
+            let (code, said) = said(query);
+            assert_eq!(code, Some(1), "{said}");
+            assert!(said.contains("h11-a-0.parquet"), "{said}");
+        }
+        let compacted = run(lake.path(), &["compact", "--grace", "1d"]);
+        let said = String::from_utf8(compacted.stderr).unwrap();
+        assert_eq!(compacted.status.code(), Some(1), "{said}");
+        assert!(said.contains("h11-a-0.parquet"), "{said}");
+    }
+    std::fs::write(&victim, &good).unwrap();
+    assert_eq!(said(&["top"]).0, Some(0));
+    // What a compaction has put there goes.
+    let is_compacted = |path: &Path| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with('c')
+    };
+    let mut files = std::fs::read_dir(&folder).unwrap();
+    let compacted = files.find_map(|file| {
+        let path = file.unwrap().path();
+        is_compacted(&path).then_some(path)
+    });
+    let compacted = compacted.unwrap();
+    std::fs::remove_file(&compacted).unwrap();
+    let name = compacted
+        .file_name()
+        .unwrap()
+        .to_string_lossy()
+        .into_owned();
+    let (code, said) = said(&["top"]);
+    assert!(code == Some(1) && said.contains(&name), "{said}");
+}
+
+#[test]
+fn what_is_mistaken_is_told() {
+    let lake = small();
+    let time = ["--from", "2026-11-26T00:00:00Z", "--to", "2026-11-28"];
+    let said = |arguments: &[&str]| {
+        let all: Vec<&str> = arguments.iter().chain(&time).copied().collect();
+        let done = run(lake.path(), &all);
+        (done.status.code(), String::from_utf8(done.stderr).unwrap())
+    };
+    for (arguments, code, text) in [
+        (
+            &["top", "--by", "value"][..],
+            2,
+            "neither a label nor a column of text",
+        ),
+        (&["top", "--where", "count=1"], 2, "neither a label"),
+        (&["top", "--by", "nosuch"], 0, "nothing has a label nosuch"),
+        (
+            &["top", "--service", "no"],
+            0,
+            "no samples of type cpu, service no",
+        ),
+        (&["top", "--memory", "1"], 2, "64 to"),
+        (&["regressions", "--level", "nan"], 2, "between 0 and 1"),
+        (&["regressions", "--least", "inf"], 2, "0 to 100"),
+    ] {
+        let (found, said) = said(arguments);
+        assert_eq!(found, Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(text), "{arguments:?}: {said}");
+    }
+    // Who has no such label, and who has.
+    let top = |condition: &str| ask(lake.path(), &["top", "--where", condition]);
+    assert_eq!(top("team=").lines().count(), 1);
+    assert_eq!(
+        top("other=").lines().count(),
+        top("team=blue").lines().count()
+    );
+    assert!(top("team=blue").lines().count() > 3);
+}
+
+#[test]
+fn names_and_numbers_may_be_of_any_length() {
+    let lake = tempfile::tempdir().unwrap();
+    let mut rows = Rows::new("id", "a");
+    let long = "f".repeat(70_000);
+    add(
+        &mut rows,
+        TEN,
+        [(Text::Service, &long), (Text::Version, "")],
+        "main;f",
+        1,
+    );
+    for number in 0..1000_i64 {
+        let (function, stack) = (format!("g{number}"), format!("main;g{number}"));
+        let texts = [
+            (Text::Service, "small"),
+            (Text::Stack, stack.as_str()),
+            (Text::Function, function.as_str()),
+        ];
+        let sample = rows.sample(TEN as i64, MINUTE as i64, &texts, "");
+        rows.push(sample, ("call_time", "nanoseconds"), 400, 1);
+    }
+    put(lake.path(), "a", TEN, rows);
+    let sql = "select service, function from profiles";
+    assert!(ask(lake.path(), &["sql", sql]).contains(&long));
+    assert!(ask(lake.path(), &["top", "--by", "service"]).contains(&long));
+    // A thousand times 400 ns are 400 us, and of a type of its own.
+    let file = |name: &str| lake.path().join(name).display().to_string();
+    let flame = |name: &str| {
+        let file = file(name);
+        ask(lake.path(), &["flame", "--type", "call_time", "-o", &file]);
+        std::fs::read(file).unwrap()
+    };
+    let folded = String::from_utf8(flame("x.folded")).unwrap();
+    let values = folded.lines().map(|line| line.rsplit(' ').next().unwrap());
+    let sum: u64 = values.map(|value| value.parse::<u64>().unwrap()).sum();
+    assert_eq!(sum, 400);
+    let mut pprof = Vec::new();
+    let packed = flame("x.pb.gz");
+    let mut unpacked = flate2::read::GzDecoder::new(packed.as_slice());
+    std::io::Read::read_to_end(&mut unpacked, &mut pprof).unwrap();
+    let pprof = <Profile as prost::Message>::decode(pprof.as_slice()).unwrap();
+    let text = |at: i64| pprof.string_table[at as usize].as_str();
+    let of = pprof.sample_type[0];
+    assert_eq!(
+        (text(of.r#type), text(of.unit)),
+        ("call_time", "nanoseconds")
+    );
+    let values: Vec<i64> = pprof.sample.iter().map(|sample| sample.value[0]).collect();
+    assert_eq!(values, [400; 1000]);
 }

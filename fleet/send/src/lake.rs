@@ -81,7 +81,7 @@ async fn roll_up(source: &Source, lake: &config::Lake) -> Result<RolledUp, LakeE
     }
     let path = source.spool.join(&source.output);
     let queue = Queue::open(&source.spool, &source.output)
-        .map_err(|source| LakeError::Local { path, source })?;
+        .map_err(|cause| LakeError::Local { path, cause })?;
     lake.roll_up(&queue, now_unix_ns()).await
 }
 

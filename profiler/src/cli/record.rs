@@ -322,6 +322,13 @@ impl From<EventArg> for Event {
     }
 }
 
+impl RecordArgs {
+    /// Whether it ends by itself: with a time, processes or a command.
+    pub(crate) fn has_an_end(&self) -> bool {
+        self.duration.is_some() || !self.pid.is_empty() || !self.command.is_empty()
+    }
+}
+
 /// A recording as it will be done: consistent, and free of clap types.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {

@@ -75,34 +75,39 @@ impl WindowFiles {
         self.failures
     }
 
-    /// Writes the file of a window, and deletes those that are too old.
+    /// Writes the file of a window, and deletes those that are too old; gives its bytes.
     ///
     /// # Errors
     /// It could not be written, and none was deleted; or one could not be deleted.
-    pub(crate) fn try_write(&self, profile: &Profile) -> Result<()> {
+    pub(crate) fn try_write(&self, profile: &Profile) -> Result<u64> {
         let start = match profile.meta.start_unix_ns {
             0 => SystemTime::now(),
             ns => UNIX_EPOCH + Duration::from_nanos(ns),
         };
         // Each time anew: an always-on recording may outlive its directory.
         let directory = output::find_directory(&self.directory)?;
-        let file = self.create(&directory, start)?;
+        let (file, name) = self.create(&directory, start)?;
         profile_out::write_file(profile, self.format, &self.options, file)?;
         // Only now: the last good files are worth more than this one.
-        match self.keep {
-            Some(keep) => self.prune(&directory, usize::try_from(keep).unwrap_or(usize::MAX)),
-            None => Ok(()),
+        let bytes = directory
+            .stat_of(OsStr::new(&name))
+            .map(|stat| stat.st_size);
+        if let Some(keep) = self.keep {
+            self.prune(&directory, usize::try_from(keep).unwrap_or(usize::MAX))?;
         }
+        Ok(bytes.map_or(0, |bytes| u64::try_from(bytes).unwrap_or(0)))
     }
 
     /// Begins the file of a window that starts at this time, or up to a few seconds
     /// later: two may start in the same second, and neither is to be lost.
-    fn create(&self, directory: &Directory, start: SystemTime) -> Result<OutputFile> {
+    fn create(&self, directory: &Directory, start: SystemTime) -> Result<(OutputFile, String)> {
         let name = |later| self.name(start + Duration::from_secs(later));
         let is_free = |name: &String| directory.stat_of(OsStr::new(name)).is_err();
         let name = (0..MAX_LATER).map(name).find(is_free);
         let name = name.unwrap_or_else(|| self.name(start));
-        OutputFile::create_in(directory, OsStr::new(&name), &self.directory.join(&name))
+        let path = self.directory.join(&name);
+        let file = OutputFile::create_in(directory, OsStr::new(&name), &path)?;
+        Ok((file, name))
     }
 
     /// The name of the file of a window that starts then.

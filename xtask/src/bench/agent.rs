@@ -208,7 +208,7 @@ pub(super) fn main(options: &Options) -> Result<()> {
     let dir = super::work_dir("agent")?;
     let program = super::aiprof_of(options)?;
     let lightswitch = match options.peers {
-        true => Some(tools::lightswitch(&dir, 19)?),
+        true => Some(tools::lightswitch(&dir, HZ)?),
         false => None,
     };
     let _stats = Stats::enable()?;
@@ -218,30 +218,17 @@ pub(super) fn main(options: &Options) -> Result<()> {
     eprintln!("xtask: its cost for {} s", COUNTED.as_secs());
     let own = count(agent.pid(), COUNTED);
     let mut rows = vec![cost_row("aiprof agent", &own)];
-    // Pairs in turns, the order of each the other way round: what drifts cancels out.
     let block = Duration::from_secs(options.seconds);
-    let (mut losses, mut paused_cost) = (Vec::new(), Vec::new());
-    for pair in 0..options.rounds {
-        let mut rates = [0.0; 2];
-        for at in 0..2 {
-            let records = (pair + at) % 2 == 0;
-            agent.ask(if records { "resume" } else { "pause" })?;
-            let before = (cpu_of(agent.pid()), Runs::of(agent.pid()), Instant::now());
-            // The end of a window is work that belongs to what was recorded in it.
-            rates[usize::from(records)] = spin.rate(block, || agent.ask("snapshot"))?;
-            if !records {
-                let own = cpu_of(agent.pid()) - before.0;
-                let bpf = Runs::of(agent.pid()).since(before.1).nanoseconds as f64 / 1e9;
-                let all = before.2.elapsed().as_secs_f64() * cpus() as f64;
-                paused_cost.push((own + bpf) / all);
-            }
-        }
-        let loss = 1.0 - rates[1] / rates[0];
-        eprintln!("xtask: pair {}: {:.4} % less done", pair + 1, 100.0 * loss);
-        losses.push(loss);
-    }
+    // The end of a window is work that belongs to what was recorded in it.
+    let pairs = Pairs::measure(&agent, &spin, (options.rounds, block), || {
+        agent.ask("snapshot")
+    })?;
     let said = agent.said()?;
     agent.end()?;
+    let often = Agent::start(&program, &dir, &often())?;
+    sleep(WARM);
+    let fast = Pairs::measure(&often, &spin, (options.rounds, block), || Ok(()))?;
+    often.end()?;
     if let Some(tool) = &lightswitch {
         eprintln!("xtask: lightswitch, {} s", (WARM + COUNTED).as_secs());
         let mut child = tool.command()?.spawn().context(tool.name)?;
@@ -255,17 +242,21 @@ pub(super) fn main(options: &Options) -> Result<()> {
         interrupt(&child);
         wait(&mut child, PATIENCE)?;
     }
-    let (loss, half) = interval(&losses);
-    let (paused, _) = interval(&paused_cost);
     let turned = said.lines().filter(|line| line.contains("turned down"));
+    let scale = f64::from(HZ) / f64::from(OFTEN_HZ);
+    let (beyond, half) = interval(&fast.beyond());
+    let (beyond, half) = (beyond * scale, half * scale);
     let body = format!(
-        "The agent at its defaults (19 Hz, windows of 60 s), files as its output; a workload \
+        "The agent at its defaults ({HZ} Hz, windows of 60 s), files as its output; a workload \
          that keeps all CPUs busy. Cost: CPU time of all its processes and run time of its eBPF \
          programs for {} s, from second {} on.\n\n{}\n\
          The workload's throughput with the agent recording against the agent paused, {} pairs \
-         of {} s in turns, each with one window's end: **{:.3} % less done, {:.3} to {:.3} % \
-         with 95 % confidence**. Paused it costs {:.4} % by its processes' clocks, which is to be \
-         added. It was turned down {} times.\n",
+         of {} s in turns, each with one window's end: **{}**. Paused it costs {:.4} % by its \
+         processes' clocks, which is to be added. It was turned down {} times.\n\n\
+         That is too coarse for a thousandth, so the same at {OFTEN_HZ} Hz, without budget and \
+         windows' ends: **{}**, of which its clocks count {:.3} %. What they do not count \
+         (the way into interrupts, caches that are cold after them) is, for the {} times fewer \
+         samples at {HZ} Hz, {}. With what they count at {HZ} Hz: **{} of the CPUs**.\n",
         COUNTED.as_secs(),
         WARM.as_secs(),
         table(
@@ -281,13 +272,84 @@ pub(super) fn main(options: &Options) -> Result<()> {
         ),
         options.rounds,
         options.seconds,
-        100.0 * loss,
-        100.0 * (loss - half),
-        100.0 * (loss + half),
-        100.0 * paused,
+        less_done(interval(&pairs.losses)),
+        100.0 * interval(&pairs.paused).0,
         turned.count(),
+        less_done(interval(&fast.losses)),
+        100.0 * interval(&fast.counted).0,
+        (1.0 / scale).round(),
+        range((beyond, half)),
+        range((beyond + own.share(), half)),
     );
     publish("agent", &options.command("agent"), &body, options.write)
+}
+
+/// Samples per second and CPU: the default, and so many that what they cost is seen.
+const HZ: u32 = 19;
+const OFTEN_HZ: u32 = 997;
+
+/// The configuration for those many: nothing turns them down, and no window ends meanwhile.
+fn often() -> String {
+    format!("frequency = {OFTEN_HZ}\nwindow = \"1h\"\n[budget]\ncpu = \"50%\"")
+}
+
+/// What a workload gets done with an agent that records, and with one that is paused.
+#[derive(Default)]
+struct Pairs {
+    /// Share of the work that is not done because it records, of each pair.
+    losses: Vec<f64>,
+    /// Share of the CPUs that its clocks count for recording, beyond that for being paused.
+    counted: Vec<f64>,
+    /// The same for being paused.
+    paused: Vec<f64>,
+}
+
+impl Pairs {
+    /// So many pairs of blocks of a length, with what is done at the end of each block. The
+    /// order of each pair is the other way round: what drifts cancels out.
+    fn measure(
+        agent: &Agent,
+        spin: &Spin,
+        (rounds, block): (u64, Duration),
+        at_end: impl Fn() -> Result<()>,
+    ) -> Result<Self> {
+        let mut all = Self::default();
+        for pair in 0..rounds {
+            let (mut rates, mut counted) = ([0.0; 2], [0.0; 2]);
+            for at in 0..2 {
+                let records = (pair + at) % 2 == 0;
+                agent.ask(if records { "resume" } else { "pause" })?;
+                let pid = agent.pid();
+                let (own, bpf, begun) = (cpu_of(pid), Runs::of(pid), Instant::now());
+                rates[usize::from(records)] = spin.rate(block, &at_end)?;
+                let bpf = Runs::of(pid).since(bpf).nanoseconds as f64 / 1e9;
+                let time = begun.elapsed().as_secs_f64() * cpus() as f64;
+                counted[usize::from(records)] = (cpu_of(pid) - own + bpf) / time;
+            }
+            let loss = 1.0 - rates[1] / rates[0];
+            eprintln!("xtask: pair {}: {:.4} % less done", pair + 1, 100.0 * loss);
+            all.losses.push(loss);
+            all.counted.push(counted[1] - counted[0]);
+            all.paused.push(counted[0]);
+        }
+        Ok(all)
+    }
+
+    /// What is not done and not counted by its clocks, of each pair.
+    fn beyond(&self) -> Vec<f64> {
+        let both = self.losses.iter().zip(&self.counted);
+        both.map(|(loss, counted)| loss - counted).collect()
+    }
+}
+
+/// A share with the interval that holds it with 95 %.
+fn range((mean, half): (f64, f64)) -> String {
+    let [mean, least, most] = [mean, mean - half, mean + half].map(|share| 100.0 * share);
+    format!("{mean:.3} % ({least:.3} to {most:.3} with 95 % confidence)")
+}
+
+fn less_done(loss: (f64, f64)) -> String {
+    format!("{} less done", range(loss))
 }
 
 fn cost_row(name: &str, spent: &Spent) -> Vec<String> {

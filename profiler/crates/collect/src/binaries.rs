@@ -231,11 +231,12 @@ impl Binaries {
 
     /// Gives the mapping the key of its file, which is that of all mappings of the
     /// same content. What is not known by now gets a key of its own.
-    /// Beyond what its owner may have of files, all is one.
+    /// Beyond what its owner may have of files, all is one; most processes map only what is
+    /// known, so that the owner is looked up where it counts.
     pub(crate) fn identify(
         &mut self,
         pid: u32,
-        owner: Owner,
+        owner: impl FnOnce() -> Owner,
         map: &mut MapEvent,
         files: &mut FileTable,
     ) {
@@ -253,11 +254,13 @@ impl Binaries {
         let place = place_of(&map.file);
         if let Some(key) = self.known(pid, map) {
             map.file = key.clone();
-        } else if self.has_too_many(owner) {
-            self.refused += 1;
-            map.file = too_many_files();
-            return;
         } else {
+            let owner = owner();
+            if self.has_too_many(owner) {
+                self.refused += 1;
+                map.file = too_many_files();
+                return;
+            }
             *self.of_owner.entry(owner).or_default() += 1;
             let number = self.number();
             map.file.version = number;
@@ -723,7 +726,7 @@ mod tests {
             self.binaries.foresee(pid, &map, &mut self.reader);
             self.read();
             self.binaries
-                .identify(pid, Owner::ROOT, &mut map, &mut self.files);
+                .identify(pid, || Owner::ROOT, &mut map, &mut self.files);
             self.files.intern(&map.file)
         }
 
@@ -820,10 +823,10 @@ mod tests {
             kit.binaries.foresee(pid, &map, &mut kit.reader);
             kit.read();
             kit.binaries
-                .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
+                .identify(pid, || Owner::ROOT, &mut map, &mut kit.files);
             let again = map.file.clone();
             kit.binaries
-                .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
+                .identify(pid, || Owner::ROOT, &mut map, &mut kit.files);
             assert_eq!(map.file, again);
             kit.files.intern(&map.file)
         });
@@ -844,7 +847,7 @@ mod tests {
         let asked = map.clone();
         kit.binaries.foresee(pid, &map, &mut kit.reader);
         kit.binaries
-            .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
+            .identify(pid, || Owner::ROOT, &mut map, &mut kit.files);
         let id = kit.files.intern(&map.file);
         assert!(kit.binaries.get(id).is_none());
         let mut bound = Vec::new();
@@ -874,7 +877,7 @@ mod tests {
         let place = place_of(&map.file);
         kit.binaries.late(pid, place);
         kit.binaries
-            .identify(pid, Owner::ROOT, &mut map, &mut kit.files);
+            .identify(pid, || Owner::ROOT, &mut map, &mut kit.files);
         let id = kit.files.intern(&map.file);
         assert!(kit.binaries.get(id).is_none());
         assert!(kit.binaries.take_late().contains(&(pid, place)));
@@ -904,8 +907,12 @@ mod tests {
             let process = Running::start(&path);
             ids.push(kit.file(&process, name));
             let mut map = process.mapping(name);
-            kit.binaries
-                .identify(process.0.id(), Owner::ROOT, &mut map, &mut processes.files);
+            kit.binaries.identify(
+                process.0.id(),
+                || Owner::ROOT,
+                &mut map,
+                &mut processes.files,
+            );
             fs::remove_file(&path).unwrap();
             // The first stays mapped, as far as the recording knows.
             if name == "one" {

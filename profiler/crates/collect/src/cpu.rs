@@ -12,6 +12,55 @@ const PAGE: usize = 4096;
 /// Bounds of one ring, in pages.
 const RING_PAGES: std::ops::RangeInclusive<usize> = 16..=64;
 
+/// The part of a whole that the same step, again and again, divides most evenly (the golden
+/// section).
+const SECTION: f64 = 0.381_966_011_250_105;
+/// What timers of programs and of the kernel are multiples of, most often.
+const TICK_NS: u64 = 10_000_000;
+/// Times between samples from which on a tick is short beside them, and ten ticks are.
+const LONG_NS: u64 = 5 * TICK_NS;
+const LONGEST_NS: u64 = 100 * TICK_NS;
+
+/// Nanoseconds between two samples of a CPU, of which so many are wanted a second.
+///
+/// Programs work at fixed times: each hundredth of a second, each second. A sampler whose
+/// period has a multiple in common with theirs meets them always, or never: ten samples a
+/// second all fall into the same place of a hundredth. So each sample moves on, in the
+/// hundredth of a second that it falls into, by a part that no whole number of steps closes
+/// again. The frequency differs from the wanted one by less than 8 % for that, of 19 Hz by 2 %.
+pub(crate) fn period_of(frequency_hz: u32) -> u64 {
+    let wanted = 1_000_000_000 / u64::from(frequency_hz.max(1));
+    if wanted >= LONG_NS {
+        let tick = match wanted >= LONGEST_NS {
+            true => 10 * TICK_NS,
+            false => TICK_NS,
+        };
+        let (begin, part) = (wanted / tick * tick, (tick as f64 * SECTION) as u64);
+        let near = [
+            begin + tick + part,
+            begin + tick - part,
+            begin + part,
+            begin - part,
+        ];
+        let nearest = near
+            .into_iter()
+            .min_by_key(|period| period.abs_diff(wanted));
+        return nearest.unwrap_or(wanted);
+    }
+    // So many places of a tick are met in a second; the next second meets others between.
+    let places = u64::from(frequency_hz) / gcd(u64::from(frequency_hz), 1_000_000_000 / TICK_NS);
+    let places = places as f64;
+    let step = TICK_NS as f64 / places / places * SECTION;
+    wanted + step.min(wanted as f64 * SECTION / 10.0).round().max(1.0) as u64
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        b => gcd(b, a % b),
+    }
+}
+
 struct Cpu {
     ring: ProcessRing,
     sampler: Option<OwnedFd>,
@@ -229,7 +278,7 @@ fn parse_cpu_list(list: &str) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_cpu_list;
+    use super::*;
 
     #[test]
     fn parses_cpu_lists() {
@@ -237,5 +286,37 @@ mod tests {
         assert_eq!(parse_cpu_list("0,2-4,9"), [0, 2, 3, 4, 9]);
         assert_eq!(parse_cpu_list(""), [] as [u32; 0]);
         assert_eq!(parse_cpu_list("x-y,3"), [3]);
+    }
+
+    /// A program is busy in one place of each tick, for a sixth of it: so often it is met.
+    #[test]
+    fn programs_that_work_at_fixed_times_are_met_as_often_as_they_work() {
+        for frequency in 1..=1000_u32 {
+            let period = period_of(frequency);
+            let wanted = 1e9 / f64::from(frequency);
+            let differs = (period as f64 / wanted - 1.0).abs();
+            assert!(differs < 0.08, "{frequency}: {period}");
+            // Five minutes, and a thousand samples at least.
+            let samples = (300_000_000_000 / period).max(1000);
+            for tick in [
+                1_000_000,
+                4_000_000,
+                10_000_000,
+                20_000_000,
+                100_000_000_u64,
+            ] {
+                let is_busy = |at: u64, from: u64| (at * period + tick - from) % tick < tick / 6;
+                for place in 0..8 {
+                    let from = tick * place / 8;
+                    let met = (0..samples).filter(|at| is_busy(*at, from)).count() as f64;
+                    let expected = samples as f64 / 6.0;
+                    let most = if tick < TICK_NS { 0.25 } else { 0.1 };
+                    assert!(
+                        (met / expected - 1.0).abs() < most,
+                        "{frequency} Hz, {tick} ns, {from}: {met}, not {expected:.0}"
+                    );
+                }
+            }
+        }
     }
 }

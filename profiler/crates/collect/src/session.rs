@@ -36,7 +36,7 @@ use super::{
     busy, cgroup, clock,
     conditional::Conditional,
     config::{Event as EventKind, RecordConfig},
-    cpu::CpuSet,
+    cpu::{CpuSet, period_of},
     device::{DeviceError, DeviceSamplers},
     driver::{DriverPlan, DriverProbes},
     filter::Filter,
@@ -320,7 +320,7 @@ impl Session {
     /// Whatever kept it from loading or attaching.
     pub fn start(config: &RecordConfig, keep: Keep) -> Result<Self, CollectError> {
         let frequency_hz = config.frequency_hz.max(1);
-        let period_ns = 1_000_000_000 / u64::from(frequency_hz);
+        let period_ns = period_of(frequency_hz);
         let clock = match config.event {
             EventKind::CpuClock => Clock::CpuClock { period_ns },
             // A cycle is no fixed time: see `Weighting`.
@@ -715,9 +715,9 @@ impl Session {
         match &mut event.kind {
             ProcessEventKind::Map(map) => self.identify(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {
-                let owner = self.reader.owner(event.pid);
                 let files = &mut self.events.processes.files;
                 for map in maps {
+                    let owner = || self.reader.owner(event.pid);
                     self.binaries.identify(event.pid, owner, map, files);
                 }
             }

@@ -56,7 +56,14 @@ pub(super) fn run(args: AgentCtlArgs, verbosity: Verbosity) -> Result<u8> {
         return Err(usage_error(format!("{name} is no name of an agent")));
     }
     let request = match args.action {
-        Action::Profile(record) => return recording::run(*record, verbosity),
+        Action::Profile(record) => {
+            if !record.has_an_end() {
+                return Err(usage_error(
+                    "which process (-p PID), or for how long (-d 30)?".to_owned(),
+                ));
+            }
+            return recording::run(*record, verbosity);
+        }
         Action::Status => Request::Status,
         Action::Pause => Request::Pause,
         Action::Resume => Request::Resume,
@@ -64,8 +71,11 @@ pub(super) fn run(args: AgentCtlArgs, verbosity: Verbosity) -> Result<u8> {
         Action::Snapshot => Request::Dump,
     };
     privileges::drop_file_capabilities()?;
-    let status = ctl::ask(&name, request)
-        .context("the agent cannot be asked (as its user, or root: `sudo aiprof agent ctl`)")?;
+    let status =
+        ctl::ask(&name, request).with_context(|| match rustix::process::getuid().is_root() {
+            true => "the agent cannot be asked (--name is its `control.name`)",
+            false => "the agent cannot be asked (as its user, or root: `sudo aiprof agent ctl`)",
+        })?;
     match request {
         Request::Status => ctl::print(&[(name, status)])?,
         _ => verbosity.say(&[format!("aiprof: {}", status.what)]),

@@ -190,6 +190,15 @@ impl Governor {
         u32::try_from(self.turned_down.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether more than the budget is spent though all is turned down.
+    pub(crate) fn is_at_its_end(&self) -> bool {
+        let is_lowest = FREQUENCIES
+            .last()
+            .is_some_and(|hz| self.now.frequency_hz <= *hz);
+        let is_least = is_lowest && !self.now.waits && !self.now.launches;
+        is_least && self.left <= 0.0 && self.since >= SETTLE && self.recent > self.cpus
+    }
+
     /// How often it was changed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes

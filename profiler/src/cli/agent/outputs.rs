@@ -226,8 +226,9 @@ impl Open {
                     Values::WaitTime => waits,
                     _ => cpu,
                 };
-                files.try_write(profile)?;
+                let bytes = files.try_write(profile)?;
                 self.status.written += 1;
+                self.status.written_bytes += bytes;
                 Ok(())
             }
             Opened::Spool {

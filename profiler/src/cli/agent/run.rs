@@ -94,9 +94,9 @@ pub(in crate::cli) fn run(args: AgentArgs, verbosity: Verbosity) -> Result<u8> {
 
 /// Reads the configuration with the caller's rights.
 fn read(path: &Path) -> Result<Config> {
-    let bytes = caller::read(path, config::MAX_BYTES).map_err(|source| ConfigError::Read {
+    let bytes = caller::read(path, config::MAX_BYTES).map_err(|cause| ConfigError::Read {
         path: path.to_owned(),
-        source,
+        cause,
     })?;
     let text = String::from_utf8(bytes)
         .map_err(|_| anyhow::anyhow!("{}: it is no text", path.display()))?;
@@ -231,6 +231,8 @@ struct Agent {
     rate: Option<u32>,
     /// Launches could not be recorded again.
     has_no_launches: bool,
+    /// It was said that the budget cannot be kept.
+    has_warned: bool,
     turns: Turns,
     /// Nothing is recorded until its turn comes.
     waits_for_turn: bool,
@@ -336,6 +338,7 @@ impl Agent {
             config,
             rate: None,
             has_no_launches: false,
+            has_warned: false,
             host_id,
             outputs,
             sender,
@@ -396,6 +399,7 @@ impl Agent {
                         self.take_turns()?;
                     }
                     self.tell();
+                    self.reopen_control();
                     let changed = modified(&self.path);
                     if changed.is_some() && changed != self.changed {
                         self.reload(&mut wakes).await?;
@@ -467,7 +471,35 @@ impl Agent {
                 level.describe()
             );
         }
+        if self.governor.is_at_its_end() && !self.has_warned {
+            self.has_warned = true;
+            tracing::warn!(
+                "the budget of {} % is exceeded, and nothing is left to be turned down: new \
+                 programs and the ends of windows cost more (docs/agent.md, The budget)",
+                self.config.budget.cpu * 100.0
+            );
+        } else if self.governor.step() == 0 {
+            self.has_warned = false;
+        }
         Ok(changed.is_some())
+    }
+
+    /// Opens the control socket anew where somebody has deleted it.
+    fn reopen_control(&mut self) {
+        if !self.control.as_ref().is_some_and(Control::is_gone) {
+            return;
+        }
+        // Its name is free only when it is closed.
+        self.control = None;
+        match Control::open(&self.config.control.name) {
+            Ok(control) => {
+                tracing::warn!("the control socket was deleted, and is there again");
+                self.control = Some(control);
+            }
+            Err(error) => tracing::error!(
+                "the control socket was deleted: it cannot be steered until a restart ({error})"
+            ),
+        }
     }
 
     /// How it has recorded so far.

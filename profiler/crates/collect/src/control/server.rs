@@ -90,6 +90,11 @@ impl Control {
         })
     }
 
+    /// Whether the socket was deleted: nobody finds this recording any more.
+    pub fn is_gone(&self) -> bool {
+        !self.directory.has(&socket_of(&self.name))
+    }
+
     /// The recording's name.
     pub fn name(&self) -> &str {
         &self.name

@@ -4,7 +4,7 @@
 use super::{CollectError, IN_FLIGHT_NS, Session, waits};
 use crate::bpf::{Bpf, RECORDING, perf, probe};
 use crate::runtime::CALL_PROGRAMS;
-use crate::{closing, driver, inspect::guard};
+use crate::{closing, cpu::period_of, driver, inspect::guard};
 use aiprof_model::profile::Profile;
 use aiprof_system::remote;
 use std::io;
@@ -118,7 +118,7 @@ impl Session {
     /// As [`Session::end_window`]; or the sampling could not be changed.
     pub fn set_frequency(&mut self, frequency_hz: u32) -> Result<WindowProfiles, CollectError> {
         let frequency_hz = frequency_hz.max(1);
-        let period_ns = 1_000_000_000 / u64::from(frequency_hz);
+        let period_ns = period_of(frequency_hz);
         let changed = self.cpus.set_period(period_ns);
         // What was sampled before is in the rings by then, and taken in; the first sample
         // of the new period comes later.

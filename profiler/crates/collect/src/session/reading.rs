@@ -263,18 +263,19 @@ impl Session {
 
     /// Gives a mapping the key of its file, waiting a little for it.
     pub(super) fn identify(&mut self, pid: u32, map: &mut MapEvent) {
-        let owner = self.reader.owner(pid);
         // What changes while it is read (a program that deletes itself) is read again.
         for _ in 0..READINGS {
             if self.binaries.is_identified(pid, map) {
                 break;
             }
             self.binaries.foresee(pid, map, &mut self.reader);
+            let owner = self.reader.owner(pid);
             if !self.until(owner, |session| !session.binaries.is_asked(pid, map)) {
                 break;
             }
         }
         let files = &mut self.events.processes.files;
+        let owner = || self.reader.owner(pid);
         self.binaries.identify(pid, owner, map, files);
     }
 

@@ -5,7 +5,7 @@
 
 use super::device::DeviceTotals;
 use super::launchers::Chosen;
-use super::stacks::Stacks;
+use super::stacks::{Stacks, round_to_microseconds};
 use super::{ExportError, ExportOptions};
 use aiprof_model::lines::{LineError, Lines};
 use aiprof_model::profile::{FrameKind, Profile};
@@ -99,6 +99,19 @@ pub struct FoldedStacks {
     pub stacks: Vec<(String, u64)>,
     /// Sum of the values, at most [`MAX_TOTAL`].
     pub total: u64,
+}
+
+impl FoldedStacks {
+    /// Of unique stacks, sorted frame by frame, with nanoseconds: as microseconds of which the
+    /// sum is right to half of one.
+    pub fn from_nanoseconds(mut stacks: Vec<(String, u64)>) -> Self {
+        let mut values: Vec<&mut u64> = stacks.iter_mut().map(|(_, value)| value).collect();
+        round_to_microseconds(&mut values);
+        stacks.retain(|(_, value)| *value > 0);
+        let values = stacks.iter().map(|(_, value)| *value);
+        let total = values.fold(0, u64::saturating_add);
+        Self { stacks, total }
+    }
 }
 
 /// Reads folded stacks.

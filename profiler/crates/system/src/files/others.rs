@@ -23,7 +23,8 @@ use std::{
 /// Who may own a file, and how large it may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Trust {
-    /// The user whom the file describes; root's files are accepted as well.
+    /// The user whom the file describes; root's files that everybody may read are accepted as
+    /// well.
     pub uid: u32,
     /// Most bytes that the file may have.
     pub max_bytes: u64,
@@ -70,11 +71,44 @@ impl RootDir {
             let place = self.place(path.as_ref())?;
             let stat = rustix::fs::fstat(&place)?;
             check(&stat, trust)?;
+            // Of root's files a user has those that everybody has, and only by ways of root's:
+            // a link leads this program through directories that are closed to who made it.
+            if stat.st_uid != trust.uid {
+                let is_for_all = stat.st_mode & 0o004 != 0;
+                if !is_for_all || self.has_link_of_others(path.as_ref())? {
+                    return Err(io::Error::other(
+                        "belongs to root, and is not for the process's user to read",
+                    ));
+                }
+            }
             if (trust.uid == 0 || stat.st_uid != trust.uid) && is_fuse(&place)? {
                 return Err(io::Error::other("its file system may name any owner"));
             }
             reopen(&place)
         })
+    }
+
+    /// Whether there is a link on the way that is not root's.
+    fn has_link_of_others(&self, path: &Path) -> io::Result<bool> {
+        let relative = path.strip_prefix("/").unwrap_or(path);
+        let parts = relative
+            .ancestors()
+            .filter(|part| !part.as_os_str().is_empty());
+        for part in parts {
+            let place = rustix::fs::openat2(
+                &self.0,
+                part,
+                OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                Mode::empty(),
+                ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+            )?;
+            let stat = rustix::fs::fstat(&place)?;
+            let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+            if is_link && stat.st_uid != 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// [`RootDir::open`] of a file whoever owns it.

@@ -103,6 +103,11 @@ impl PrivateDirectory {
         format!("/proc/self/fd/{}/{name}", self.0.as_fd().as_raw_fd()).into()
     }
 
+    /// Whether a name is there.
+    pub fn has(&self, name: &str) -> bool {
+        rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
     /// Takes a name away, if it is there.
     pub fn unlink(&self, name: &str) {
         let _ = rustix::fs::unlinkat(&self.0, name, AtFlags::empty());

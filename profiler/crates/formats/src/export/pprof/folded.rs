@@ -1,25 +1,22 @@
 //! Folded stacks as a profile.
 
 use super::{proto, signed};
-use crate::export::Weight;
-use crate::export::folded::FoldedStacks;
 use rustc_hash::FxHashMap;
 
-/// The messages of folded stacks. Frames have names and nothing else.
-pub(super) fn convert(folded: &FoldedStacks, weight: Weight) -> proto::Profile {
-    let (name, unit, scale) = match weight {
-        Weight::Time => ("cpu", "nanoseconds", 1000),
-        Weight::Samples => ("samples", "count", 1),
-        Weight::Bytes => ("bytes", "bytes", 1),
-    };
+/// The messages of folded stacks, with what their values are. Frames have names and nothing
+/// else.
+pub(super) fn convert<'a>(
+    stacks: impl Iterator<Item = (&'a str, u64)>,
+    (name, unit): (&str, &str),
+) -> proto::Profile {
     let mut out = proto::Profile {
         string_table: ["", name, unit].map(str::to_owned).to_vec(),
         sample_type: vec![proto::ValueType { r#type: 1, unit: 2 }],
         default_sample_type: 1,
         ..proto::Profile::default()
     };
-    let mut ids: FxHashMap<&str, u64> = FxHashMap::default();
-    for (stack, value) in &folded.stacks {
+    let mut ids: FxHashMap<&'a str, u64> = FxHashMap::default();
+    for (stack, value) in stacks {
         let mut location_id: Vec<u64> = Vec::new();
         for frame in stack.split(';') {
             let known = ids.get(frame).copied();
@@ -32,7 +29,7 @@ pub(super) fn convert(folded: &FoldedStacks, weight: Weight) -> proto::Profile {
         location_id.reverse();
         out.sample.push(proto::Sample {
             location_id,
-            value: vec![signed(value.saturating_mul(scale))],
+            value: vec![signed(value)],
             label: Vec::new(),
         });
     }
@@ -63,17 +60,20 @@ fn add(out: &mut proto::Profile, frame: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::export::folded;
+    use crate::export::{ExportOptions, Weight, folded, pprof::write_folded};
     use crate::import::pprof;
-    use prost::Message as _;
 
     #[test]
     fn what_is_read_again_is_the_same() {
         let text = b"a;7;main;f_[i] 3\na;7;main;sys_[k] 12\n";
         let stacks = folded::read(&mut text.as_slice()).unwrap();
         for weight in [Weight::Time, Weight::Samples, Weight::Bytes] {
-            let bytes = convert(&stacks, weight).encode_to_vec();
+            let options = ExportOptions {
+                weight,
+                ..ExportOptions::default()
+            };
+            let mut bytes = Vec::new();
+            write_folded(&stacks, &options, &mut bytes).unwrap();
             assert!(pprof::is_pprof(&bytes));
             let again = pprof::read(&mut bytes.as_slice(), weight).unwrap();
             assert_eq!((again.stacks, again.weight), (stacks.clone(), weight));

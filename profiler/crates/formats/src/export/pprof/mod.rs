@@ -55,7 +55,28 @@ pub fn write_folded(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    pack(&folded::convert(stacks, options.weight), out)
+    let (of, scale) = match options.weight {
+        Weight::Time => (("cpu", "nanoseconds"), 1000),
+        Weight::Samples => (("samples", "count"), 1),
+        Weight::Bytes => (("bytes", "bytes"), 1),
+    };
+    let stacks = stacks.stacks.iter();
+    let stacks = stacks.map(|(stack, value)| (stack.as_str(), value.saturating_mul(scale)));
+    pack(&folded::convert(stacks, of), out)
+}
+
+/// As [`write_folded`], of values of any type: its name and unit.
+///
+/// # Errors
+///
+/// [`ExportError::Io`] when `out` fails.
+pub fn write_values(
+    stacks: &[(String, u64)],
+    of: (&str, &str),
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let stacks = stacks.iter().map(|(stack, value)| (stack.as_str(), *value));
+    pack(&folded::convert(stacks, of), out)
 }
 
 fn pack(message: &proto::Profile, out: &mut dyn Write) -> Result<(), ExportError> {
