@@ -8,6 +8,7 @@ use aiprof_lake::schema::{LABELS, NUMBERS, Text, time_type};
 use aiprof_lake::{Lake, LakeFile, decode};
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
+use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::datasource::listing::PartitionedFile;
@@ -19,9 +20,11 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::{TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{DataFrame, Expr, SessionConfig, SessionContext};
+use futures_util::FutureExt as _;
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt as _, path::Path as StorePath};
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,14 +114,14 @@ impl Asked {
         &self,
         range: &Range<u64>,
         query: impl Fn(DataFrame) -> DataFusionResult<DataFrame>,
-        read: impl Fn(Vec<datafusion::arrow::array::RecordBatch>) -> Result<T>,
+        read: impl Fn(Vec<RecordBatch>) -> Result<T>,
     ) -> Result<T> {
         let mut tries = 0;
         loop {
             tries += 1;
             let session = self.session(range).await?;
             let table = session.table(TABLE).await?;
-            match query(table)?.collect().await {
+            match collect(query(table)?).await {
                 Ok(batches) => return read(batches),
                 Err(error) if tries < 3 && is_gone(&error) => continue,
                 Err(error) => return Err(self.explain(range, error).await),
@@ -156,6 +159,17 @@ impl Asked {
         }
         root
     }
+}
+
+/// The rows of a query. Readers of files panic where some are damaged: that is an error here.
+pub(crate) async fn collect(query: DataFrame) -> DataFusionResult<Vec<RecordBatch>> {
+    let collected = AssertUnwindSafe(query.collect()).catch_unwind().await;
+    let gave_up = |_| {
+        Err(DataFusionError::External(
+            "a reader of files gave up".into(),
+        ))
+    };
+    collected.unwrap_or_else(gave_up)
 }
 
 /// Whether a file is not there any more.

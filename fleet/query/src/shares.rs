@@ -9,13 +9,17 @@ use anyhow::{Context as _, Result};
 use datafusion::arrow::array::{Array as _, AsArray as _, RecordBatch};
 use datafusion::arrow::datatypes::{ArrowPrimitiveType, DataType, Float64Type, Int64Type};
 use datafusion::functions_aggregate::expr_fn::{count_distinct, max, min, sum};
-use datafusion::logical_expr::cast;
+use datafusion::logical_expr::{cast, when};
 use datafusion::prelude::{Expr, col, lit};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 /// Parts of a time of all hosts together, at most: with few hosts they are the clusters.
 const PARTS: u64 = 2000;
+/// Parts at least of a group of few hosts, of which they are the clusters.
+const LEAST_PARTS: u64 = 64;
+/// Most groups that are known to have few hosts.
+const MAX_SMALL: usize = 1000;
 /// Shortest part: a window at the defaults.
 const MIN_PART_NS: u64 = 60_000_000_000;
 /// Fewest hosts of a side for hosts to be the clusters.
@@ -27,10 +31,45 @@ const PIECES: i64 = 16;
 /// Most functions that are kept apart.
 const MAX_FUNCTIONS: usize = 1_000_000;
 
-/// Length of a part of a time, for so many hosts.
-fn part(range: &Range<u64>, hosts: u64) -> u64 {
-    let parts = (PARTS / hosts.max(1)).max(1);
-    ((range.end - range.start) / parts).max(MIN_PART_NS)
+/// Length of a part of a time, for so many hosts; at least so many parts.
+fn part(range: &Range<u64>, hosts: i64, least: u64) -> i64 {
+    let hosts = u64::try_from(hosts).unwrap_or(0).max(1);
+    let parts = (PARTS / hosts).max(least);
+    let length = ((range.end - range.start) / parts).max(MIN_PART_NS);
+    i64::try_from(length).unwrap_or(i64::MAX)
+}
+
+/// How many hosts a value of the first of `by` has: those of the group of it that has fewest,
+/// and most.
+type HostCounts = BTreeMap<String, (i64, i64)>;
+
+/// When the part of the time begins that a row is of, nanoseconds. Of what has a group of few
+/// hosts the parts are shorter.
+fn part_begin(range: &Range<u64>, counts: &HostCounts, key: Option<Expr>) -> Expr {
+    let begin = |length: i64| time_ns() / lit(length) * lit(length);
+    let is_small = |(fewest, _): &(i64, i64)| *fewest < MIN_HOSTS as i64;
+    let hosts = |of: &dyn Fn(&(i64, i64)) -> bool| -> i64 {
+        let hosts = counts.values().filter(|hosts| of(hosts));
+        hosts.map(|(_, most)| *most).sum()
+    };
+    let small: Vec<&String> = counts
+        .iter()
+        .filter(|(_, hosts)| is_small(hosts))
+        .map(|(name, _)| name)
+        .collect();
+    let all = begin(part(range, hosts(&|_| true), 1));
+    let (Some(key), 1..=MAX_SMALL) = (key, small.len()) else {
+        return all;
+    };
+    let shorter = begin(part(range, hosts(&is_small), LEAST_PARTS));
+    let names = small.into_iter().map(|name| lit(name.as_str())).collect();
+    let of_small = when(key.in_list(names, false), shorter).otherwise(all.clone());
+    of_small.unwrap_or(all)
+}
+
+/// When the window of a row began, nanoseconds.
+fn time_ns() -> Expr {
+    cast(col("time"), DataType::Int64) * lit(NS_PER_US)
 }
 
 /// Values by host and when a part of the time begins, nanoseconds since the Unix epoch.
@@ -69,36 +108,45 @@ pub(crate) async fn ask(
     by: &[&str],
     hosts: &mut Hosts,
 ) -> Result<BTreeMap<Vec<String>, Values>> {
-    let count = asked
-        .ask(
-            range,
-            |table| {
-                let hosts = vec![count_distinct(col("host_id")).alias("hosts")];
-                table.filter(filter.clone())?.aggregate(vec![], hosts)
-            },
-            |batches| {
-                let counts = batches.iter().map(|batch| numbers(batch, "hosts"));
-                Ok(counts.collect::<Result<Vec<_>>>()?.concat())
-            },
-        )
-        .await?;
-    let count = count.first().copied().unwrap_or(0);
-    let part = part(range, u64::try_from(count).unwrap_or(0));
-    let part = i64::try_from(part).unwrap_or(i64::MAX);
-    let time_ns = cast(col("time"), DataType::Int64) * lit(NS_PER_US);
-    let bucket = time_ns.clone() / lit(part);
-    let mut groups: Vec<Expr> = by
+    let key = by.first().map(|key| column(key)).transpose()?;
+    let keys: Vec<Expr> = by
         .iter()
         .enumerate()
         .map(|(at, key)| Ok(column(key)?.alias(format!("by{at}"))))
         .collect::<Result<_>>()?;
-    groups.extend([col("function"), col("host_id"), bucket.alias("part")]);
+    let counts: HostCounts = asked
+        .ask(
+            range,
+            |table| {
+                let hosts = vec![count_distinct(col("host_id")).alias("hosts")];
+                table.filter(filter.clone())?.aggregate(keys.clone(), hosts)
+            },
+            |batches| {
+                let mut counts = HostCounts::new();
+                for batch in &batches {
+                    let hosts = numbers(batch, "hosts")?;
+                    let names = match by.is_empty() {
+                        true => vec![String::new(); hosts.len()],
+                        false => texts(batch, "by0")?,
+                    };
+                    for (name, hosts) in names.into_iter().zip(hosts) {
+                        let known = counts.entry(name).or_insert((hosts, hosts));
+                        *known = (known.0.min(hosts), known.1.max(hosts));
+                    }
+                }
+                Ok(counts)
+            },
+        )
+        .await?;
+    let part = part_begin(range, &counts, key);
+    let mut groups = keys;
+    groups.extend([col("function"), col("host_id"), part.alias("part")]);
     let batches = asked
         .ask(
             range,
             |table| {
-                let first = min(time_ns.clone()).alias("first");
-                let last = max(time_ns.clone()).alias("last");
+                let first = min(time_ns()).alias("first");
+                let last = max(time_ns()).alias("last");
                 let values = vec![sum(col("value")).alias("value"), first, last];
                 table
                     .filter(filter.clone())?
@@ -122,7 +170,7 @@ pub(crate) async fn ask(
                 ..Values::default()
             };
             let group = found.entry(key).or_insert_with(new);
-            let cluster = (hosts.of(&ids[row]), parts[row].saturating_mul(part));
+            let cluster = (hosts.of(&ids[row]), parts[row]);
             let value = values[row] as f64;
             group.first = group.first.min(firsts[row]);
             group.last = group.last.max(lasts[row]);
@@ -328,6 +376,40 @@ mod tests {
             let is_test = lasting == 0.0 || by_minutes < 400;
             assert!(is_test, "{lasting}: {by_minutes} of {runs}: no test");
         }
+    }
+
+    #[test]
+    fn what_hosts_differ_by_does_not_hide_what_changed() {
+        let mut random = Random(8);
+        let runs = 300;
+        let (mut inside, mut widest) = (0, 0.0_f64);
+        let shares = [0.1, 0.25, 0.4];
+        let mut side = |begin: i64, more: f64| {
+            let (mut totals, mut own) = (Parts::new(), Parts::new());
+            for (host, share) in (0..).zip(shares) {
+                for minute in 0..60 {
+                    let at = (host, (begin + minute) * 60_000_000_000);
+                    let hits = (0..300).filter(|_| random.unit() < share + more).count();
+                    totals.insert(at, 300.0);
+                    own.insert(at, hits as f64);
+                }
+            }
+            Values {
+                functions: HashMap::from([("f".to_owned(), own)]),
+                totals,
+                first: 0,
+                last: 0,
+            }
+        };
+        for _ in 0..runs {
+            let change = side(1000, 0.0).changes(&side(2000, 0.05))[0].1;
+            let half = change.half.unwrap();
+            inside += usize::from((change.change() - 0.05).abs() <= half);
+            widest = widest.max(half);
+        }
+        println!("{inside} of {runs}, at most {widest}");
+        assert!(inside >= 282, "{inside} of {runs}");
+        assert!(widest < 0.015, "{widest}");
     }
 
     #[test]

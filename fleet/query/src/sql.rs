@@ -1,7 +1,7 @@
 //! `sql`, `files` and `compact`: what is for those who know the lake.
 
 use crate::LakeArgs;
-use crate::open::{Asked, TABLE, config, is_gone};
+use crate::open::{Asked, TABLE, collect, config, is_gone};
 use crate::output::{Cell, Table, TableArgs, note};
 use crate::select::{self, in_range, parse_time};
 use aiprof_lake::{CompactOptions, Lake};
@@ -122,7 +122,7 @@ async fn query(
     let planned = session.sql_with_options(query, options).await;
     let planned = planned.context("the query")?;
     let empty = RecordBatch::new_empty(Arc::clone(planned.schema().inner()));
-    Ok(planned.collect().await.map(|mut batches| {
+    Ok(collect(planned).await.map(|mut batches| {
         batches.push(empty);
         batches
     }))

@@ -14,6 +14,9 @@
 //! that follow each other resemble each other, too: their correlation widens the interval, as
 //! that of an autoregressive series of first order does.
 //!
+//! And a host's pieces are held against its own share, for hosts are as they are: these ones
+//! are compared.
+//!
 //! The interval is Student's.
 
 use aiprof_analysis::compare::{Difference, Verdict, student_beyond, student_quantile};
@@ -50,8 +53,10 @@ pub(crate) struct Design {
     /// All of a side.
     before: f64,
     after: f64,
-    /// Clusters that follow each other, by place.
+    /// Clusters that follow each other, by place: pieces of the time of a host.
     neighbours: Vec<(usize, usize)>,
+    /// The pieces of each host, those of each side for themselves.
+    series: Vec<Vec<usize>>,
     /// By what a sum of squares becomes the variance, and its degrees of freedom; `None`: too
     /// few clusters.
     spread: Option<(f64, f64)>,
@@ -85,6 +90,16 @@ impl Design {
                 neighbours.push((at, at + 1));
             }
         }
+        let mut series: BTreeMap<(u32, bool, bool), Vec<usize>> = BTreeMap::new();
+        for (at, cluster) in clusters.iter().enumerate() {
+            let sides = (cluster.before > 0.0, cluster.after > 0.0);
+            let key = (cluster.key.0, sides.0, sides.1);
+            series.entry(key).or_default().push(at);
+        }
+        let series = match neighbours.is_empty() {
+            true => Vec::new(),
+            false => series.into_values().collect(),
+        };
         let spread = match before.len().min(after.len()) >= MIN_CLUSTERS {
             true => spread(&clusters),
             false => None,
@@ -94,6 +109,7 @@ impl Design {
             before: all.0,
             after: all.1,
             neighbours,
+            series,
             spread,
         }
     }
@@ -123,7 +139,8 @@ impl Design {
             let now = part(after, &cluster.key, self.after) - to * cluster.after;
             now - (part(before, &cluster.key, self.before) - from * cluster.before)
         };
-        let parts: Vec<f64> = self.clusters.iter().map(deviation).collect();
+        let mut parts: Vec<f64> = self.clusters.iter().map(deviation).collect();
+        let (scale, freedom) = self.by_host(&mut parts, scale, freedom);
         let squares: f64 = parts.iter().map(|part| part * part).sum();
         let (widened, freedom) = self.widened(&parts, squares, freedom);
         let mut variance = scale * squares * widened;
@@ -139,6 +156,27 @@ impl Design {
             false => 1.0,
         });
         change
+    }
+
+    /// Holds pieces against what their host has in the mean, and tells the scale and the
+    /// freedom that are left: one is gone with each mean, where a side has more than one.
+    fn by_host(&self, parts: &mut [f64], scale: f64, freedom: f64) -> (f64, f64) {
+        const SIDES: f64 = 2.0;
+        let (all, means) = (self.clusters.len() as f64, self.series.len() as f64);
+        if means <= SIDES || all <= means {
+            return (scale, freedom);
+        }
+        for series in &self.series {
+            let own = series.iter().filter_map(|at| parts.get(*at));
+            let mean = own.sum::<f64>() / series.len() as f64;
+            for at in series {
+                if let Some(part) = parts.get_mut(*at) {
+                    *part -= mean;
+                }
+            }
+        }
+        let left = (all - means) / (all - SIDES);
+        (scale / left, freedom * left)
     }
 
     /// By what neighbours that resemble each other widen a variance, and what freedom is left.

@@ -464,7 +464,12 @@ fn runs(
 
 /// What `regressions` finds of `f`, as service, old and new version; and what it says.
 fn regressions(lake: &Path) -> (Vec<[String; 3]>, String) {
-    let time = ["--from", "2026-11-26T00:00:00Z", "--to", "2026-11-28"];
+    let time = [
+        "--from",
+        "2026-11-26T09:50:00Z",
+        "--to",
+        "2026-11-26T11:10:00Z",
+    ];
     let all: Vec<&str> = ["regressions", "--format", "csv"]
         .into_iter()
         .chain(time)
