@@ -62,6 +62,7 @@ fn add(out: &mut proto::Profile, frame: &str) -> u64 {
 mod tests {
     use crate::export::{ExportOptions, Weight, folded, pprof::write_folded};
     use crate::import::pprof;
+    use std::io::Read as _;
 
     #[test]
     fn what_is_read_again_is_the_same() {
@@ -72,8 +73,10 @@ mod tests {
                 weight,
                 ..ExportOptions::default()
             };
-            let mut bytes = Vec::new();
-            write_folded(&stacks, &options, &mut bytes).unwrap();
+            let (mut packed, mut bytes) = (Vec::new(), Vec::new());
+            write_folded(&stacks, &options, &mut packed).unwrap();
+            let mut unpacked = flate2::read::GzDecoder::new(packed.as_slice());
+            unpacked.read_to_end(&mut bytes).unwrap();
             assert!(pprof::is_pprof(&bytes));
             let again = pprof::read(&mut bytes.as_slice(), weight).unwrap();
             assert_eq!((again.stacks, again.weight), (stacks.clone(), weight));
