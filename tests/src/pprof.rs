@@ -195,6 +195,15 @@ pub struct About {
     pub facts: BTreeMap<String, u64>,
 }
 
+impl About {
+    /// Samples per second and CPU that were asked for: a period is no round part of a second.
+    #[must_use]
+    pub fn hz(&self) -> i64 {
+        let one_in = self.facts.get("aiprof.one_in").copied().unwrap_or(1);
+        (1e9 * one_in as f64 / self.period_ns as f64).round() as i64
+    }
+}
+
 /// What a file says of the whole, packed with gzip.
 ///
 /// # Errors

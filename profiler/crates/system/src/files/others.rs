@@ -333,7 +333,10 @@ pub fn place_of(file: impl AsFd) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::symlink};
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt as _, chown, lchown, symlink},
+    };
 
     #[test]
     fn links_stay_below_the_root() {
@@ -370,6 +373,58 @@ mod tests {
         assert!(open("file", own, 5).is_ok());
         if own != 0 {
             assert!(open("file", own + 1, 5).is_err());
+        }
+    }
+
+    #[test]
+    fn a_link_of_a_user_leads_to_nothing_of_roots_that_is_closed() {
+        const USER: u32 = 65534;
+        if !rustix::process::getuid().is_root() {
+            println!(
+                "skipped: a_link_of_a_user_leads_to_nothing_of_roots_that_is_closed: not root"
+            );
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("closed")).unwrap();
+        for (name, owner, mode) in [
+            ("secret", 0, 0o600),
+            ("closed/open", 0, 0o644),
+            ("open", 0, 0o644),
+            ("own", USER, 0o600),
+        ] {
+            fs::write(at(name), name).unwrap();
+            fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
+            chown(at(name), Some(owner), None).unwrap();
+        }
+        for (owner, target) in [
+            (USER, "secret"),
+            (USER, "closed/open"),
+            (USER, "own"),
+            (USER, "closed"),
+            (0, "open"),
+        ] {
+            let link = at(&format!("{owner}-{}", target.replace('/', "-")));
+            symlink(target, &link).unwrap();
+            lchown(&link, Some(owner), None).unwrap();
+        }
+        let root = RootDir::at(dir.path()).unwrap();
+        let trust = Trust {
+            uid: USER,
+            max_bytes: 100,
+        };
+        for (name, is_fine) in [
+            ("secret", false),
+            ("open", true),
+            ("own", true),
+            ("65534-secret", false),
+            ("65534-closed-open", false),
+            ("65534-closed/open", false),
+            ("65534-own", true),
+            ("0-open", true),
+        ] {
+            assert_eq!(root.open(name, trust).is_ok(), is_fine, "{name}");
         }
     }
 }
