@@ -253,8 +253,7 @@ pub(super) fn main(options: &Options) -> Result<()> {
          The workload's throughput with the agent recording against the agent paused, {} pairs \
          of {} s in turns, each with one window's end: **{}**. Paused it costs {:.4} % by its \
          processes' clocks, which is to be added. It was turned down {} times.\n\n\
-         That is too coarse for a thousandth, so the same at {OFTEN_HZ} Hz, without budget and \
-         windows' ends: **{}**, of which its clocks count {:.3} %. What they do not count \
+         To tell less than that, the same at {OFTEN_HZ} Hz, without budget and windows' ends: **{}**, of which its clocks count {:.3} %. What they do not count \
          (the way into interrupts, caches that are cold after them) is, for the {} times fewer \
          samples at {HZ} Hz, {}. With what they count at {HZ} Hz: **{} of the CPUs**.\n",
         COUNTED.as_secs(),
