@@ -16,7 +16,9 @@ use std::ops::Range;
 
 /// Parts of a time of all hosts together, at most: with few hosts they are the clusters.
 const PARTS: u64 = 2000;
-/// Parts at least of a group of few hosts, of which they are the clusters.
+/// Parts of all hosts of groups of few hosts together, of which they are the clusters; and of
+/// each of these hosts at least.
+const SMALL_PARTS: u64 = 200_000;
 const LEAST_PARTS: u64 = 64;
 /// Most groups that are known to have few hosts.
 const MAX_SMALL: usize = 1000;
@@ -31,10 +33,11 @@ const PIECES: i64 = 16;
 /// Most functions that are kept apart.
 const MAX_FUNCTIONS: usize = 1_000_000;
 
-/// Length of a part of a time, for so many hosts; at least so many parts.
-fn part(range: &Range<u64>, hosts: i64, least: u64) -> i64 {
+/// Length of a part of a time, of which so many hosts have so many together; of each at least
+/// a number.
+fn part(range: &Range<u64>, hosts: i64, (all, least): (u64, u64)) -> i64 {
     let hosts = u64::try_from(hosts).unwrap_or(0).max(1);
-    let parts = (PARTS / hosts).max(least);
+    let parts = (all / hosts).clamp(least, PARTS);
     let length = ((range.end - range.start) / parts).max(MIN_PART_NS);
     i64::try_from(length).unwrap_or(i64::MAX)
 }
@@ -57,11 +60,11 @@ fn part_begin(range: &Range<u64>, counts: &HostCounts, key: Option<Expr>) -> Exp
         .filter(|(_, hosts)| is_small(hosts))
         .map(|(name, _)| name)
         .collect();
-    let all = begin(part(range, hosts(&|_| true), 1));
+    let all = begin(part(range, hosts(&|_| true), (PARTS, 1)));
     let (Some(key), 1..=MAX_SMALL) = (key, small.len()) else {
         return all;
     };
-    let shorter = begin(part(range, hosts(&is_small), LEAST_PARTS));
+    let shorter = begin(part(range, hosts(&is_small), (SMALL_PARTS, LEAST_PARTS)));
     let names = small.into_iter().map(|name| lit(name.as_str())).collect();
     let of_small = when(key.in_list(names, false), shorter).otherwise(all.clone());
     of_small.unwrap_or(all)
