@@ -191,20 +191,18 @@ impl Order {
         }
     }
 
-    /// The one of older versions that ran when this came: of several the one that had most.
+    /// The one of older versions that ran when this came: of several the last that came.
     fn predecessor<'a>(
         &self,
         older: &'a [(String, Values)],
         new: &Values,
     ) -> Option<&'a (String, Values)> {
         let ran = |values: &Values| values.first < new.first && new.first <= values.last;
-        let running = older.iter().filter(|(_, values)| ran(values));
-        let weight = |values: &Values| values.just_before(new.first);
-        let most = running.max_by(|a, b| weight(&a.1).total_cmp(&weight(&b.1)));
+        let running = older.iter().rev().find(|(_, values)| ran(values));
         match self.since_begin(new) {
             // What ran before it is not in the time: the order is that of their ends.
             true => older.last(),
-            false => most.or_else(|| older.iter().max_by_key(|(_, values)| values.last)),
+            false => running.or_else(|| older.iter().max_by_key(|(_, values)| values.last)),
         }
     }
 

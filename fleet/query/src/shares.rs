@@ -275,17 +275,6 @@ impl Values {
         }
     }
 
-    /// What it has in the last part of the time that begins before this, nanoseconds since the
-    /// Unix epoch; 0: it has none.
-    pub(crate) fn just_before(&self, unix_ns: i64) -> f64 {
-        let begins = self.totals.keys().map(|(_, begin)| *begin);
-        let Some(last) = begins.filter(|begin| *begin < unix_ns).max() else {
-            return 0.0;
-        };
-        let parts = self.totals.iter().filter(|((_, begin), _)| *begin == last);
-        parts.map(|(_, value)| value).sum()
-    }
-
     /// All of it.
     pub(crate) fn total(&self) -> f64 {
         self.totals.values().sum()
