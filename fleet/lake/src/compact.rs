@@ -142,14 +142,8 @@ impl Lake {
     /// # Errors
     /// Why it cannot be read.
     pub async fn check(&self, file: &LakeFile) -> Result<(), LakeError> {
-        Source::open(&file.path, &self.content(file).await?)?.check()
-    }
-
-    async fn content(&self, file: &LakeFile) -> Result<bytes::Bytes, LakeError> {
-        let path = Path::from(file.path.as_str());
-        let got = self.store.get(&path).await;
-        let got = got.map_err(LakeError::store(&path))?;
-        got.bytes().await.map_err(LakeError::store(&path))
+        let content = self.get(&Path::from(file.path.as_str())).await?;
+        Source::open(&file.path, &content)?.check()
     }
 
     async fn compact_day(
@@ -196,7 +190,7 @@ impl Lake {
     ) -> Result<Option<Merge>, LakeError> {
         let fetched: Vec<(&LakeFile, bytes::Bytes)> = futures_util::stream::iter(inputs)
             .map(|file| async move {
-                let bytes = self.content(file).await?;
+                let bytes = self.get(&Path::from(file.path.as_str())).await?;
                 Ok::<_, LakeError>((file, bytes))
             })
             .buffered(AT_ONCE)
@@ -345,12 +339,7 @@ impl Lake {
             .map(String::as_str)
             .filter(|path| found.there.contains_key(*path))
             .collect();
-        let added: BTreeSet<&str> = found
-            .commits
-            .iter()
-            .flat_map(|commit| &commit.adds)
-            .map(String::as_str)
-            .collect();
+        let added = found.added();
         for (path, about) in &found.there {
             let is_compacted = matches!(Generation::of(path), Some(Generation::Compacted(_)));
             let written = u64::try_from(about.last_modified.timestamp_nanos_opt().unwrap_or(0));

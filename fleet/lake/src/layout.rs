@@ -97,11 +97,7 @@ pub(crate) struct Day {
 impl Day {
     /// The files that count.
     pub(crate) fn live(&self) -> Vec<LakeFile> {
-        let of = |list: fn(&Commit) -> &Vec<String>| -> BTreeSet<&str> {
-            let all = self.commits.iter().flat_map(list);
-            all.map(String::as_str).collect()
-        };
-        let (adds, replaces) = (of(|commit| &commit.adds), of(|commit| &commit.replaces));
+        let (adds, replaces) = (self.added(), self.replaced());
         let counts = |path: &str| match Generation::of(path) {
             None => false,
             Some(_) if replaces.contains(path) => false,
@@ -119,11 +115,21 @@ impl Day {
 
     /// A file that a commit adds, and none replaces, and that is not there.
     fn missing(&self) -> Option<&str> {
-        let replaced = self.commits.iter().flat_map(|commit| &commit.replaces);
-        let replaced: BTreeSet<&str> = replaced.map(String::as_str).collect();
-        let added = self.commits.iter().flat_map(|commit| &commit.adds);
-        let mut added = added.map(String::as_str);
-        added.find(|path| !replaced.contains(path) && !self.there.contains_key(*path))
+        let replaced = self.replaced();
+        let is_missing = |path: &&str| !replaced.contains(path) && !self.there.contains_key(*path);
+        self.added().into_iter().find(is_missing)
+    }
+
+    /// The files that commits add.
+    pub(crate) fn added(&self) -> BTreeSet<&str> {
+        let all = self.commits.iter().flat_map(|commit| &commit.adds);
+        all.map(String::as_str).collect()
+    }
+
+    /// The files that commits replace.
+    fn replaced(&self) -> BTreeSet<&str> {
+        let all = self.commits.iter().flat_map(|commit| &commit.replaces);
+        all.map(String::as_str).collect()
     }
 }
 
@@ -279,11 +285,16 @@ impl Lake {
         Ok(all)
     }
 
+    /// An object, whole.
+    pub(crate) async fn get(&self, path: &Path) -> Result<bytes::Bytes, LakeError> {
+        let got = self.store.get(path).await;
+        let got = got.map_err(LakeError::store(path))?;
+        got.bytes().await.map_err(LakeError::store(path))
+    }
+
     async fn commit(&self, day: u32, number: u64) -> Result<Commit, LakeError> {
         let path = commit_path(day, number);
-        let got = self.store.get(&path).await;
-        let got = got.map_err(LakeError::store(&path))?;
-        let bytes = got.bytes().await.map_err(LakeError::store(&path))?;
+        let bytes = self.get(&path).await?;
         serde_json::from_slice(&bytes).map_err(|error| LakeError::Schema {
             what: path.to_string(),
             why: error.to_string(),

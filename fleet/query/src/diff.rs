@@ -28,7 +28,7 @@ const LEVEL: f64 = 0.05;
 )]
 pub(crate) struct DiffArgs {
     #[command(flatten)]
-    pub(crate) lake: LakeArgs,
+    lake: LakeArgs,
     #[command(flatten)]
     select: SelectArgs,
 
@@ -127,7 +127,7 @@ pub(crate) async fn run(args: DiffArgs) -> Result<()> {
         Replicates::Hosts => format!("{} and {} hosts", from.hosts(), to.hosts()),
         Replicates::Pieces(_) => format!("pieces of the time: fewer than {MIN_HOSTS} hosts"),
     };
-    if from.hosts().min(to.hosts()) < MIN_HOSTS && from.host_numbers() != to.host_numbers() {
+    if from.has_few_others(&to) {
         note("the sides have other hosts: what these always differ by looks like a change");
     }
     note(&format!(

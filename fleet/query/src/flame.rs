@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub(crate) struct FlameArgs {
     #[command(flatten)]
-    pub(crate) lake: LakeArgs,
+    lake: LakeArgs,
     #[command(flatten)]
     select: SelectArgs,
 
@@ -198,20 +198,17 @@ pub(crate) async fn run(args: FlameArgs) -> Result<()> {
         ),
         ..Caption::default()
     };
-    if kind == Kind::Pprof {
-        let of = (args.select.sample_type.as_str(), found.unit.as_str());
-        return output::to(Some(&args.output), |out| {
-            Ok(pprof::write_values(&found.stacks, of, out)?)
-        });
-    }
-    let folded = found.folded()?;
     output::to(Some(&args.output), |out| {
         match kind {
-            Kind::Svg => svg::write_folded(&folded, &caption, &options, out)?,
-            Kind::Folded => write_stacks(&folded, &options, out)?,
-            Kind::Html | Kind::Pprof => {
+            Kind::Svg => svg::write_folded(&found.folded()?, &caption, &options, out)?,
+            Kind::Folded => write_stacks(&found.folded()?, &options, out)?,
+            Kind::Pprof => {
+                let of = (args.select.sample_type.as_str(), found.unit.as_str());
+                pprof::write_values(&found.stacks, of, out)?;
+            }
+            Kind::Html => {
                 let mut picture = Vec::new();
-                svg::write_folded(&folded, &caption, &options, &mut picture)?;
+                svg::write_folded(&found.folded()?, &caption, &options, &mut picture)?;
                 let picture = String::from_utf8(picture)?;
                 // The picture without what only a file of its own begins with.
                 let begin = picture.find("<svg").unwrap_or(0);

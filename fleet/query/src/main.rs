@@ -23,7 +23,6 @@ mod statistics;
 mod top;
 
 use clap::{Args, Parser, Subcommand};
-use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -93,38 +92,8 @@ fn memory(text: &str) -> Result<usize, String> {
     }
 }
 
-impl Command {
-    /// The lake.
-    fn lake(&self) -> Option<&LakeArgs> {
-        match self {
-            Self::Top(args) => Some(&args.lake),
-            Self::Flame(args) => Some(&args.lake),
-            Self::Diff(args) => Some(&args.lake),
-            Self::Regressions(args) => Some(&args.lake),
-            Self::Sql(args) => Some(&args.lake),
-            // They unpack nothing, or have limits of their own.
-            Self::Files(_) | Self::Compact(_) => None,
-        }
-    }
-}
-
-/// Ends this program rather than the machine's memory: what files unpack into is not counted
-/// by a query, and a small one may unpack into anything.
-fn limit_memory(args: &LakeArgs) {
-    let bytes = (args.memory as u64).saturating_mul(2 << 20) + (1 << 30);
-    let limit = Rlimit {
-        current: Some(bytes),
-        maximum: Some(bytes),
-    };
-    // Where there is a lower limit already it holds.
-    let _ = setrlimit(Resource::Data, limit);
-}
-
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Some(args) = cli.command.lake() {
-        limit_memory(args);
-    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();

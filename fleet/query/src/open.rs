@@ -23,6 +23,7 @@ use datafusion::prelude::{DataFrame, Expr, SessionConfig, SessionContext};
 use futures_util::FutureExt as _;
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt as _, path::Path as StorePath};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
@@ -68,6 +69,7 @@ pub(crate) fn config(args: &LakeArgs, keep: Option<Duration>) -> config::Lake {
 impl Asked {
     /// Opens a lake, or reads a directory of windows.
     pub(crate) async fn open(args: &LakeArgs) -> Result<Self> {
+        limit_memory(args);
         let source = match windows(&args.lake)? {
             Some(files) => in_memory(files).await?,
             None => Source::Lake(Lake::open_to_read(&config(args, None))?),
@@ -170,6 +172,18 @@ pub(crate) async fn collect(query: DataFrame) -> DataFusionResult<Vec<RecordBatc
         ))
     };
     collected.unwrap_or_else(gave_up)
+}
+
+/// Ends this program rather than the machine's memory: what files unpack into is not counted
+/// by a query, and a small one may unpack into anything.
+fn limit_memory(args: &LakeArgs) {
+    let bytes = (args.memory as u64).saturating_mul(2 << 20) + (1 << 30);
+    let limit = Rlimit {
+        current: Some(bytes),
+        maximum: Some(bytes),
+    };
+    // Where there is a lower limit already it holds.
+    let _ = setrlimit(Resource::Data, limit);
 }
 
 /// Whether a file is not there any more.

@@ -30,7 +30,7 @@ const AT_ONCE_NS: i64 = 300_000_000_000;
 #[derive(Debug, Args)]
 pub(crate) struct RegressionsArgs {
     #[command(flatten)]
-    pub(crate) lake: LakeArgs,
+    lake: LakeArgs,
     #[command(flatten)]
     select: SelectArgs,
 
@@ -152,10 +152,10 @@ fn comparable<'a>(
     before: &'a Values,
     after: &'a Values,
 ) -> Option<(Cow<'a, Values>, Cow<'a, Values>)> {
-    let (old, new) = (before.host_numbers(), after.host_numbers());
-    if old == new || old.len().min(new.len()) >= MIN_HOSTS {
+    if !before.has_few_others(after) {
         return Some((Cow::Borrowed(before), Cow::Borrowed(after)));
     }
+    let (old, new) = (before.host_numbers(), after.host_numbers());
     let both: BTreeSet<u32> = old.intersection(&new).copied().collect();
     let of_both = |values: &Values| Cow::Owned(values.of_hosts(&both));
     (!both.is_empty()).then(|| (of_both(before), of_both(after)))

@@ -25,7 +25,7 @@ use std::sync::Arc;
 #[derive(Debug, Args)]
 pub(crate) struct SqlArgs {
     #[command(flatten)]
-    pub(crate) lake: LakeArgs,
+    lake: LakeArgs,
     #[command(flatten)]
     time: TimeArgs,
     #[command(flatten)]

@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     #[command(flatten)]
-    pub(crate) lake: LakeArgs,
+    lake: LakeArgs,
     #[command(flatten)]
     select: SelectArgs,
 

@@ -26,11 +26,22 @@ fn run(lake: &Path, arguments: &[&str]) -> Output {
     command.args(&arguments[1..]).output().unwrap()
 }
 
-/// What it writes, of which the time is that of the synthetic windows.
-fn ask(lake: &Path, arguments: &[&str]) -> String {
+/// A run of which the time is that of the synthetic windows.
+fn run_all(lake: &Path, arguments: &[&str]) -> Output {
     let time = ["--from", "2026-11-26T00:00:00Z", "--to", "2026-11-28"];
     let all: Vec<&str> = arguments.iter().chain(&time).copied().collect();
-    let done = run(lake, &all);
+    run(lake, &all)
+}
+
+/// How it ends, and what it says.
+fn said(lake: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let done = run_all(lake, arguments);
+    (done.status.code(), String::from_utf8(done.stderr).unwrap())
+}
+
+/// What it writes.
+fn ask(lake: &Path, arguments: &[&str]) -> String {
+    let done = run_all(lake, arguments);
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "{arguments:?}: {said}");
     print!("{said}");
@@ -570,12 +581,7 @@ fn a_file_that_cannot_be_read_is_named() {
             put(lake.path(), host, TEN + hour * HOUR_NS, rows);
         }
     }
-    let time = ["--from", "2026-11-26T00:00:00Z", "--to", "2026-11-28"];
-    let said = |arguments: &[&str]| {
-        let all: Vec<&str> = arguments.iter().chain(&time).copied().collect();
-        let done = run(lake.path(), &all);
-        (done.status.code(), String::from_utf8(done.stderr).unwrap())
-    };
+    let said = |arguments: &[&str]| said(lake.path(), arguments);
     let folder = lake.path().join("date=2026-11-26");
     let victim = folder.join("h11-a-0.parquet");
     let good = std::fs::read(&victim).unwrap();
@@ -626,12 +632,7 @@ fn a_file_that_cannot_be_read_is_named() {
 #[test]
 fn what_is_mistaken_is_told() {
     let lake = small();
-    let time = ["--from", "2026-11-26T00:00:00Z", "--to", "2026-11-28"];
-    let said = |arguments: &[&str]| {
-        let all: Vec<&str> = arguments.iter().chain(&time).copied().collect();
-        let done = run(lake.path(), &all);
-        (done.status.code(), String::from_utf8(done.stderr).unwrap())
-    };
+    let said = |arguments: &[&str]| said(lake.path(), arguments);
     for (arguments, code, text) in [
         (
             &["top", "--by", "value"][..],

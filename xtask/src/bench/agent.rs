@@ -30,6 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes from the count of one CPU to that of the next; see `spin.c`.
 const LINE: u64 = 64;
 
+/// Samples per second and CPU: the default, and so many that what they cost is seen.
+const HZ: u32 = 19;
+const OFTEN_HZ: u32 = 997;
+
 /// What a program has cost.
 struct Spent {
     /// CPU seconds of its processes, per second.
@@ -253,7 +257,8 @@ pub(super) fn main(options: &Options) -> Result<()> {
          The workload's throughput with the agent recording against the agent paused, {} pairs \
          of {} s in turns, each with one window's end: **{}**. Paused it costs {:.4} % by its \
          processes' clocks, which is to be added. It was turned down {} times.\n\n\
-         To tell less than that, the same at {OFTEN_HZ} Hz, without budget and windows' ends: **{}**, of which its clocks count {:.3} %. What they do not count \
+         To tell less than that, the same at {OFTEN_HZ} Hz, without budget and windows' ends: \
+         **{}**, of which its clocks count {:.3} %. What they do not count \
          (the way into interrupts, caches that are cold after them) is, for the {} times fewer \
          samples at {HZ} Hz, {}. With what they count at {HZ} Hz: **{} of the CPUs**.\n",
         COUNTED.as_secs(),
@@ -282,10 +287,6 @@ pub(super) fn main(options: &Options) -> Result<()> {
     );
     publish("agent", &options.command("agent"), &body, options.write)
 }
-
-/// Samples per second and CPU: the default, and so many that what they cost is seen.
-const HZ: u32 = 19;
-const OFTEN_HZ: u32 = 997;
 
 /// The configuration for those many: nothing turns them down, and no window ends meanwhile.
 fn often() -> String {

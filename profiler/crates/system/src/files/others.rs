@@ -95,14 +95,7 @@ impl RootDir {
             .ancestors()
             .filter(|part| !part.as_os_str().is_empty());
         for part in parts {
-            let place = rustix::fs::openat2(
-                &self.0,
-                part,
-                OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-                Mode::empty(),
-                ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-            )?;
-            let stat = rustix::fs::fstat(&place)?;
+            let stat = rustix::fs::fstat(self.resolve(part, OFlags::NOFOLLOW)?)?;
             let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
             if is_link && stat.st_uid != 0 {
                 return Ok(true);
@@ -143,10 +136,14 @@ impl RootDir {
     /// It is not there.
     pub fn place(&self, path: &Path) -> io::Result<OwnedFd> {
         let relative = path.strip_prefix("/").unwrap_or(path);
+        self.resolve(relative, OFlags::empty())
+    }
+
+    fn resolve(&self, relative: &Path, more: OFlags) -> io::Result<OwnedFd> {
         Ok(rustix::fs::openat2(
             &self.0,
             relative,
-            OFlags::PATH | OFlags::CLOEXEC,
+            OFlags::PATH | OFlags::CLOEXEC | more,
             Mode::empty(),
             ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
         )?)
