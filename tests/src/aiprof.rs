@@ -1,10 +1,11 @@
 //! Finds, builds and runs the binary under test.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
+use std::sync::Mutex;
 
 use anyhow::Context as _;
 use tempfile::TempDir;
@@ -12,65 +13,54 @@ use tempfile::TempDir;
 use crate::folded::Folded;
 use crate::oracle;
 
-/// The binary under test: `AIPROF_BIN`, else `cargo build -p aiprof --release`,
-/// once per test process.
+/// The binary under test: `AIPROF_BIN`, which `cargo xtask test` sets, else what is built as
+/// it builds it.
 ///
 /// # Errors
 /// When the build fails.
 pub fn binary() -> anyhow::Result<PathBuf> {
-    static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    BINARY
-        .get_or_init(|| build().map_err(|error| format!("{error:#}")))
-        .clone()
-        .map_err(anyhow::Error::msg)
-}
-
-fn build() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("AIPROF_BIN") {
         return Ok(path.into());
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .context("the tests lie in the workspace")?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    crate::workload::checked(
-        Command::new(cargo)
-            .args(["build", "--quiet", "--package", "aiprof", "--release"])
-            .current_dir(root),
-    )?;
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), |dir| root.join(dir));
-    Ok(target.join("release").join("aiprof"))
+    let workspace = ["--workspace", "--bins", "--tests"];
+    build("aiprof", "", &workspace)
 }
 
-/// `aiprof-send`, which tests of the agent need: the program that `AIPROF_SEND` names, or
-/// `cargo build -p aiprof-send`, once per test process. Not the release build, which takes
-/// minutes.
+/// `aiprof-send`, which tests of the agent need: the program that `AIPROF_SEND` names, else
+/// what is built.
 ///
 /// # Errors
 /// When the build fails.
 pub fn sender() -> anyhow::Result<PathBuf> {
-    static SENDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let build = || -> anyhow::Result<PathBuf> {
-        if let Some(path) = std::env::var_os("AIPROF_SEND") {
-            return Ok(path.into());
-        }
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let root = root.parent().context("the tests lie in the workspace")?;
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        crate::workload::checked(
-            Command::new(cargo)
-                .args(["build", "--quiet", "--package", "aiprof-send"])
-                .current_dir(root),
-        )?;
-        let target = std::env::var_os("CARGO_TARGET_DIR");
-        let target = target.map_or_else(|| root.join("target"), |dir| root.join(dir));
-        Ok(target.join("debug").join("aiprof-send"))
-    };
-    SENDER
-        .get_or_init(|| build().map_err(|error| format!("{error:#}")))
-        .clone()
-        .map_err(anyhow::Error::msg)
+    if let Some(path) = std::env::var_os("AIPROF_SEND") {
+        return Ok(path.into());
+    }
+    build("aiprof-send", "fleet", &["--workspace", "--bins", "--tests"])
+}
+
+/// Builds a program of the workspace in `folder`; once for each process.
+fn build(program: &str, folder: &str, what: &[&str]) -> anyhow::Result<PathBuf> {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().map_err(|e| anyhow::anyhow!("{e}"))?;
+    if let Some(path) = built.get(program) {
+        return Ok(path.clone());
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = root.parent().context("the tests lie in the workspace")?;
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| root.join("target"), |dir| root.join(dir));
+    let target = target.join(folder);
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--profile", "tests"]);
+    command.args(what).arg("--target-dir").arg(&target);
+    let manifest = root.join(folder).join("Cargo.toml");
+    command.arg("--manifest-path").arg(manifest);
+    // Where .cargo/config.toml is.
+    crate::workload::checked(command.current_dir(root))?;
+    let path = target.join("tests").join(program);
+    built.insert(program.to_owned(), path.clone());
+    Ok(path)
 }
 
 /// One run of aiprof, to be.

@@ -190,6 +190,7 @@ pub fn interrupt(child: &mut Child, most: Duration) -> anyhow::Result<Duration> 
 #[derive(Debug)]
 pub struct Witness {
     child: Child,
+    comm: String,
 }
 
 impl Witness {
@@ -213,7 +214,17 @@ impl Witness {
                 .stdout(Stdio::piped()),
         )?;
         child.read_line()?;
-        Ok(Self { child })
+        // The kernel keeps 15 bytes of a name.
+        let name = path.file_name().context("a program has a name")?;
+        let comm = name.to_str().context("a name in UTF-8")?;
+        let comm = comm.get(..15).unwrap_or(comm).to_owned();
+        Ok(Self { child, comm })
+    }
+
+    /// Its samples. Another program may have had its process id before, so its name
+    /// counts too.
+    fn of_it(&self, folded: &Folded) -> Folded {
+        folded.of_pid(self.pid()).of_comm(&self.comm)
     }
 
     /// Its process id.
@@ -247,7 +258,7 @@ impl Witness {
     /// # Errors
     /// Says what is wrong.
     pub fn check_met(&self, folded: &Folded, least: u64, unknown: u64) -> anyhow::Result<()> {
-        let of_it = folded.of_pid(self.pid());
+        let of_it = self.of_it(folded);
         let met = of_it.filter(|line| !is_unknown(line));
         let cut = of_it.total() - met.total();
         println!("the witness was not known yet in {cut} samples");
@@ -276,7 +287,7 @@ impl Witness {
         // Below the chain are calls of the clock, and inlined burn().
         chain::check(
             "the witness's stacks",
-            &folded.of_pid(self.pid()),
+            &self.of_it(folded),
             least,
             |line| {
                 let stack = chain::from_entry(line, "main").unwrap_or_default();

@@ -1,11 +1,8 @@
 //! What a test needs from the machine, and the visible skip where it is missing.
 
-use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-
-use anyhow::Context as _;
 
 /// Something a test cannot run without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,38 +43,8 @@ pub fn find_tool(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// A test's turn: no two tests record at the same time, in this process or in
-/// another, because each profiles the whole machine and burns its CPUs.
-#[derive(Debug)]
-pub struct Turn {
-    // Released when the file is closed.
-    _lock: File,
-}
-
-/// Waits for this test's turn. `None`, after saying `skipped: NAME: REASON`,
-/// when the machine lacks one of the needs.
-///
-/// # Errors
-/// When the lock file cannot be opened or locked.
-pub fn turn(name: &str, needs: &[Need]) -> anyhow::Result<Option<Turn>> {
-    if let Some(reason) = needs.iter().find_map(|need| need.missing()) {
-        skip(name, &reason);
-        return Ok(None);
-    }
-    let path = std::env::temp_dir().join("aiprof-tests.lock");
-    let lock = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .with_context(|| format!("opening {}", path.display()))?;
-    lock.lock()
-        .with_context(|| format!("locking {}", path.display()))?;
-    Ok(Some(Turn { _lock: lock }))
-}
-
-/// Whether a test that takes no turn must be left out: it says so when the machine
-/// lacks one of its needs.
+/// Whether the machine lacks something that a test needs. The test must end then; that it
+/// was skipped, and why, is printed.
 #[must_use]
 pub fn skip_unless(name: &str, needs: &[Need]) -> bool {
     let reason = needs.iter().find_map(|need| need.missing());
@@ -87,9 +54,8 @@ pub fn skip_unless(name: &str, needs: &[Need]) -> bool {
     reason.is_some()
 }
 
-/// Says that a test did not run: on stdout for whoever counts (libtest hides
-/// what a passing test prints unless `--show-output`), and on stderr for whoever
-/// watches.
+/// Prints that a test did not run: on stdout, where `cargo xtask test` counts such lines,
+/// and on stderr for whoever watches.
 pub fn skip(name: &str, reason: &str) {
     println!("skipped: {name}: {reason}");
     // A closed stderr leaves nobody to tell.

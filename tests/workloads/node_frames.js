@@ -1,6 +1,6 @@
 // Ways of calling functions of JavaScript. Each function is too large to be put into its
 // caller by a compiler, unless `small` is given, so that each call has a frame; `jsburn`,
-// which uses the time, is reached on few ways only: see `tests/tests/node.rs`.
+// which uses the time, is reached on few ways only: see `tests/ci/alone/node.rs`.
 //
 // Arguments: seconds, workers, and `small`.
 'use strict';

@@ -3,6 +3,12 @@
 //! its own and returns; libtest calls it passed, we do not.
 
 use std::fmt;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
+
+use crate::proc::display;
 
 /// How many tests passed, failed and were skipped, and which.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -187,8 +193,41 @@ impl Reader {
     }
 }
 
+/// Runs `cargo test`, shows its output as it comes, and counts.
+pub(crate) fn count(what: &str, command: &mut Command) -> Result<Counts> {
+    let text = display(command);
+    eprintln!("+ {text}");
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {text}"))?;
+    let mut reader = Reader::default();
+    if let Some(stdout) = child.stdout.take() {
+        let mut stdout = BufReader::new(stdout);
+        let mut line = Vec::new();
+        // Bytes, not lines of UTF-8: a failing test may print anything.
+        while stdout.read_until(b'\n', &mut line)? > 0 {
+            let shown = String::from_utf8_lossy(&line);
+            if reader.line(&shown) {
+                print!("{shown}");
+            }
+            line.clear();
+        }
+    }
+    let status = child.wait()?;
+    Ok(reader.finish(what, status.success()))
+}
+
+/// What is kept of a failed test's lines: the last ones, cut where they are long.
+pub(crate) fn excerpt<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let lines: Vec<&str> = lines.filter(|line| !line.trim().is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
+    let cut = |line: &&str| line.chars().take(MAX_LINE).collect();
+    last.iter().map(cut).collect()
+}
+
 /// The text of a visible skip: `NAME: REASON`.
-fn skip_line(line: &str) -> Option<&str> {
+pub(crate) fn skip_line(line: &str) -> Option<&str> {
     let text = line.strip_prefix("skipped: ")?;
     let (name, reason) = text.split_once(": ")?;
     (!name.is_empty() && !reason.is_empty()).then_some(text)

@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Result, bail};
 
+use crate::counts::{Counts, count};
 use crate::install::{apt_install, ensure, may_install};
 use crate::packages::Group;
 use crate::proc::{cargo, find_program, root, run};
@@ -38,6 +39,17 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     if let Some(arg) = args.next()? {
         bail!(arg.unexpected());
     }
+    let counts = test()?;
+    print!("{}", counts.details());
+    println!("{counts}");
+    Ok(match counts.failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// Builds and runs the tests; counts them.
+pub(crate) fn test() -> Result<Counts> {
     ensure(&[Group::Build])?;
     let is_missing = |(_, program): &(&str, &str)| find_program(program).is_none();
     if PACKAGES.iter().any(is_missing) {
@@ -69,6 +81,5 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
             "CARGO_TARGET_S390X_UNKNOWN_LINUX_GNU_RUNNER",
             "qemu-s390x -L /usr/s390x-linux-gnu",
         );
-    run(&mut command)?;
-    Ok(ExitCode::SUCCESS)
+    count("s390x", &mut command)
 }

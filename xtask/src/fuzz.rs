@@ -86,8 +86,6 @@ const SECONDS: u64 = 60;
 struct Enough {
     seconds: Option<u64>,
     runs: Option<u64>,
-    /// Whether the targets run so short that optimising them would take longer.
-    is_brief: bool,
 }
 
 impl Enough {
@@ -97,7 +95,6 @@ impl Enough {
         Self {
             seconds,
             runs,
-            is_brief: false,
         }
     }
 
@@ -155,14 +152,10 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// A short run of every target, for the test run.
-pub(crate) fn smoke(seconds: u64) -> Result<Counts> {
+/// A short run of every target, for `cargo xtask test --all`.
+pub(crate) fn brief(seconds: u64) -> Result<Counts> {
     if try_ensure(&[Group::Build, Group::Fuzz])? {
-        let enough = Enough {
-            is_brief: true,
-            ..Enough::new(Some(seconds), None)
-        };
-        return Ok(fuzz(TARGETS, enough));
+        return Ok(fuzz(TARGETS, Enough::new(Some(seconds), None)));
     }
     let mut counts = Counts::default();
     TARGETS
@@ -190,7 +183,7 @@ fn fuzz(targets: &[&str], enough: Enough) -> Counts {
     if let Err(error) = fs::copy(root().join("Cargo.lock"), root().join("fuzz/Cargo.lock")) {
         eprintln!("xtask: cannot copy Cargo.lock to fuzz: {error}; cargo chooses versions");
     }
-    let built = build(targets, enough.is_brief);
+    let built = build(targets);
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let work = || {
@@ -199,7 +192,7 @@ fn fuzz(targets: &[&str], enough: Enough) -> Counts {
             // Which one it was that could not be built, building it alone shows.
             let binary = match &built {
                 Ok(folder) => Ok(folder.join(name)),
-                Err(_) => build(&[name], enough.is_brief).map(|folder| folder.join(name)),
+                Err(_) => build(&[name]).map(|folder| folder.join(name)),
             };
             match binary.and_then(|binary| fuzz_one(name, &binary, enough)) {
                 Ok(()) => counts.pass(),
@@ -227,7 +220,7 @@ fn fuzz(targets: &[&str], enough: Enough) -> Counts {
 
 /// Builds targets; the folder that they are in. `--target` keeps the flags away from
 /// build scripts.
-fn build(names: &[&str], is_brief: bool) -> Result<PathBuf> {
+fn build(names: &[&str]) -> Result<PathBuf> {
     let triple = host_triple()?;
     let out = target_dir().join("fuzz");
     let mut command = cargo();
@@ -238,9 +231,6 @@ fn build(names: &[&str], is_brief: bool) -> Result<PathBuf> {
     command
         .args(["--target", &triple, "--target-dir"])
         .arg(&out);
-    if is_brief {
-        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
-    }
     run(command
         .env("RUSTFLAGS", COVERAGE)
         .env_remove("CARGO_ENCODED_RUSTFLAGS"))?;

@@ -7,14 +7,17 @@ mod bench;
 mod build_ebpf;
 mod counts;
 mod elf;
+mod fleet;
 mod foreign;
 mod fuzz;
 mod install;
+mod junit;
 mod manifest;
 mod package;
 mod packages;
 mod pip;
 mod proc;
+mod reap;
 mod run;
 mod test;
 mod toolchain;
@@ -43,8 +46,8 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "test",
-        usage: "test [FILTER]",
-        about: "install what the tests need, run every test, count them",
+        usage: "test [FILTER | --ci | --all | --suite NAME...]",
+        about: "install what the tests need, build once, run the tests, count them",
         help: test::HELP,
         main: test::main,
     },
@@ -68,6 +71,20 @@ const TASKS: &[Task] = &[
         about: "run the unit tests of what needs no libbpf for s390x",
         help: foreign::HELP,
         main: foreign::main,
+    },
+    Task {
+        name: "fleet",
+        usage: "fleet [--if-changed]",
+        about: "build and test aiprof-send, aiprof-query and the lake",
+        help: fleet::HELP,
+        main: fleet::main,
+    },
+    Task {
+        name: "reap",
+        usage: "reap PROGRAM ARGS...",
+        about: "run one test program and end what it leaves behind",
+        help: reap::HELP,
+        main: reap::main,
     },
     Task {
         name: "bench",
@@ -129,8 +146,8 @@ fn dispatch(mut args: Vec<String>) -> Result<ExitCode> {
     let Some(task) = find(&name) else {
         bail!("there is no task {name:?}; `cargo xtask help` lists them");
     };
-    // What follows `--` belongs to the program that is run, its --help too.
-    let own = args.iter().take_while(|a| *a != "--");
+    // What follows `--` or `reap` belongs to the program that is run, its --help too.
+    let own = args.iter().take_while(|a| *a != "--" && name != "reap");
     if own.clone().any(|a| a == "--help" || a == "-h") {
         return explain(&name);
     }

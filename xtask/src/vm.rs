@@ -32,7 +32,7 @@ and in each runs `aiprof doctor`, a system-wide recording of a program whose sta
 is exactly 100 calls deep, and `aiprof COMMAND`. At least 99 % of that program's
 samples must show the whole chain. Programs make real DRM, CUSE and VFIO ioctls
 there too, on vgem, on character devices of their own and on an emulated PCI
-device behind an emulated IOMMU; tests/tests/drivers compares what aiprof
+device behind an emulated IOMMU; profiler/tests/drivers compares what aiprof
 recorded of them with what they say they did. Packages are downloaded with apt-get and kept
 in target/vm, where each kernel's console lies too. The last line is
 `N passed, N failed, N skipped`.
@@ -40,7 +40,7 @@ in target/vm, where each kernel's console lies too. The last line is
   --kernel 6.1|6.12|all   which kernel; default all
   --bpf-object FILE       run aiprof with this eBPF object instead of its own
 
-AIPROF_BIN names the program to test; without it the release build is made.
+AIPROF_BIN names the program to test; without it that of the tests is built.
 ";
 
 /// The kernel series that are booted.
@@ -82,6 +82,14 @@ fn select(choice: Option<&str>) -> Result<Vec<&'static str>> {
             Some(series) => Ok(vec![series]),
             None => bail!("--kernel {name:?}: there are {} and all", SERIES.join(", ")),
         },
+    }
+}
+
+/// Both kernels, for `cargo xtask test --all`.
+pub(crate) fn test() -> Result<Counts> {
+    match can_run()? {
+        true => test_all(&SERIES, None),
+        false => Ok(skip_all(&SERIES)),
     }
 }
 
@@ -183,8 +191,8 @@ fn aiprof() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("AIPROF_BIN") {
         return Ok(path.into());
     }
-    run(cargo().args(["build", "--release", "--package", "aiprof"]))?;
-    Ok(target_dir().join("release/aiprof"))
+    crate::test::build()?;
+    Ok(crate::test::built("aiprof"))
 }
 
 /// One thread for both CPUs. With a thread each, qemu 7.2, which Debian 12 has, may

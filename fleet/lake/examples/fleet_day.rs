@@ -1,13 +1,13 @@
 //! A day of many hosts, as it is after compaction: synthetic rows, for timing queries.
 //!
-//! `cargo run --release -p aiprof-lake --features testing --example fleet_day DIRECTORY [HOSTS]`
+//! `cargo run --release --manifest-path fleet/Cargo.toml --example fleet_day DIRECTORY [HOSTS]`
 //!
 //! Each host has about 157,000 rows: 1,440 windows of 60 s, some of 4,000 stacks of 50
 //! services. A file has 25 hosts, as merges of files of up to 32 MiB come to.
 
 use aiprof_lake::file::{FileWriter, Packing};
 use aiprof_lake::schema::{Row, Text};
-use aiprof_lake::synthetic::{PERIOD, Programs, Random};
+use aiprof_fleet_testkit::{PERIOD, Programs, Random};
 use anyhow::{Context as _, Result};
 use std::path::PathBuf;
 

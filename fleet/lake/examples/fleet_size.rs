@@ -1,6 +1,6 @@
 //! What a fleet of agents asks of its backends, from one host to 100,000: docs/sizing.md.
 //!
-//! `cargo run --release -p aiprof-lake --features testing --example fleet_size`
+//! `cargo run --release --manifest-path fleet/Cargo.toml --example fleet_size`
 //!
 //! Windows, files and compactions are made by the agent's own code, of synthetic stacks, and are
 //! measured for a few hosts; each step is a process of its own, so that its memory and CPU time
@@ -8,7 +8,7 @@
 
 use aiprof_fleet::config;
 use aiprof_fleet::spool::Queue;
-use aiprof_lake::synthetic::{self, Programs, Random};
+use aiprof_fleet_testkit::{self as synthetic, Programs, Random};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_lake::{CompactOptions, Lake};
 use anyhow::{Context as _, Result};

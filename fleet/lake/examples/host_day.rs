@@ -1,6 +1,6 @@
 //! What a host puts into a lake in a day, and what that costs: synthetic windows.
 //!
-//! `cargo run --release -p aiprof-lake --features testing --example host_day [DIRECTORY]`
+//! `cargo run --release --manifest-path fleet/Cargo.toml --example host_day [DIRECTORY]`
 //!
 //! 1,440 windows of 60 s with 450 samples each, of 4,000 stacks of 8 to 59 frames; rolled up
 //! each hour, and compacted after the day. Each step is a process of its own, so that its
@@ -8,7 +8,7 @@
 
 use aiprof_fleet::config;
 use aiprof_fleet::spool::Queue;
-use aiprof_lake::synthetic::{self, Programs, Random};
+use aiprof_fleet_testkit::{self as synthetic, Programs, Random};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_lake::{CompactOptions, Lake};
 use anyhow::{Context as _, Result};

@@ -19,8 +19,6 @@ mod rollup;
 pub mod rows;
 pub mod schema;
 pub mod store;
-#[cfg(any(test, feature = "testing"))]
-pub mod synthetic;
 pub mod time;
 
 pub use compact::{CompactOptions, Compacted};

@@ -324,7 +324,7 @@ impl Values {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_lake::synthetic::Random;
+    use aiprof_fleet_testkit::Random;
 
     /// Values of a function `f`.
     fn of_f(own: Parts, totals: Parts) -> Values {

@@ -290,7 +290,7 @@ pub(crate) fn verdict(change: &Difference, holds: bool) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_lake::synthetic::Random;
+    use aiprof_fleet_testkit::Random;
 
     /// Clusters of samples, of which a share that differs by cluster is of a function.
     fn side(

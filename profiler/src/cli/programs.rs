@@ -25,7 +25,8 @@ pub(crate) fn query(args: &[OsString]) -> Result<u8> {
     let Some(program) = find("aiprof-query") else {
         bail!(
             "aiprof-query is neither beside aiprof nor in PATH: install the package of that \
-             name, or cargo build --release -p aiprof-query builds it"
+             name; in a clone, cargo build --release --manifest-path fleet/Cargo.toml \
+             --target-dir target builds it"
         );
     };
     let error = Command::new(&program).args(args).exec();

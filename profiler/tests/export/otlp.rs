@@ -1,4 +1,4 @@
-//! OTLP profiles: decoded again. `tests/tests/otlp.rs` has OpenTelemetry's own messages read
+//! OTLP profiles: decoded again. `tests/all/files/otlp.rs` has OpenTelemetry's own messages read
 //! them.
 
 use crate::fixtures::{self, PERIOD_NS};

@@ -1,4 +1,4 @@
-//! Judging tests/tests/drivers, which runs in the VM against the devices there.
+//! Judging profiler/tests/drivers, which runs in the VM against the devices there.
 
 use std::path::PathBuf;
 
@@ -15,17 +15,10 @@ const MEASURED: &str = "measured: ";
 
 /// Builds the tests' program.
 pub(super) fn build() -> Result<PathBuf> {
-    let messages = capture(cargo().args([
-        "test",
-        "--quiet",
-        "--package",
-        "aiprof-tests",
-        "--test",
-        "drivers",
-        "--no-run",
-        "--message-format",
-        "json",
-    ]))?;
+    // With the features that the other tests have, so that nothing is built twice.
+    let what = ["test", "--quiet", "--profile", "tests", "--workspace"];
+    let how = ["--test", "drivers", "--no-run", "--message-format", "json"];
+    let messages = capture(cargo().args(what).args(how))?;
     let program = messages.lines().find_map(executable);
     program
         .map(PathBuf::from)

@@ -1,7 +1,7 @@
 //! Few files instead of many, and no reader sees a difference.
 
 use crate::common::{MINUTE, Place, ReadRow, TEN, after, run};
-use aiprof_lake::synthetic::{Programs, Random};
+use aiprof_fleet_testkit::{Programs, Random};
 use aiprof_lake::time::{DAY_NS, HOUR_NS};
 use aiprof_lake::{CompactOptions, Lake};
 use std::path::Path;

@@ -3,7 +3,7 @@
 use crate::common::{MINUTE, Place, TEN, after, run};
 use aiprof_lake::CompactOptions;
 use aiprof_lake::schema::Text;
-use aiprof_lake::synthetic::{Programs, Random};
+use aiprof_fleet_testkit::{Programs, Random};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_tests::packages;
 use std::collections::BTreeMap;

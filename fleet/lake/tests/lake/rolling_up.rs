@@ -5,7 +5,7 @@ use aiprof_formats::export::pprof::proto::{Label, Profile, Sample, ValueType};
 use aiprof_lake::decode;
 use aiprof_lake::rows::Rows;
 use aiprof_lake::schema::Text;
-use aiprof_lake::synthetic::{Made, Programs, Random, pack};
+use aiprof_fleet_testkit::{Made, Programs, Random, pack};
 use prost::Message as _;
 use std::collections::BTreeSet;
 

@@ -2,7 +2,7 @@
 
 use crate::common::{MINUTE, Place, TEN, config, run};
 use aiprof_fleet::config;
-use aiprof_lake::synthetic::{Programs, Random};
+use aiprof_fleet_testkit::{Programs, Random};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_lake::{CompactOptions, Lake, LakeError};
 use aiprof_tests::packages;

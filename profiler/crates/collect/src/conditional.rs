@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use aiprof_analysis::correlate::Tracker;
     use aiprof_model::{
-        probes::{DataFormat, DataInfo, Probe, ResultKind, ValueFormat, ValueInfo, built_in_role},
+        probes::{DataFormat, DataInfo, Probe, ResultKind, ValueFormat, ValueInfo},
         wire::{Call, CallData, Event},
     };
 
@@ -197,7 +197,7 @@ mod tests {
             api: String::new(),
             function: function.into(),
             kind,
-            role: built_in_role(function),
+            role: aiprof_testkit::script::built_in_role(function),
             is_ioctl: false,
             values: vec![ValueInfo {
                 name: "overwrite".into(),

@@ -210,3 +210,6 @@ pub fn fuzz_acelyzer(data: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("acelyzer_args", fuzz_acelyzer);

@@ -151,7 +151,8 @@ fn check(path: &Path, config: &Config, verbosity: Verbosity) -> Result<u8> {
 }
 
 const NO_SENDER: &str = "outputs other than files need aiprof-send, which is neither beside \
-                         aiprof nor in PATH: cargo build --release -p aiprof-send builds it";
+                         aiprof nor in PATH; in a clone, cargo build --release --manifest-path \
+                         fleet/Cargo.toml --target-dir target builds it";
 
 /// The child that sends, if anything is to be sent or told.
 fn sender_for(path: &Path, config: &Config, signals: &BlockedSignals) -> Result<Option<Sender>> {

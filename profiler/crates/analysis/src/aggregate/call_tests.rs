@@ -1,7 +1,7 @@
 //! Launches and the time in calls, by the stacks that made them.
 
 use super::*;
-use crate::correlate::kit::{LOADER, Script, UR};
+use crate::correlate::script::{LOADER, Script, UR};
 use aiprof_common::CALL_STACK_LIMITED;
 use aiprof_formats::export::{self, ExportOptions, Format, Weight};
 use aiprof_model::{

@@ -1,7 +1,7 @@
 //! Launches with the frames of the driver that handed them over.
 
 use super::*;
-use crate::correlate::kit::{LOADER, Script};
+use crate::correlate::script::{LOADER, Script};
 use aiprof_formats::export::{self, ExportOptions, Format, Weight, summary::SummaryOptions};
 use aiprof_model::{
     profile::{FrameKind, Profile},

@@ -280,7 +280,7 @@ impl<'t> Decoder<'t> {
 ///
 /// # Panics
 /// When what was read and what was not do not make up the buffer.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_records(data: &[u8]) {
     // Reading the table takes longer than reading most inputs.
     use super::record::Endian;
@@ -314,3 +314,6 @@ pub fn fuzz_records(data: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("aiu_records", fuzz_records);

@@ -392,7 +392,7 @@ impl Data<'_> {
 ///
 /// # Panics
 /// When the result holds more than the input.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_metrics(data: &[u8]) {
     let Ok(metrics) = parse(data) else { return };
     let values = metrics.sections.iter().flat_map(|s| &s.values);
@@ -406,3 +406,6 @@ pub fn fuzz_metrics(data: &[u8]) {
         );
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("aiu_metrics", fuzz_metrics);

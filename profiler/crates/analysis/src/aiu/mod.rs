@@ -25,7 +25,7 @@ pub mod timing;
 
 #[cfg(test)]
 use decode::decode_records;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use decode::fuzz_records;
 pub use decode::{Decoder, RecordError, Unknown};
 pub use layouts::{Kind, Layout, Layouts, LayoutsError, Status};

@@ -139,7 +139,7 @@ fn add_counters(timeline: &mut Timeline, edges: &[Edge], groups: &[(Id, u32, boo
 mod tests {
     use super::*;
     use crate::analyze::messages::Level;
-    use crate::analyze::testing;
+    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
 
     fn carried(

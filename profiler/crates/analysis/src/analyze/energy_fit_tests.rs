@@ -5,7 +5,7 @@ use crate::analyze::config::{PowerScale, PowerSource};
 use crate::analyze::energy::{self, EnergyMethod, KernelPower};
 use crate::analyze::messages::{Level, Messages};
 use crate::analyze::power::{self, Options};
-use crate::analyze::testing;
+use aiprof_testkit::timelines as testing;
 use aiprof_model::timeline::{Dialect, Kinds, Timeline};
 
 const NAMES: [&str; 4] = ["mm", "sum", "softmax", "copy"];

@@ -226,7 +226,7 @@ fn report(outcome: &FrequencyReport, mhz: f64, messages: &mut Messages) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyze::testing;
+    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
 
     fn found(kernels: &[(u32, f64, f64, [i64; 5])]) -> (FrequencyReport, Vec<String>) {

@@ -376,7 +376,7 @@ fn z(pattern: &[Sym], text: &[Sym], own: &[usize]) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::analyze::messages::Level;
-    use crate::analyze::testing;
+    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
 
     fn word(text: &str) -> Vec<Sym> {

@@ -43,8 +43,6 @@ mod spare_rows;
 pub mod split;
 pub mod stages;
 pub mod statistics;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 pub mod token_times;
 mod untimed;
 pub mod utilization;

@@ -274,7 +274,7 @@ fn parts(spans: &[(f64, f64)], begin: f64, width: f64) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyze::testing;
+    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::{Dialect, Time, Track};
 
     fn counter(timeline: &mut Timeline, name: &str, rank: u32, ts: f64, args: &str) {

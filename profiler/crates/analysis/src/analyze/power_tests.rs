@@ -1,7 +1,7 @@
 use super::*;
 use crate::analyze::energy;
 use crate::analyze::messages::Level;
-use crate::analyze::testing;
+use aiprof_testkit::timelines as testing;
 use aiprof_model::timeline::Dialect;
 
 /// One event every 100 us, and the charge at its end.

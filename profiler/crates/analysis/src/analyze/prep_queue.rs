@@ -87,7 +87,7 @@ fn add_counters(timeline: &mut Timeline, edges: &[Edge], groups: &[(Id, u32)]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyze::testing;
+    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
 
     fn counted(preps: &[(u32, f64, f64)], keep: bool) -> (Timeline, PrepQueueReport) {

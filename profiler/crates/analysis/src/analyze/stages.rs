@@ -295,7 +295,7 @@ impl Profile {
     }
 
     /// Whether the profile lets the occurrence run.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(any(test, fuzzing))]
     fn allows(&self, stage: Stage) -> bool {
         self.enabled.has(stage)
     }
@@ -390,7 +390,7 @@ fn resolve(requests: Vec<Request>) -> Result<StageSet, ProfileError> {
 
 /// Fuzzing entry: any bytes as a profile.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_profile(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(profile) = Profile::parse(text)
@@ -398,6 +398,9 @@ pub fn fuzz_profile(data: &[u8]) {
         assert!(!profile.allows(Stage::VerifySort));
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("stage_profile", fuzz_profile);
 
 #[cfg(test)]
 #[path = "stages_tests.rs"]

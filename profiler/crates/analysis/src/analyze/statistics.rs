@@ -337,7 +337,7 @@ pub fn folded(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyze::testing;
+    use aiprof_testkit::timelines as testing;
 
     /// Expected: what Python's `re.sub(r"[_-]\d+", "_[N]", name)` gives.
     #[test]

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use crate::analyze::iterations::{self, Period};
     use crate::analyze::messages::{Level, Messages};
-    use crate::analyze::testing;
+    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
 
     /// Kernels of a rank: of each letter one, each 2 us long and 3 us after the one

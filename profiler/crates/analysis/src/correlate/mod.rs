@@ -84,13 +84,13 @@ mod forked;
 mod gone;
 mod handles;
 mod kernel_events;
-#[cfg(any(test, feature = "testing"))]
-pub mod kit;
 mod known;
 mod memory;
 mod open;
 mod ranges;
 mod recorded;
+#[cfg(test)]
+pub(crate) mod script;
 mod submit;
 #[cfg(test)]
 mod tests;

@@ -291,7 +291,7 @@ fn blank(kind: Kind, start: EpochNs, end: EpochNs) -> ActivityRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::correlate::{Launch, kit::probe};
+    use crate::correlate::{Launch, script::probe};
     use aiprof_model::probes::CallKind;
 
     #[derive(Default)]

@@ -183,7 +183,7 @@ fn short(text: &str) -> String {
 /// Fuzzing entry point: a message is read as either, and what is read is written so that
 /// it is read again.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_control(data: &[u8]) {
     if let Ok(request) = Request::decode(data) {
         assert_eq!(request.encode().as_bytes(), data);
@@ -194,6 +194,9 @@ pub fn fuzz_control(data: &[u8]) {
         assert_eq!(Reply::decode(sent.as_bytes()), Some(answer));
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("control", fuzz_control);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 use super::program::MAX_SEARCHES;
 use super::*;
-use aiprof_analysis::correlate::kit::{LOADER, Script};
+use aiprof_testkit::script::{LOADER, Script};
 use aiprof_model::wire::{Call, Event};
 use std::{
     collections::BTreeMap,

@@ -2,15 +2,13 @@
 
 use super::*;
 use crate::bpf::perf;
-use aiprof_analysis::correlate::{
-    Limits,
-    kit::{self, LOADER, Script},
-};
+use aiprof_analysis::correlate::Limits;
 use aiprof_model::{
     probes::{CallKind, role},
     profile::StallReason,
     wire::{KernelPlaced, PlacedBy, StallCount},
 };
+use aiprof_testkit::script::{self, LOADER, Script};
 
 const CREATE: &str = "zeKernelCreate";
 const LAUNCH: &str = "zeCommandListAppendLaunchKernel";
@@ -26,10 +24,10 @@ struct Watch {
 }
 
 fn places() -> Watch {
-    let mut probes = kit::probes();
+    let mut probes = script::probes();
     let id = u32::try_from(probes.len()).unwrap();
     let values = [role::KERNEL, ">base"];
-    probes.push(kit::probe(
+    probes.push(script::probe(
         id,
         "Level Zero",
         LOCATE,

@@ -6,7 +6,6 @@ use aiprof_analysis::{
     aggregate::{Aggregator, Limits, Weighting},
     correlate::{
         CallSink, FinishedCall, KernelEvent, KernelStep, Launch,
-        kit::{LOADER, Script},
     },
 };
 use aiprof_model::{
@@ -14,6 +13,7 @@ use aiprof_model::{
     process::ProcessTable,
     wire::Event,
 };
+use aiprof_testkit::script::{LOADER, Script};
 
 /// A process that cannot be: there is nothing to be read of it.
 const PID: u32 = u32::MAX - 1;

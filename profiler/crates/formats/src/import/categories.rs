@@ -46,7 +46,7 @@ pub fn load_ini(path: &Path, ignores_blanks: bool) -> Result<Categories, Categor
 
 /// Fuzzing entry point: any text is rules or refused, and what is written is read as the same.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_categories(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let rules = match text.starts_with('{') {
@@ -60,6 +60,9 @@ pub fn fuzz_categories(data: &[u8]) {
         assert!(again.is_ok_and(|again| again.len() == rules.len()));
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("categories", fuzz_categories);
 
 #[cfg(test)]
 mod tests {

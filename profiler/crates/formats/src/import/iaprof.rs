@@ -347,7 +347,7 @@ impl Shares {
 
 /// Fuzzing entry: any bytes as a file; what was read is written and read again.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_iaprof(data: &[u8]) {
     let Ok(profile) = read(&mut &*data) else {
         return;
@@ -357,6 +357,9 @@ pub fn fuzz_iaprof(data: &[u8]) {
     let again = read(&mut text.as_slice());
     assert!(again.is_ok_and(|again| again.total_count() == profile.total_count()));
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("iaprof", fuzz_iaprof);
 
 #[cfg(test)]
 mod tests;

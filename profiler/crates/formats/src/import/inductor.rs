@@ -92,12 +92,15 @@ fn cycles(value: &Value) -> Option<u64> {
 
 /// Fuzzing entry: any bytes as the file of one kernel.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_ideal_cycles(data: &[u8]) {
     let mut table = IdealTable::new(Phase::Unknown);
     let is_whole = add_kernel(&mut table, "k", data).is_ok();
     assert!(is_whole || table.rows() <= data.len());
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("ideal_cycles", fuzz_ideal_cycles);
 
 #[cfg(test)]
 mod tests {

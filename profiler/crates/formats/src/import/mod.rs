@@ -16,17 +16,17 @@ pub mod torch_log;
 pub mod unitrace_csv;
 pub mod unitrace_metrics;
 
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use capture::fuzz_capture;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use categories::fuzz_categories;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use iaprof::fuzz_iaprof;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use inductor::fuzz_ideal_cycles;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use pprof::fuzz_pprof;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use unitrace_csv::fuzz_unitrace_csv;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use unitrace_metrics::fuzz_unitrace_metrics;

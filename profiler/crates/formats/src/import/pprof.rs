@@ -309,7 +309,7 @@ fn kind(name: &str, file: &str, is_inlined: bool) -> FrameKind {
 }
 
 /// Fuzzing entry: any bytes as a profile; what was read is folded and read again.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub fn fuzz_pprof(data: &[u8]) {
     for wanted in [Weight::Time, Weight::Samples] {
@@ -324,6 +324,9 @@ pub fn fuzz_pprof(data: &[u8]) {
         assert_eq!(again.map(|again| again.total).ok(), Some(read.stacks.total));
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("pprof", fuzz_pprof);
 
 #[cfg(test)]
 mod tests {

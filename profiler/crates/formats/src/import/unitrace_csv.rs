@@ -258,7 +258,7 @@ fn decimal(field: &str) -> Option<u64> {
 
 /// Fuzzing entry: any bytes as a file; what was read is written and read again.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_unitrace_csv(data: &[u8]) {
     let Ok(stalls) = read(&mut &*data) else {
         return;
@@ -274,6 +274,9 @@ pub fn fuzz_unitrace_csv(data: &[u8]) {
     let again = read(&mut text.as_slice());
     assert!(again.is_ok_and(|again| again.table.total() == stalls.table.total()));
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("unitrace_csv", fuzz_unitrace_csv);
 
 #[cfg(test)]
 #[path = "unitrace_csv_tests.rs"]

@@ -252,13 +252,16 @@ fn cells(line: &str) -> Vec<String> {
 
 /// Fuzzing entry point: any text is metrics or refused.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_unitrace_metrics(data: &[u8]) {
     let mut metrics = KernelMetrics::default();
     if metrics.read(&mut { data }).is_ok() {
         metrics.kernels();
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("unitrace_metrics", fuzz_unitrace_metrics);
 
 #[cfg(test)]
 mod tests {

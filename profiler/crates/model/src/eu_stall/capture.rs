@@ -310,7 +310,7 @@ impl<W: Write> CaptureWriter<W> {
 
 /// For fuzzing: reads bytes as a capture, whole and in pieces, with the same result.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_capture(data: &[u8]) {
     let tell = |pieces: usize| {
         let mut told = Vec::new();
@@ -328,3 +328,6 @@ pub fn fuzz_capture(data: &[u8]) {
     };
     assert_eq!(tell(7), tell(data.len().max(1)));
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("eu_stall", fuzz_capture);

@@ -32,7 +32,7 @@ mod tests;
 
 /// For fuzzing: decodes bytes in every layout, in pieces.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_records(data: &[u8]) {
     let [head, size, data @ ..] = data else {
         return;
@@ -61,3 +61,6 @@ pub fn fuzz_records(data: &[u8]) {
     assert!(window.counts.len() <= 8 && window.refused <= window.records);
     assert!(window.counts.is_sorted_by(|a, b| a.address < b.address));
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("eu_stall", fuzz_records);

@@ -22,8 +22,6 @@ mod tests;
 mod words;
 
 pub use reader::{TableError, TableFile};
-#[cfg(any(test, feature = "testing"))]
-pub use tables::built_in_role;
 pub use tables::{Active, Tables};
 
 use serde::{Deserialize, Serialize};
@@ -416,7 +414,7 @@ impl Probe {
 /// Reads a table, of functions or of ioctls, and compiles all of it, whatever
 /// `data` is; for fuzzing.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_table(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -448,3 +446,6 @@ pub fn fuzz_table(data: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("probe_table", fuzz_table);

@@ -35,13 +35,6 @@ pub(super) fn built_in_sources() -> &'static [(&'static str, &'static str)] {
     BUILT_IN
 }
 
-/// What the built-in tables say of a function.
-#[cfg(any(test, feature = "testing"))]
-pub fn built_in_role(symbol: &str) -> Option<super::Role> {
-    static TABLES: std::sync::LazyLock<Tables> = std::sync::LazyLock::new(Tables::built_in);
-    TABLES.iter().find_map(|table| table.function(symbol)?.role)
-}
-
 /// All tables.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {

@@ -217,7 +217,7 @@ pub(crate) fn comm(raw: &[u8]) -> String {
 
 /// Fuzzing entry point: decodes arbitrary bytes.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_one(data: &[u8]) {
     match decode(data) {
         Ok(Record::Sample(sample)) => {
@@ -234,6 +234,9 @@ pub fn fuzz_one(data: &[u8]) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("wire", fuzz_one);
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,9 @@
 //! Names, files and lines of an address, with the calls that were inlined there.
 
 use super::table::{GoFunction, GoReader, Version, u32_at};
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 use super::table::{GoTable, MAX_HEADER};
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 use crate::unwind::elf::Span;
 use crate::unwind::source::{ReadAt, read_full};
 use std::io;
@@ -161,7 +161,7 @@ impl<R: ReadAt> GoReader<'_, R> {
 /// Takes bytes as a table, and reads its first functions: for fuzzing. Whatever the
 /// bytes are, it must return, soon.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_go_table(data: &[u8]) {
     let span = Span {
         offset: 0,
@@ -193,3 +193,6 @@ pub fn fuzz_go_table(data: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("go_table", fuzz_go_table);

@@ -18,6 +18,6 @@ mod tests;
 mod values;
 
 pub(crate) use inline::GoFrame;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use inline::fuzz_go_table;
 pub(crate) use table::{GoFunction, GoReader, GoTable};

@@ -599,7 +599,7 @@ impl Fields<'_> {
 ///
 /// # Panics
 /// When an invariant of what was read does not hold.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_jit_dump(data: &[u8]) {
     let limits = JitDumpLimits {
         codes: 256,
@@ -630,6 +630,9 @@ pub fn fuzz_jit_dump(data: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("jit_dump", fuzz_jit_dump);
 
 #[cfg(test)]
 #[path = "jit_dump_tests.rs"]

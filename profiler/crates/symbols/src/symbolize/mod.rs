@@ -51,10 +51,10 @@ mod sections;
 mod server;
 mod symtab;
 
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use crate::go::fuzz_go_table;
 pub use client::{Client, NamingError, Patience};
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use jit_dump::fuzz_jit_dump;
 pub(crate) use jit_names::javascript;
 pub(crate) use jobs::Jobs;
@@ -64,7 +64,7 @@ pub(crate) use native::NativeSymbolizer;
 use native::SymbolizeStats;
 pub(crate) use perf_map::PerfMap;
 pub(crate) use perf_map::PerfMapLimits;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use perf_map::fuzz_perf_map;
 pub use server::serve;
 

@@ -219,7 +219,7 @@ fn push_range(out: &mut Vec<Range>, start: u64, end: u64, of: Range) {
 ///
 /// # Panics
 /// When an invariant of the map does not hold.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_perf_map(data: &[u8]) {
     let limits = PerfMapLimits {
         entries: 512,
@@ -238,6 +238,9 @@ pub fn fuzz_perf_map(data: &[u8]) {
         assert!(map.lookup(range.end - 1).is_some());
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("perf_map", fuzz_perf_map);
 
 #[cfg(test)]
 mod tests {

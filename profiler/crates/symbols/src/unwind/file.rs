@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Most pages of text: the directory must fit one chunk of the pool. 4 GiB.
 const MAX_PAGES: u64 = ((POOL_CHUNK - size_of::<DirHeader>()) / size_of::<PoolRef>()) as u64;
 /// Pages that [`fuzz_one`] builds: bounded time for each input.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 const FUZZ_PAGES: u32 = 16;
 
 /// The unwind data of one ELF file (or vdso image), by page of text.
@@ -265,7 +265,7 @@ pub fn build_all<R: ReadAt>(file: &UnwindFile<R>) -> Result<BuildStats, UnwindEr
 /// Opens `data` as a file and builds and reads its first pages: for fuzzing.
 /// Whatever the bytes are, it must return, soon.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_one(data: &[u8]) {
     let Ok(file) = UnwindFile::open(data) else {
         return;
@@ -285,3 +285,6 @@ pub fn fuzz_one(data: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("eh_frame", fuzz_one);

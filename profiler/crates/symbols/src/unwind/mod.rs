@@ -30,7 +30,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use file::fuzz_one;
 pub use file::{BuildStats, UnwindFile, build_all};
 pub mod walk;

@@ -240,7 +240,7 @@ fn split_name(name: &str) -> (&str, &str) {
 
 /// Fuzzing entry: any bytes as a compiler log.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_compiler_log(data: &[u8]) {
     use crate::analyze::messages::Level;
     let mut messages = Messages::new(Level::Trace);
@@ -249,6 +249,9 @@ pub fn fuzz_compiler_log(data: &[u8]) {
         assert!(table.rows() == 0 || !table.categories().is_empty());
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("compiler_log", fuzz_compiler_log);
 
 #[cfg(test)]
 #[path = "compiler_log_tests.rs"]

@@ -1,7 +1,7 @@
 //! One file of a whole run: a prefill and many decodes.
 
 use super::*;
-use crate::analyze::testing;
+use aiprof_testkit::timelines as testing;
 use crate::analyze::token_times;
 use crate::analyze::utilization::UtilizationResults;
 use crate::analyze::utilization::compiler_log;

@@ -1,7 +1,7 @@
 //! Traces that are made by hand, with what changed in them known.
 
 use super::*;
-use crate::analyze::testing;
+use aiprof_testkit::timelines as testing;
 use aiprof_model::timeline::{Dialect, Id, Time, Timeline, Track};
 
 /// A slice of a category on a row.

@@ -2,7 +2,7 @@
 
 use super::marks::HandedOver;
 use super::*;
-use crate::correlate::{Launch, kit::probe};
+use crate::correlate::{Launch, script::probe};
 use aiprof_common::timing::{
     MARK_CATEGORY, MARK_END, MARK_GAP, MARK_ID, MARK_LONG_ID, MARK_MOMENT, MARK_POP, MARK_PUSH,
     MARK_START, MARK_THREAD_END, MARKS_LOST_ROOM, PAYLOAD_SIGNED, RANGES_ITT, RANGES_NVTX,

@@ -1,6 +1,6 @@
 //! What calls reveal of devices.
 
-use super::super::kit::{DRIVER, LOADER, Script, probe, probes};
+use super::super::script::{DRIVER, LOADER, Script, probe, probes};
 use crate::correlate::{DeviceFactKind, Limits, device::Waited};
 use aiprof_model::probes::{CallKind, Role};
 

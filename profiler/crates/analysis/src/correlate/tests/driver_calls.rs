@@ -2,7 +2,7 @@
 
 use super::super::{
     DriverCalls,
-    kit::{DRIVER, LOADER, Script, UR},
+    script::{DRIVER, LOADER, Script, UR},
 };
 
 const APPEND: &str = "zeCommandListAppendLaunchKernel";

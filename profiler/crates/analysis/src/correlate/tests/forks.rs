@@ -1,6 +1,6 @@
 //! Forked processes: what they have of their parents.
 
-use super::super::kit::Script;
+use super::super::script::Script;
 use aiprof_model::wire::ProcessEventKind;
 
 const LIST: u64 = 0x31;

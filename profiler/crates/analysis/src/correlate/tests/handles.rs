@@ -1,6 +1,6 @@
 //! What handles mean, and for how long.
 
-use super::super::kit::{LOADER, Script, UR, named};
+use super::super::script::{LOADER, Script, UR, named};
 use crate::correlate::KernelName;
 use aiprof_model::{profile::LossKind, wire::ProcessEventKind};
 use sha2::{Digest, Sha256};

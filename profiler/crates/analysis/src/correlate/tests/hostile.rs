@@ -1,6 +1,6 @@
 //! Limits, and events that make no sense.
 
-use super::super::kit::{LOADER, Script, TOP, probes};
+use super::super::script::{LOADER, Script, TOP, probes};
 use crate::correlate::Limits;
 use aiprof_common::{CALL_EXIT, MAX_VALUES};
 use aiprof_model::{

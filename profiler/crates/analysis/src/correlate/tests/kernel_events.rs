@@ -1,6 +1,6 @@
 //! What listeners hear of kernels' handles, and when.
 
-use super::super::kit::{DRIVER, LOADER, Script};
+use super::super::script::{DRIVER, LOADER, Script};
 use crate::correlate::{KernelEvent, KernelStep};
 
 const CREATE: &str = "zeKernelCreate";

@@ -1,6 +1,6 @@
 //! Command lists: work counts when they are executed.
 
-use super::super::kit::{DRIVER, LOADER, Script, UR};
+use super::super::script::{DRIVER, LOADER, Script, UR};
 use aiprof_model::{probes::CallKind, profile::LossKind};
 
 const APPEND: &str = "zeCommandListAppendLaunchKernel";

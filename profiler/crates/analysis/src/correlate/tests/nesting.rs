@@ -1,6 +1,6 @@
 //! Which nested calls are one, and what counts.
 
-use super::super::kit::{DRIVER, LOADER, Script, TOP, UR, named};
+use super::super::script::{DRIVER, LOADER, Script, TOP, UR, named};
 use aiprof_model::{probes::CallKind, profile::LossKind};
 
 const APPEND: &str = "zeCommandListAppendLaunchKernel";

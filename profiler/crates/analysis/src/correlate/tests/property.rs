@@ -4,7 +4,7 @@
 //! on, no other thread ends meanwhile, as in a correct program; handles are used
 //! again as soon as the destroying call is inside.
 
-use super::super::kit::{DRIVER, LOADER, Script, TOP, UR};
+use super::super::script::{DRIVER, LOADER, Script, TOP, UR};
 use super::hostile::Random;
 use crate::correlate::Limits;
 use aiprof_model::{probes::Probe, profile::LossKind};
@@ -276,7 +276,7 @@ fn step(script: &mut Script, worker: &mut Worker, truth: &mut Truth, step: Step)
 }
 
 fn probes(exits: bool, outer_only: bool) -> Vec<Probe> {
-    let mut probes = super::super::kit::probes();
+    let mut probes = super::super::script::probes();
     for probe in &mut probes {
         if [APPEND, COPY, EXECUTE].contains(&probe.function.as_str()) {
             probe.has_exit = exits;

@@ -1,6 +1,6 @@
 //! What a call costs here: it must be far below what it costs the program.
 
-use super::super::kit::{DRIVER, LOADER, Script, probes};
+use super::super::script::{DRIVER, LOADER, Script, probes};
 use crate::correlate::{CallSink, FinishedCall, Launch, Limits, Tracker};
 use aiprof_common::{CALL_EXIT, CALL_TAIL};
 use aiprof_model::wire::{Call, Event};

@@ -284,7 +284,7 @@ fn trimmed(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_analysis::analyze::testing;
+    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
 
     /// Rank, begin (in all), length, category, name, arguments.

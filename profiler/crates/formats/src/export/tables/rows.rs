@@ -133,7 +133,7 @@ fn place(timeline: &Timeline, pid: &Id, rank: u32) -> String {
 mod tests {
     use super::*;
     use aiprof_analysis::analyze::iterations::Iteration;
-    use aiprof_analysis::analyze::testing;
+    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::{Dialect, Sym};
 
     fn text(write: impl FnOnce(&mut Vec<u8>, &Timeline) -> io::Result<()>) -> String {

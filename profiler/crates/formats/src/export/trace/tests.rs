@@ -1,5 +1,5 @@
 use super::*;
-use aiprof_analysis::correlate::kit::{LOADER, Script, UR};
+use aiprof_testkit::script::{LOADER, Script, UR};
 use aiprof_model::probes::CallKind;
 use aiprof_model::wire::{ProcessEvent, ProcessEventKind};
 use std::cell::RefCell;

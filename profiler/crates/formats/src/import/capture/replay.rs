@@ -221,7 +221,7 @@ pub fn replay_devices(path: &Path) -> Result<DeviceReplay, ImportError> {
 
 /// Fuzzing entry point: replays arbitrary bytes as an uncompressed stream.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_capture(data: &[u8]) {
     let options = ReplayOptions {
         launches: data
@@ -237,3 +237,6 @@ pub fn fuzz_capture(data: &[u8]) {
         replay.finish();
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("capture", fuzz_capture);

@@ -150,7 +150,7 @@ fn what_was_written_is_what_is_read() {
 
 #[test]
 fn calls_are_replayed_as_launches_or_left_out() {
-    use aiprof_analysis::correlate::kit::Script;
+    use aiprof_testkit::script::Script;
     let mut script = Script::new();
     script.call("zeCommandListCreateImmediate", &[1, 2], &[0x11]);
     script.kernel("gemm", 0x21);

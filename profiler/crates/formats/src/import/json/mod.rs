@@ -130,7 +130,7 @@ pub fn read_within(
 
 /// Reads any bytes, for the fuzzer: what was read must be written as JSON.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_trace_json(data: &[u8]) {
     let mut timeline = Timeline::default();
     let _ = read(data, "fuzz.json", &mut timeline);
@@ -140,6 +140,9 @@ pub fn fuzz_trace_json(data: &[u8]) {
         assert!(value.is_ok(), "{members}");
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("trace_json", fuzz_trace_json);
 
 /// Each file's device is the first of its process; in the run it is the rank's.
 fn of_rank(devices: &str, rank: u32) -> Option<String> {

@@ -137,7 +137,7 @@ fn is_recording(timeline: &Timeline, start: usize) -> bool {
 /// Reads any bytes, for the fuzzer: arguments must be JSON, and what was read must be
 /// written and read again.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_perfetto(data: &[u8]) {
     let mut timeline = Timeline::default();
     let _ = read(data, "fuzz.pftrace", &mut timeline);
@@ -157,3 +157,6 @@ pub fn fuzz_perfetto(data: &[u8]) {
         "what was written cannot be read"
     );
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("perfetto", fuzz_perfetto);

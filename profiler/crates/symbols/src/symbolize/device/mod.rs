@@ -28,7 +28,7 @@ pub mod zebin;
 
 pub use dump::{Dump, read_dump_folder};
 pub use listing::{Listed, Listing};
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use module::fuzz_module;
 pub use module::{Attributes, Kernel, Module, ModuleError, Problems, SourceFrame, attributes};
 

@@ -230,7 +230,6 @@ impl Kernel {
     }
 
     /// A kernel of which only the code is known.
-    #[cfg(any(test, feature = "testing"))]
     pub fn bare(name: &str, code: &[u8]) -> Self {
         Self::new(name.to_owned(), Attributes::default()).with_code(code, 0, 0)
     }
@@ -344,7 +343,7 @@ pub(super) fn display(name: &str) -> String {
 
 /// Reads a module and asks for everything in it. For fuzzing.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_module(data: &[u8]) {
     let Ok(module) = Module::parse(data) else {
         return;
@@ -358,3 +357,6 @@ pub fn fuzz_module(data: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("zebin", fuzz_module);

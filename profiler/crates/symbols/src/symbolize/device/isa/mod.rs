@@ -150,7 +150,7 @@ fn instruction(
 
 /// Decodes hostile code, for the fuzz target: the first byte picks the platform.
 #[doc(hidden)]
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_isa(data: &[u8]) {
     let Some((first, code)) = data.split_first() else {
         return;
@@ -162,3 +162,6 @@ pub fn fuzz_isa(data: &[u8]) {
         assert!(pair[0].offset + u32::from(pair[0].length) <= pair[1].offset);
     }
 }
+
+#[cfg(test)]
+aiprof_testkit::survives_seeds!("device_isa", fuzz_isa);

@@ -1,6 +1,6 @@
 //! Against Intel's disassembler, whose listings of real kernels are in
 //! `fixtures/` (see `make.py` there), and against hostile code. The whole test
-//! with every installed tool is `tests/tests/device_isa.rs`.
+//! with every installed tool is `profiler/tests/ci/files/device_isa.rs`.
 
 use super::*;
 

@@ -1,0 +1,193 @@
+//! What `aiprof agent` records reaches servers through `aiprof-send`, though they are down for
+//! a while and the agent is killed meanwhile.
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, ensure};
+use prost::Message as _;
+
+use aiprof_tests::agent::{Agent, LONG, tree};
+use aiprof_tests::aiprof::sender;
+use aiprof_tests::child::Child;
+use aiprof_tests::http::{Request, Server};
+use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::pprof;
+use aiprof_tests::workload::Workshop;
+
+/// As Pyroscope's `api/push/v1/push.proto` has it.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Push {
+    #[prost(message, repeated, tag = "1")]
+    series: Vec<Series>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Series {
+    #[prost(message, repeated, tag = "1")]
+    labels: Vec<Label>,
+    #[prost(message, repeated, tag = "2")]
+    samples: Vec<Raw>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Label {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Raw {
+    #[prost(bytes = "vec", tag = "1")]
+    profile: Vec<u8>,
+}
+
+/// The bodies that wait, by output.
+fn waiting(agent: &Agent) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for output in std::fs::read_dir(agent.state.join("spool"))?.flatten() {
+        for body in std::fs::read_dir(output.path())?.flatten() {
+            // What the queue says of itself.
+            if body.file_name().to_string_lossy().starts_with('.') {
+                continue;
+            }
+            found.push(body.path());
+        }
+    }
+    Ok(found)
+}
+
+/// An agent that finds `aiprof-send`.
+fn start(shop: &Workshop, lines: &str) -> anyhow::Result<Agent> {
+    let folder = sender()?.parent().context("no folder")?.to_owned();
+    Agent::start_with(shop, lines, |command| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(folder).chain(std::env::split_paths(&path));
+        if let Ok(path) = std::env::join_paths(folders) {
+            command.env("PATH", path);
+        }
+    })
+}
+
+fn of<'a>(requests: &'a [Request], path: &'a str) -> impl Iterator<Item = &'a Request> {
+    requests.iter().filter(move |request| request.path == path)
+}
+
+#[test]
+fn windows_reach_servers_that_were_down() -> anyhow::Result<()> {
+    let name = "windows_reach_servers_that_were_down";
+    if skip_unless(name, &[Need::Root]) {
+        return Ok(());
+    }
+    let shop = Workshop::new()?;
+    // An address at which nobody listens yet.
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let lines = format!(
+        "window = \"2s\"\nlabels = {{ cluster = \"c1\" }}\n\
+         [budget]\ncpu = \"50%\"\n[metrics]\nlisten = \"off\"\n\
+         [[output]]\ntype = \"otlp\"\nurl = \"http://{address}/otlp\"\n\
+         [[output]]\ntype = \"pyroscope\"\nurl = \"http://{address}\"\ntenant = \"t1\"\n"
+    );
+    let mut busy = Command::new("sh");
+    busy.args(["-c", "while :; do :; done"])
+        .stdin(Stdio::null());
+    let busy = Child::start(&mut busy)?;
+    let mut agent = start(&shop, &lines)?;
+    agent.await_lines("window of", 3)?;
+    let kept = waiting(&agent)?;
+    ensure!(kept.len() >= 6, "{} bodies wait", kept.len());
+    let names: BTreeSet<String> = tree(agent.pid())?
+        .iter()
+        .filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok())
+        .filter(|status| status.starts_with("Name:\taiprof-send"))
+        .flat_map(|status| {
+            let lines = status.lines().map(str::to_owned).collect::<Vec<_>>();
+            // The bounding set is that of the agent, which can only lower it by a capability
+            // that it has given up.
+            let own = |line: &String| line.starts_with("Cap") && !line.starts_with("CapBnd");
+            lines.into_iter().filter(own)
+        })
+        .collect();
+    ensure!(!names.is_empty(), "aiprof-send does not run");
+    for line in &names {
+        ensure!(line.ends_with("0000000000000000"), "aiprof-send has {line}");
+    }
+    let state = agent.state.clone();
+    agent.kill()?;
+    let server = Server::at(address)?;
+    let mut agent = start(&shop, &lines)?;
+    agent.await_lines("window of", 2)?;
+    let begun = Instant::now();
+    while kept.iter().any(|body| body.exists()) {
+        ensure!(begun.elapsed() < LONG, "not delivered:\n{}", agent.said()?);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let said = agent.end()?;
+    ensure!(
+        state.join("sender.json").exists(),
+        "no status of aiprof-send:\n{said}"
+    );
+
+    let requests = server.requests();
+    let pushed: Vec<_> = of(&requests, "/push.v1.PusherService/Push").collect();
+    ensure!(pushed.len() >= 3, "{} pushes", pushed.len());
+    let mut seconds = 0.0;
+    let mut starts = Vec::new();
+    for request in &pushed {
+        ensure!(
+            request
+                .headers
+                .get("x-scope-orgid")
+                .is_some_and(|id| id == "t1")
+        );
+        let push = Push::decode(&request.body[..])?;
+        for series in &push.series {
+            let label = |name: &str| {
+                let found = series.labels.iter().find(|label| label.name == name);
+                found.map_or("", |label| label.value.as_str())
+            };
+            ensure!(label("__name__") == "process_cpu", "{:?}", series.labels);
+            ensure!(label("cluster") == "c1", "{:?}", series.labels);
+            ensure!(!label("service_name").is_empty(), "{:?}", series.labels);
+            let file = shop.path("pushed.pb.gz");
+            let raw = series
+                .samples
+                .first()
+                .context("a series without a profile")?;
+            std::fs::write(&file, &raw.profile)?;
+            starts.push(pprof::about(&file)?.start_unix_ns);
+            if label("service_name") == "sh" {
+                let samples = pprof::read(&file)?;
+                let cpu = samples.iter().filter_map(|sample| sample.values.get("cpu"));
+                seconds += cpu.sum::<i64>() as f64 / 1e9;
+            }
+        }
+    }
+    // Three windows of a loop, at the least.
+    ensure!(seconds > 3.0, "{seconds} s of sh");
+    ensure!(starts.is_sorted(), "{starts:?}");
+    for request in of(&requests, "/otlp") {
+        ensure!(
+            request
+                .headers
+                .get("content-encoding")
+                .is_some_and(|e| e == "gzip")
+        );
+        let mut plain = Vec::new();
+        flate2::read::GzDecoder::new(&request.body[..]).read_to_end(&mut plain)?;
+        let has = |text: &str| plain.windows(text.len()).any(|at| at == text.as_bytes());
+        ensure!(
+            has("aiprof.own_cpu_ns") && has("cluster") && has("host.id"),
+            "no facts"
+        );
+    }
+    ensure!(of(&requests, "/otlp").count() >= 3, "too few of OTLP");
+    drop(busy);
+    Ok(())
+}

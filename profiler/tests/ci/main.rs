@@ -1,0 +1,15 @@
+//! The second tier, which `.ci/run` adds: what is judged by counts, names, CPU clocks of programs or
+//! times of virtual devices.
+//!
+//! The folder of a test says what may run beside it; `.config/nextest.toml` reads that from its
+//! path.
+
+/// Tests that record nothing: as many at once as there are CPUs.
+mod files {
+    automod::dir!("tests/ci/files");
+}
+
+/// Tests that need the machine for themselves.
+mod alone {
+    automod::dir!("tests/ci/alone");
+}

@@ -1,0 +1,142 @@
+//! Storms of short processes: no crash, no growth, every loss counted, names.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use aiprof_tests::aiprof::{Aiprof, lost, truth};
+use aiprof_tests::chain::check_share;
+use aiprof_tests::child::Child;
+use aiprof_tests::folded::{Folded, Line};
+use aiprof_tests::monitor::{Monitor, Reading};
+use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::workload::Workshop;
+
+const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
+
+/// Seconds of storm.
+const SECONDS: &str = "10";
+/// How long aiprof may take to reach its working size.
+const WARM_UP: Duration = Duration::from_secs(3);
+/// What it may add after that in the seven seconds of storm that remain, in
+/// KiB. At 499 Hz on two CPUs some 7,000 samples of as many processes are kept
+/// in that time; they, and no more, may take room.
+const GROWTH_KIB: u64 = 4096;
+
+/// Checks that memory does not grow once it is warm.
+fn check_growth(readings: &[Reading]) -> anyhow::Result<()> {
+    let warm = readings.iter().filter(|r| r.at >= WARM_UP);
+    let first = warm.clone().next().map(|r| r.memory_kib);
+    let most = warm.map(|r| r.memory_kib).max();
+    let (Some(first), Some(most)) = (first, most) else {
+        anyhow::bail!("aiprof was gone after {WARM_UP:?}: {readings:?}");
+    };
+    anyhow::ensure!(
+        most <= first + GROWTH_KIB,
+        "aiprof grew from {first} to {most} KiB: {readings:?}"
+    );
+    Ok(())
+}
+
+/// Records a storm and returns the profile by counts, what aiprof said, and how
+/// many processes there were.
+fn record(args: &[&str]) -> anyhow::Result<(Folded, String, f64)> {
+    let shop = Workshop::new()?;
+    let storm = shop.build("storm.c", "storm", &[])?;
+    let brief = shop.build("brief.c", "brief", &[])?;
+    let brief = brief.to_string_lossy();
+    let out = shop.path("out.folded");
+    let mut all = args.to_vec();
+    all.push(&brief);
+    let mut command = Aiprof::counting()
+        .option("-o")
+        .option(&out)
+        .command(storm, &all)
+        .to_command()?;
+    let log = std::fs::File::create(shop.path("stderr"))?;
+    let mut aiprof = Child::start(command.stdout(Stdio::piped()).stderr(log))?;
+    let monitor = Monitor::start(aiprof.pid());
+    // The storm's last lines: memory of the time after it is another matter.
+    aiprof.read_line()?;
+    let last = [aiprof.read_line(), aiprof.read_line()];
+    let readings = monitor.finish()?;
+    aiprof.output()?;
+    let [processes, cpu] = last;
+    let stderr = std::fs::read_to_string(shop.path("stderr"))?;
+    let processes = truth(&processes?, "processes")?;
+    let folded = Folded::parse(&std::fs::read_to_string(&out)?)?;
+    check_growth(&readings)?;
+    check_accounts(&folded, &stderr, truth(&cpu?, "cpu_ns")?)?;
+    Ok((folded, stderr, processes))
+}
+
+/// Samples that are neither in the profile nor counted as lost must not be missing: all
+/// of the storm's together stand for the CPU time that the kernel counted for it, by
+/// nanoseconds. (`/proc/stat` goes by ticks, which a storm that is paced by timers meets
+/// or misses.)
+fn check_accounts(folded: &Folded, stderr: &str, cpu_ns: f64) -> anyhow::Result<()> {
+    let lost = lost(stderr, "samples dropped") + lost(stderr, "samples refused");
+    let storm = folded.filter(|line| ["storm", "brief"].contains(&line.comm.as_str()));
+    let seen_ns = ((storm.total() + lost) * (1_000_000_000 / 499)) as f64;
+    println!("samples are {:.3} of the CPU time", seen_ns / cpu_ns);
+    anyhow::ensure!(
+        seen_ns >= 0.85 * cpu_ns,
+        "{} samples and {lost} lost ones are {seen_ns} ns of {cpu_ns} ns of CPU time:\n{stderr}",
+        storm.total()
+    );
+    Ok(())
+}
+
+/// Whether a sample was taken in user mode.
+fn in_user(line: &Line) -> bool {
+    !line.in_kernel() && !line.user().is_empty()
+}
+
+/// Whether its leaf has a name.
+fn is_named(line: &Line) -> bool {
+    line.frames
+        .last()
+        .is_some_and(|leaf| !leaf.starts_with('['))
+}
+
+fn check_names(folded: &Folded, comms: &[&str], least: u64) -> anyhow::Result<()> {
+    let storm = folded.filter(|l| comms.contains(&l.comm.as_str()) && in_user(l));
+    check_share("user-space samples named", &storm, least, 0.95, is_named)
+}
+
+#[test]
+fn fork_and_exit_5000_a_second() -> anyhow::Result<()> {
+    if skip_unless("fork_and_exit_5000_a_second", &NEEDS) {
+        return Ok(());
+    }
+    let (folded, stderr, processes) = record(&["fork", SECONDS, "5000"])?;
+    anyhow::ensure!(processes > 20_000.0, "only {processes} processes; {stderr}");
+    check_names(&folded, &["storm"], 300)?;
+    anyhow::ensure!(
+        folded
+            .lines
+            .iter()
+            .any(|l| l.comm == "storm" && l.has("child_work")),
+        "no sample in the children:\n{}",
+        folded.excerpt(10)
+    );
+    Ok(())
+}
+
+#[test]
+fn fork_exec_and_exit_at_full_rate() -> anyhow::Result<()> {
+    if skip_unless("fork_exec_and_exit_at_full_rate", &NEEDS) {
+        return Ok(());
+    }
+    let (folded, stderr, processes) = record(&["exec", SECONDS, "0"])?;
+    anyhow::ensure!(processes > 3_000.0, "only {processes} processes; {stderr}");
+    check_names(&folded, &["storm", "brief"], 300)?;
+    anyhow::ensure!(
+        folded
+            .lines
+            .iter()
+            .any(|l| l.comm == "brief" && l.has("brief_work")),
+        "no sample in the executed programs:\n{}",
+        folded.of_comm("brief").excerpt(10)
+    );
+    Ok(())
+}

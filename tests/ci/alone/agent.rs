@@ -1,0 +1,675 @@
+//! `aiprof agent`: windows without gaps, a budget that it keeps, a configuration that is read
+//! again, and what is left when it is killed.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+
+use aiprof_tests::agent::{Agent, LONG, cpu_time, tree};
+use aiprof_tests::aiprof::binary;
+use aiprof_tests::child::Child;
+use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::pprof::{self, About, Sample};
+use aiprof_tests::workload::Workshop;
+
+/// Processes that are always on a CPU, and what the kernel says of it.
+struct Busy {
+    children: Vec<Child>,
+    /// Nanoseconds since the Unix epoch, and the CPU time of all of them until then.
+    times: Arc<Mutex<Vec<(i64, f64)>>>,
+}
+
+impl Busy {
+    fn start(count: usize) -> anyhow::Result<Self> {
+        let one = |_| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "while :; do :; done"]);
+            Child::start(command.stdin(Stdio::null()))
+        };
+        let children: Vec<Child> = (0..count).map(one).collect::<anyhow::Result<_>>()?;
+        let pids: Vec<u32> = children.iter().map(Child::pid).collect();
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let known = Arc::downgrade(&times);
+        std::thread::spawn(move || {
+            while let Some(times) = known.upgrade() {
+                let used = pids.iter().map(|pid| cpu_time(*pid));
+                let used: anyhow::Result<Duration> = used.sum();
+                if let (Ok(used), Ok(mut times)) = (used, times.lock()) {
+                    times.push((unix_ns(), used.as_secs_f64()));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        Ok(Self { children, times })
+    }
+
+    /// Their CPU time between two times, seconds.
+    fn between(&self, from: i64, to: i64) -> f64 {
+        let times = self
+            .times
+            .lock()
+            .map(|times| times.clone())
+            .unwrap_or_default();
+        let at = |when: i64| {
+            let next = times.partition_point(|(time, _)| *time < when);
+            match (
+                next.checked_sub(1).and_then(|before| times.get(before)),
+                times.get(next),
+            ) {
+                (Some((t0, used0)), Some((t1, used1))) => {
+                    used0 + (used1 - used0) * (when - t0) as f64 / (t1 - t0).max(1) as f64
+                }
+                (None, Some((_, used))) | (Some((_, used)), None) => *used,
+                (None, None) => 0.0,
+            }
+        };
+        at(to) - at(from)
+    }
+
+    /// The same of windows.
+    fn during(&self, windows: &[(PathBuf, About)]) -> f64 {
+        let one = |about: &About| {
+            let start = about.start_unix_ns;
+            self.between(start, start + about.duration_ns)
+        };
+        windows.iter().map(|(_, about)| one(about)).sum()
+    }
+
+    /// Checks that windows have their CPU time: within 2 %, and what chance allows where they
+    /// shared the CPUs with others.
+    fn check(&self, windows: &[(PathBuf, About)]) -> anyhow::Result<()> {
+        self.check_weighed(windows, 1)
+    }
+
+    /// The same of windows that count so often.
+    fn check_weighed(&self, windows: &[(PathBuf, About)], weight: u32) -> anyhow::Result<()> {
+        let weight = f64::from(weight);
+        let expected = self.during(windows);
+        let found = sampled(windows, |sample| self.has(sample))? / weight;
+        let cpus = std::thread::available_parallelism()?.get() as f64;
+        let mut variance = 0.0;
+        for window in windows {
+            let (length, period) = (
+                window.1.duration_ns as f64 / 1e9,
+                window.1.period_ns as f64 / 1e9 / weight,
+            );
+            let share = self.during(std::slice::from_ref(window)) / (length * cpus);
+            variance += length * cpus * period * share * (1.0 - share).max(0.0);
+        }
+        let allowed = 0.02 * expected + 3.0 * variance.sqrt();
+        ensure!(
+            (found - expected).abs() < allowed,
+            "{found} s sampled of {expected} s, {allowed} s may be wrong"
+        );
+        Ok(())
+    }
+
+    fn has(&self, sample: &Sample) -> bool {
+        let pid = sample.numbers.get("pid").copied().unwrap_or(0);
+        self.children
+            .iter()
+            .any(|child| i64::from(child.pid()) == pid)
+    }
+}
+
+fn unix_ns() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    i64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// The windows of a directory, in their order.
+fn windows(directory: &Path) -> anyhow::Result<Vec<(PathBuf, About)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.to_string_lossy().into_owned();
+        let is_other = name.contains("off_cpu-") || name.contains("launches-");
+        if name.ends_with(".pb.gz") && !is_other {
+            found.push((path.clone(), pprof::about(&path)?));
+        }
+    }
+    found.sort_by_key(|(_, about)| about.start_unix_ns);
+    Ok(found)
+}
+
+/// CPU time of samples in all windows, seconds.
+fn sampled(windows: &[(PathBuf, About)], wanted: impl Fn(&Sample) -> bool) -> anyhow::Result<f64> {
+    let mut sum = 0.0;
+    for (path, _) in windows {
+        for sample in pprof::read(path)? {
+            if wanted(&sample) {
+                sum += sample.values.get("cpu").copied().unwrap_or(0) as f64 / 1e9;
+            }
+        }
+    }
+    Ok(sum)
+}
+
+fn files(shop: &Workshop) -> String {
+    format!(
+        "[metrics]\nlisten = \"off\"\n[[output]]\ntype = \"files\"\ndirectory = \"{}\"\n",
+        shop.path("files").display()
+    )
+}
+
+/// eBPF programs of a process tree that are loaded, by name.
+fn programs() -> anyhow::Result<Vec<(String, u64)>> {
+    let output = Command::new("bpftool")
+        .args(["prog", "show", "-j"])
+        .output()?;
+    let listed: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let all = listed.as_array().context("no list of programs")?;
+    let found = all.iter().filter_map(|program| {
+        let name = program.get("name")?.as_str()?.to_owned();
+        let ns = program
+            .get("run_time_ns")
+            .and_then(serde_json::Value::as_u64);
+        Some((name, ns.unwrap_or(0)))
+    });
+    Ok(found.collect())
+}
+
+fn is_sampled() -> anyhow::Result<bool> {
+    Ok(programs()?.iter().any(|(name, _)| name == "sampler"))
+}
+
+#[test]
+fn windows_follow_each_other_and_say_what_they_cost() -> anyhow::Result<()> {
+    let name = "windows_follow_each_other_and_say_what_they_cost";
+    if skip_unless(name, &[Need::Root]) {
+        return Ok(());
+    }
+    let shop = Workshop::new()?;
+    let busy = Busy::start(2)?;
+    let lines = format!(
+        "window = \"3s\"\nfrequency = 997\n[budget]\ncpu = \"50%\"\n{}",
+        files(&shop)
+    );
+    let mut agent = Agent::start(&shop, &lines)?;
+    agent.await_lines("window of", 4)?;
+    let status = agent.status()?;
+    agent.end()?;
+    let windows = windows(&shop.path("files"))?;
+    ensure!(windows.len() == 5, "{} windows", windows.len());
+    for pair in windows.windows(2) {
+        let [(_, this), (_, next)] = pair else {
+            continue;
+        };
+        let gap = next.start_unix_ns - this.start_unix_ns - this.duration_ns;
+        ensure!(gap.abs() < 20_000_000, "{gap} ns between two windows");
+    }
+    for (path, about) in &windows {
+        for key in ["own_cpu_ns", "bpf_ns", "duration_ns", "period_ns", "step"] {
+            let key = format!("aiprof.{key}");
+            ensure!(
+                about.facts.contains_key(&key),
+                "{}: no {key}",
+                path.display()
+            );
+        }
+        ensure!(about.facts["aiprof.own_cpu_ns"] > 0, "it cost nothing");
+    }
+    busy.check(&windows)?;
+    ensure!(status["windows"].as_u64() >= Some(4), "{status}");
+    ensure!(status["frequency_hz"] == 997, "{status}");
+    ensure!(status["memory_bytes"].as_u64() < Some(64 << 20), "{status}");
+    Ok(())
+}
+
+#[test]
+fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
+    let name = "a_configuration_that_is_read_again_loses_no_sample";
+    if skip_unless(name, &[Need::Root]) {
+        return Ok(());
+    }
+    let shop = Workshop::new()?;
+    let busy = Busy::start(2)?;
+    let with_labels = |window: &str, hz: u32, more: &str| {
+        format!(
+            "window = \"{window}\"\nfrequency = {hz}\n{more}\n[budget]\ncpu = \"50%\"\n{}",
+            files(&shop)
+        )
+    };
+    let with = |window: &str, hz: u32| with_labels(window, hz, "");
+    let mut agent = Agent::start(&shop, &with("60s", 99))?;
+    std::thread::sleep(Duration::from_secs(2));
+    agent.configure(&with("60s", 49))?;
+    agent.signal("HUP")?;
+    agent.await_line("read again")?;
+    std::thread::sleep(Duration::from_secs(2));
+    // What is wrong changes nothing, and is told.
+    agent.configure("frequency = 0\n")?;
+    agent.signal("HUP")?;
+    let said = agent.await_line("nothing is changed")?;
+    ensure!(said.contains("frequency: 1 to 1000"), "{said}");
+    // Seen without a signal.
+    agent.configure(&with("2s", 197))?;
+    agent.await_lines("read again", 2)?;
+    agent.await_lines("window of 2", 2)?;
+    // Another session takes over: it has other labels, and records other things.
+    let said = agent.said()?.matches("window of").count();
+    let other = with_labels("60s", 197, "labels = { cluster = \"c1\" }");
+    agent.configure(&format!("{other}\n[record]\nlaunches = false\n"))?;
+    agent.signal("HUP")?;
+    agent.await_lines("read again", 3)?;
+    std::thread::sleep(Duration::from_secs(2));
+    agent.end()?;
+    let windows = windows(&shop.path("files"))?;
+    for pair in windows.windows(2) {
+        let [(_, this), (_, next)] = pair else {
+            continue;
+        };
+        let gap = next.start_unix_ns - this.start_unix_ns - this.duration_ns;
+        ensure!(gap.abs() < 40_000_000, "{gap} ns between two windows");
+    }
+    let labelled = |path: &Path| -> anyhow::Result<bool> {
+        let has = |s: &Sample| s.texts.get("cluster").is_some_and(|c| c == "c1");
+        Ok(pprof::read(path)?.iter().all(has))
+    };
+    let (last, _) = windows.last().context("no window")?;
+    ensure!(labelled(last)?, "samples of the last have no label");
+    let (before, _) = windows.get(said).context("no window before it")?;
+    ensure!(!labelled(before)?, "samples before it have the label");
+    let hz: Vec<i64> = windows.iter().map(|(_, about)| about.hz()).collect();
+    ensure!(
+        hz.first() == Some(&99) && hz.contains(&49) && hz.last() == Some(&197),
+        "{hz:?}"
+    );
+    busy.check(&windows)
+}
+
+#[test]
+fn a_budget_is_kept_and_sums_stay_true() -> anyhow::Result<()> {
+    let name = "a_budget_is_kept_and_sums_stay_true";
+    if skip_unless(name, &[Need::Root, Need::Tool("bpftool")]) {
+        return Ok(());
+    }
+    let shop = Workshop::new()?;
+    // Such a frequency takes more than twice as much, and the least a tenth of it.
+    let budget = 0.002;
+    // The end of a window costs the same whatever its length: of a short one most.
+    let window = Duration::from_secs(30);
+    let lines = format!(
+        "window = \"{}s\"\nfrequency = 997\n[budget]\ncpu = \"{}%\"\n{}",
+        window.as_secs(),
+        budget * 100.0,
+        files(&shop)
+    );
+    let mut agent = Agent::start(&shop, &lines)?;
+    // Nothing runs, and nothing is sampled.
+    std::thread::sleep(Duration::from_secs(3));
+    let busy = Busy::start(2)?;
+    agent.await_line("turned down")?;
+    // By the kernel's count, from ten seconds after that on, with one end of a window.
+    std::thread::sleep(Duration::from_secs(10));
+    let cpus = std::thread::available_parallelism()?.get() as f64;
+    let spent = || -> anyhow::Result<Duration> {
+        let ns: u64 = programs()?
+            .iter()
+            .filter(|(name, _)| ["sampler", "name_kernel", "execd"].contains(&name.as_str()))
+            .map(|(_, ns)| ns)
+            .sum();
+        Ok(cpu_time(agent.pid())? + Duration::from_nanos(ns))
+    };
+    let (from, at) = (spent()?, Instant::now());
+    std::thread::sleep(window);
+    let used = (spent()? - from).as_secs_f64() / at.elapsed().as_secs_f64() / cpus;
+    ensure!(
+        used <= budget,
+        "{used} of the CPUs, {budget} may be used:\n{}",
+        agent.said()?
+    );
+    let said = agent.end()?;
+    let windows = windows(&shop.path("files"))?;
+    let periods: Vec<i64> = windows.iter().map(|(_, about)| about.period_ns).collect();
+    ensure!(periods.first() < periods.last(), "{periods:?}\n{said}");
+    busy.check(&windows).context(said)
+}
+
+/// An id of a host whose turns alternate from this one on, which it waits for: drawn as the
+/// agent draws.
+fn with_every_other_turn(one_in: u64, turn: u64) -> anyhow::Result<String> {
+    let has = |id: &String, turn: u64| {
+        let mut drawn = DefaultHasher::new();
+        (id, turn).hash(&mut drawn);
+        drawn.finish().is_multiple_of(one_in)
+    };
+    let alternates =
+        |id: &String| (0..4).all(|after| has(id, turn + after) != after.is_multiple_of(2));
+    let mut ids = (0..1000).map(|n| format!("host-{n}"));
+    ids.find(alternates).context("no host has such turns")
+}
+
+#[test]
+fn in_its_turns_it_counts_for_all_of_them() -> anyhow::Result<()> {
+    let name = "in_its_turns_it_counts_for_all_of_them";
+    if skip_unless(name, &[Need::Root]) {
+        return Ok(());
+    }
+    let shop = Workshop::new()?;
+    let busy = Busy::start(2)?;
+    let turn = u64::try_from(unix_ns())? / 10_000_000_000;
+    let lines = format!(
+        "window = \"1s\"\none_in = 2\nfrequency = 99\nhost_id = \"{}\"\n[budget]\ncpu = \"50%\"\n{}",
+        with_every_other_turn(2, turn)?,
+        files(&shop)
+    );
+    let mut agent = Agent::start(&shop, &lines)?;
+    agent.await_lines("window of", 5)?;
+    let begun = Instant::now();
+    let waits = |said: &str| said.rfind("until its turn comes") > said.rfind("window of");
+    while !waits(&agent.said()?) {
+        ensure!(begun.elapsed() < LONG, "no end: {}", agent.said()?);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let status = ctl(&["status"])?;
+    ensure!(status.contains("nothing until its turn"), "{status}");
+    ensure!(
+        ctl(&["snapshot"]).is_err(),
+        "a window of what is not recorded"
+    );
+    let said = agent.end()?;
+    let windows = windows(&shop.path("files"))?;
+    ensure!(windows.len() == said.matches("window of").count(), "{said}");
+    for (_, about) in &windows {
+        // 99 Hz, counted twice.
+        ensure!(about.period_ns / 2 == 10_101_400, "{about:?}");
+        ensure!(about.duration_ns < 2_000_000_000, "{about:?}");
+    }
+    busy.check_weighed(&windows, 2).context(said)
+}
+
+/// Asks the agent; gives what is answered.
+fn ctl(args: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new(binary()?);
+    command.args(["agent", "ctl"]).args(args);
+    let output = command.stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{args:?}: {said}");
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &said)
+}
+
+#[test]
+fn an_engineer_gets_more_from_it_while_it_runs() -> anyhow::Result<()> {
+    let name = "an_engineer_gets_more_from_it_while_it_runs";
+    if skip_unless(name, &[Need::Root]) {
+        return Ok(());
+    }
+    let shop = Workshop::new()?;
+    let busy = Busy::start(2)?;
+    let lines = format!("[budget]\ncpu = \"50%\"\n{}", files(&shop));
+    let agent = Agent::start(&shop, &lines)?;
+    std::thread::sleep(Duration::from_secs(1));
+    ctl(&["rate", "499"])?;
+    let asked = Instant::now();
+    // Beside it, of one process, as often as anybody asks.
+    let folded = shop.path("one.folded");
+    let pid = busy.children.first().context("nobody")?.pid().to_string();
+    let out = folded.display().to_string();
+    ctl(&["profile", "-p", &pid, "-d", "2", "-o", &out])?;
+    let folded = std::fs::read_to_string(folded)?;
+    let of_it = format!("sh;{pid}");
+    ensure!(
+        !folded.is_empty() && folded.lines().all(|line| line.starts_with("sh")),
+        "no {of_it}:\n{folded}"
+    );
+    let status = ctl(&["status"])?;
+    ensure!(status.contains("499 Hz"), "{status}");
+    ctl(&["snapshot"])?;
+    let at_499 = asked.elapsed();
+    ctl(&["pause"])?;
+    ensure!(ctl(&["status"])?.contains("paused"), "it is not paused");
+    std::thread::sleep(Duration::from_secs(1));
+    ctl(&["resume"])?;
+    ensure!(ctl(&["rate", "0"]).is_err(), "no samples at all");
+    ensure!(ctl(&["--name", "other", "status"]).is_err(), "another");
+    std::thread::sleep(Duration::from_secs(1));
+    agent.end()?;
+    let windows = windows(&shop.path("files"))?;
+    let periods: Vec<i64> = windows.iter().map(|(_, about)| about.period_ns).collect();
+    // 19 and 499 Hz, which are no round parts of a second.
+    let expected = [53_819_660, 2_004_023, 2_004_023];
+    ensure!(periods == expected, "{periods:?}");
+    let snapshot = windows.get(1).context("no second window")?.1.duration_ns as f64 / 1e9;
+    ensure!(
+        (snapshot - at_499.as_secs_f64()).abs() < 0.3,
+        "{snapshot} s, {at_499:?}"
+    );
+    let last = windows.get(2).context("no third window")?.1.duration_ns;
+    ensure!((900_000_000..1_900_000_000).contains(&last), "{last} ns");
+    let (first, rest) = windows.split_at(1);
+    busy.check(first)?;
+    busy.check(rest.get(..1).context("none")?)
+}
+
+/// Launches in all windows.
+fn launches(directory: &Path) -> anyhow::Result<i64> {
+    let mut sum = 0;
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.to_string_lossy().into_owned();
+        if name.ends_with(".pb.gz") && name.contains("launches-") {
+            for sample in pprof::read(&path)? {
+                sum += sample.values.get("launches").copied().unwrap_or(0);
+            }
+        }
+    }
+    Ok(sum)
+}
+
+#[test]
+fn launches_are_in_the_budget() -> anyhow::Result<()> {
+    let name = "launches_are_in_the_budget";
+    if skip_unless(name, &[Need::Root, Need::Tool("cc")]) {
+        return Ok(());
+    }
+    let shop = Workshop::new()?;
+    shop.library(
+        "call_storm.c",
+        "cuda",
+        &["-DRUNTIME", "-Wl,-soname,libcuda.so.1"],
+    )?;
+    std::os::unix::fs::symlink("libcuda.so", shop.path("libcuda.so.1"))?;
+    let program = shop.build("call_storm.c", "call_storm", &["-lcuda"])?;
+    let lines = format!("[budget]\ncpu = \"1%\"\n{}", files(&shop));
+    let mut agent = Agent::start(&shop, &lines)?;
+    let run = |schedule: &[&str]| -> anyhow::Result<Child> {
+        let mut command = Command::new(&program);
+        command.args(schedule).stdin(Stdio::null());
+        Child::start(command.stdout(Stdio::piped()))
+    };
+    let calls =
+        |child: &mut Child| -> anyhow::Result<i64> { Ok(child.read_line()?.trim().parse()?) };
+    // The first calls of a new program may come before its library is probed.
+    let mut calm = run(&["200", "2", "200", "3"])?;
+    let first = calls(&mut calm)?;
+    ctl(&["snapshot"])?;
+    let before = launches(&shop.path("files"))?;
+    let second = calls(&mut calm)?;
+    ctl(&["snapshot"])?;
+    let seen = launches(&shop.path("files"))? - before;
+    ensure!(
+        (seen - second).abs() < 20 && before <= first,
+        "{before} of {first}, {seen} of {second} launches"
+    );
+    // As many as it can: their probes alone take a third of a CPU.
+    let mut storm = run(&["0", "12", "0", "3"])?;
+    let said = agent.await_line("turned down")?;
+    let status = agent.status()?;
+    let recording = status["recording"].as_array().context("no list")?;
+    ensure!(
+        recording.iter().all(|what| what != "launches"),
+        "{status}\n{said}"
+    );
+    ensure!(status["frequency_hz"] == 19, "{status}\n{said}");
+    calls(&mut storm)?;
+    let free = calls(&mut storm)?;
+    // Where more may be spent they are recorded again, by another session.
+    agent.configure(&lines.replace("1%", "90%"))?;
+    agent.signal("HUP")?;
+    agent.await_line("read again")?;
+    let before = launches(&shop.path("files"))?;
+    let mut again = run(&["0", "3", "200", "3"])?;
+    let probed = calls(&mut again)?;
+    let third = calls(&mut again)?;
+    agent.end()?;
+    let seen = launches(&shop.path("files"))? - before;
+    ensure!(
+        free > 2 * probed,
+        "{free} calls without probes, {probed} with"
+    );
+    ensure!(
+        seen > third && seen <= probed + third,
+        "{seen} of {probed} and {third} launches"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_killed_agent_leaves_nothing_attached() -> anyhow::Result<()> {
+    let name = "a_killed_agent_leaves_nothing_attached";
+    if skip_unless(name, &[Need::Root, Need::Tool("bpftool")]) {
+        return Ok(());
+    }
+    let shop = Workshop::new()?;
+    let lines = format!("window = \"2s\"\n{}", files(&shop));
+    let mut agent = Agent::start(&shop, &lines)?;
+    agent.await_line("window of")?;
+    ensure!(is_sampled()?, "no sampler is loaded");
+    let all = tree(agent.pid())?;
+    ensure!(all.len() > 1, "it has no readers");
+    agent.kill()?;
+    let begun = Instant::now();
+    loop {
+        let left: Vec<_> = all
+            .iter()
+            .filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
+            .collect();
+        let is_sampled = is_sampled()?;
+        if left.is_empty() && !is_sampled {
+            break;
+        }
+        ensure!(
+            begun.elapsed() < LONG,
+            "{left:?} are left, sampled: {is_sampled}"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let before = windows(&shop.path("files"))?.len();
+    ensure!(before >= 1, "no window was kept");
+    let mut agent = Agent::start(&shop, &lines)?;
+    agent.await_line("window of")?;
+    agent.end()?;
+    ensure!(
+        windows(&shop.path("files"))?.len() > before,
+        "no more windows"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_service_manager_hears_how_it_is() -> anyhow::Result<()> {
+    let name = "the_service_manager_hears_how_it_is";
+    if skip_unless(name, &[Need::Root]) {
+        return Ok(());
+    }
+    let shop = Workshop::new()?;
+    let place = shop.path("notify");
+    let socket = UnixDatagram::bind(&place)?;
+    socket.set_read_timeout(Some(LONG))?;
+    let lines = format!("window = \"3s\"\n{}", files(&shop));
+    let mut agent = Agent::start_with(&shop, &lines, |command| {
+        command
+            .env("NOTIFY_SOCKET", &place)
+            .env("WATCHDOG_USEC", "6000000");
+        command.env("JOURNAL_STREAM", "1:2");
+    })?;
+    let mut heard = String::new();
+    let mut hear = |until: &str| -> anyhow::Result<()> {
+        let mut bytes = [0; 4096];
+        loop {
+            let n = socket
+                .recv(&mut bytes)
+                .with_context(|| format!("no {until}:\n{heard}"))?;
+            let text = String::from_utf8_lossy(bytes.get(..n).unwrap_or_default()).into_owned();
+            heard.push_str(&text);
+            heard.push('\n');
+            if text.contains(until) {
+                return Ok(());
+            }
+        }
+    };
+    hear("READY=1")?;
+    hear("WATCHDOG=1")?;
+    hear("STATUS=window of")?;
+    agent.signal("HUP")?;
+    hear("RELOADING=1")?;
+    hear("READY=1")?;
+    agent.await_line("<6>aiprof: info: window")?;
+    agent.end()?;
+    hear("STOPPING=1")
+}
+
+#[test]
+fn what_cannot_be_is_refused_at_the_start() -> anyhow::Result<()> {
+    let name = "what_cannot_be_is_refused_at_the_start";
+    if skip_unless(name, &[Need::Root]) {
+        return Ok(());
+    }
+    let shop = Workshop::new()?;
+    let state = shop.path("state");
+    let run = |lines: &str, more: &[&str]| -> anyhow::Result<(Option<i32>, String)> {
+        let config = shop.path("wrong.toml");
+        std::fs::write(&config, format!("state = \"{}\"\n{lines}", state.display()))?;
+        let mut command = Command::new(binary()?);
+        command.args(["agent", "--config"]).arg(&config).args(more);
+        let output = command.stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok((output.status.code(), said))
+    };
+    for (lines, expected) in [
+        ("frequenzy = 3\n", "frequenzy"),
+        (
+            "[[output]]\ntype = \"files\"\ndirectory = \"/proc/nothing\"\n",
+            "output files",
+        ),
+        (
+            "[[output]]\ntype = \"files\"\nformat = \"gif\"\ndirectory = \"/tmp\"\n",
+            "gif",
+        ),
+    ] {
+        let (code, said) = run(lines, &[])?;
+        ensure!(
+            code == Some(1) && said.contains(expected),
+            "{lines}: {code:?} {said}"
+        );
+    }
+    let (code, said) = run("", &["--check"])?;
+    ensure!(
+        code == Some(0) && said.contains("it is right"),
+        "{code:?} {said}"
+    );
+    ensure!(said.contains("no [[output]]"), "{said}");
+    // A state that others may write to.
+    std::fs::create_dir_all(&state)?;
+    std::fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+    let (code, said) = run("", &[])?;
+    ensure!(
+        code == Some(1) && said.contains("others may use it"),
+        "{code:?} {said}"
+    );
+    // One at a time.
+    std::fs::remove_dir_all(&state)?;
+    let agent = Agent::start(&shop, &files(&shop))?;
+    let (code, said) = run("", &[])?;
+    ensure!(
+        code == Some(1) && said.contains("already"),
+        "{code:?} {said}"
+    );
+    agent.end().map(drop)
+}

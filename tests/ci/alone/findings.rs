@@ -1,0 +1,359 @@
+//! Findings: programs with one planted problem each, and the same without it. The problem is
+//! the first finding, and costs what the program loses by it; nothing is found in the twins.
+//!
+//! What a problem costs is how much longer the program takes than its twin, by its own clock
+//! (virtual CUDA driver, real recordings) or by the simulation that made the trace
+//! (`findings/planted.py`, *synthetic*).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use aiprof_tests::aiprof::binary;
+use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::workload::{Workshop, checked, compile, source_path};
+
+/// What a finding may be off by: part of the truth.
+const SYNTHETIC: f64 = 0.15;
+/// The same of recordings: the planted and the clean run are two runs.
+const RECORDED: f64 = 0.25;
+
+/// How often a recording may be made.
+const ATTEMPTS: usize = 4;
+
+/// Problems that `planted.py` makes.
+const PLANTED: [&str; 13] = [
+    "dataloader-stall",
+    "launch-starved",
+    "synchronous-wait",
+    "short-kernels",
+    "copy-not-overlapped",
+    "pageable-copy",
+    "communication-not-hidden",
+    "throttling",
+    "spills",
+    "late-rank",
+    "prep-queue-starved",
+    "recompilation",
+    "graph-breaks",
+];
+
+/// What is found in traces.
+fn findings(inputs: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
+    let mut command = Command::new(binary()?);
+    let text = checked(command.arg("analyze").args(inputs).args(["--json", "-q"]))?;
+    let mut report: Value = serde_json::from_str(&text)?;
+    match report["findings"].take() {
+        Value::Array(findings) => Ok(findings),
+        other => anyhow::bail!("no findings: {other}"),
+    }
+}
+
+fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder)?;
+    let mut files: Vec<_> = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<anyhow::Result<_>>()?;
+    files.sort();
+    Ok(files)
+}
+
+/// The first finding is the problem, at its price and with what belongs to a finding.
+fn judge(kind: &str, truth_ns: f64, tolerance: f64, found: &[Value]) -> anyhow::Result<()> {
+    let first = found.first().context("nothing was found")?;
+    let told = serde_json::to_string_pretty(found)?;
+    ensure!(first["kind"] == kind, "not {kind}: {told}");
+    let cost = first["cost_ns"].as_f64().context("a cost")?;
+    let off = (cost - truth_ns).abs() / truth_ns;
+    println!(
+        "{kind}: {:.3} of {:.3} ms, {:.1} % off: {}",
+        cost / 1e6,
+        truth_ns / 1e6,
+        off * 100.0,
+        first["text"]
+    );
+    match kind {
+        // All of the kernel's time is the most that spills can cost.
+        "spills" => ensure!(cost >= truth_ns, "{told}"),
+        _ => ensure!(off <= tolerance, "{truth_ns} ns: {told}"),
+    }
+    for key in ["numbers", "places", "evidence"] {
+        ensure!(
+            first[key].as_array().is_some_and(|list| !list.is_empty()),
+            "{key}: {told}"
+        );
+    }
+    for key in ["text", "cost_is", "advice", "subject"] {
+        ensure!(
+            first[key].as_str().is_some_and(|text| !text.is_empty()),
+            "{key}: {told}"
+        );
+    }
+    let percent = first["threshold"]["percent"]
+        .as_f64()
+        .context("a threshold")?;
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/findings.md");
+    let docs = std::fs::read_to_string(docs)?;
+    let row = docs
+        .lines()
+        .find(|line| line.starts_with(&format!("| `{kind}` |")));
+    ensure!(
+        row.is_some_and(|row| row.contains(&format!("| {percent} % |"))),
+        "docs: {row:?}"
+    );
+    // The most expensive first.
+    let costs: Vec<u64> = found
+        .iter()
+        .map(|one| one["cost_ns"].as_u64().unwrap_or(0))
+        .collect();
+    ensure!(costs.is_sorted_by(|a, b| a >= b), "{told}");
+    Ok(())
+}
+
+fn clean(kind: &str, found: &[Value]) -> anyhow::Result<()> {
+    let costly: Vec<&Value> = found
+        .iter()
+        .filter(|one| !one["cost_ns"].is_null())
+        .collect();
+    ensure!(
+        costly.is_empty(),
+        "{kind}, clean: {}",
+        serde_json::to_string_pretty(&costly)?
+    );
+    Ok(())
+}
+
+#[test]
+fn what_is_planted_in_traces_is_found_first_and_nothing_in_clean_ones() -> anyhow::Result<()> {
+    let shop = Workshop::new()?;
+    for kind in PLANTED {
+        for seed in ["1", "2", "3"] {
+            let folder = shop.path(&format!("{kind}-{seed}"));
+            let script = source_path("../findings/planted.py");
+            let mut make = Command::new("python3");
+            let made = checked(make.arg(script).arg(kind).arg(&folder).arg(seed))?;
+            let truth: Value = serde_json::from_str(&made)?;
+            let truth_us = truth["cost_us"].as_f64().context("a truth")?;
+            let found = findings(&files(&folder.join("planted"))?)?;
+            judge(kind, truth_us * 1000.0, SYNTHETIC, &found)?;
+            clean(kind, &findings(&files(&folder.join("clean"))?)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The virtual CUDA driver with CUPTI, and a program for it.
+struct Cuda {
+    shop: Workshop,
+    program: PathBuf,
+}
+
+impl Cuda {
+    fn new() -> anyhow::Result<Self> {
+        let shop = Workshop::new()?;
+        let library = ["-shared", "-fPIC", "-ldl", "-lpthread"];
+        std::fs::create_dir(shop.path("lib"))?;
+        for (source, name) in [
+            ("cuda_device.c", "libcuda.so.1"),
+            ("cuda_cupti.c", "libcupti.so.13"),
+        ] {
+            compile(source, &shop.path("lib").join(name), &library)?;
+        }
+        let cuda = shop.path("lib").join("libcuda.so.1");
+        let program = shop.build("cuda_waste.c", "cuda_waste", &[&cuda.to_string_lossy()])?;
+        Ok(Self { shop, program })
+    }
+
+    /// Judges the findings of a run and of its twin.
+    fn judge(
+        &self,
+        kind: &str,
+        planted: &[&str],
+        twin: &[&str],
+        place: &str,
+    ) -> anyhow::Result<()> {
+        let (in_twin, twin_took) = self.run(twin)?;
+        let (found, took) = self.run(planted)?;
+        let truth = match kind {
+            // Threads that another program's takes the CPU from idle longer: not by launches.
+            "short-kernels" => self.short_gaps()?,
+            _ => took - twin_took,
+        };
+        judge(kind, truth, RECORDED, &found)?;
+        let text = found[0]["text"].as_str().unwrap_or_default();
+        ensure!(text.contains(place), "{text}");
+        clean(kind, &in_twin)
+    }
+
+    /// The time between kernels of the last run that is less than 100 us each, as the driver
+    /// noted it.
+    fn short_gaps(&self) -> anyhow::Result<f64> {
+        let text = std::fs::read_to_string(self.shop.path("truth"))?;
+        let times = text.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            Some((fields.get(4)?.parse().ok()?, fields.get(5)?.parse().ok()?))
+        });
+        let times: Vec<(u64, u64)> = times.collect();
+        let gaps = times
+            .windows(2)
+            .map(|pair| pair[1].0.saturating_sub(pair[0].1));
+        Ok(gaps.filter(|ns| *ns <= 100_000).sum::<u64>() as f64)
+    }
+
+    /// Records a run; gives what is found, and how long the program's loop took.
+    fn run(&self, words: &[&str]) -> anyhow::Result<(Vec<Value>, f64)> {
+        let out = self.shop.path("run.aiprof");
+        let mut command = Command::new(binary()?);
+        command
+            .args(["-q", "--device-timing", "-o"])
+            .arg(&out)
+            .arg("--");
+        match words {
+            ["python", rest @ ..] => {
+                let script = source_path("cuda_waste.py");
+                command.arg("python3").arg(script).args(rest);
+            }
+            words => {
+                command.arg(&self.program).args(words);
+            }
+        }
+        command.env("LD_LIBRARY_PATH", self.shop.path("lib"));
+        command.env("VCUDA_LAUNCH_NS", "20000");
+        command.env("VCUDA_TRUTH", self.shop.path("truth"));
+        command.env_remove("CUDA_INJECTION64_PATH");
+        let took: f64 = checked(&mut command)?.trim().parse()?;
+        Ok((findings(&[out])?, took))
+    }
+}
+
+#[test]
+fn what_is_planted_in_programs_is_found_first_and_nothing_in_clean_ones() -> anyhow::Result<()> {
+    let name = "what_is_planted_in_programs_is_found_first_and_nothing_in_clean_ones";
+    let needs = [Need::Root, Need::Tool("cc"), Need::Tool("python3")];
+    if skip_unless(name, &needs) {
+        return Ok(());
+    }
+    let cuda = Cuda::new()?;
+    for (kind, planted, twin, place) in [
+        (
+            "launch-starved",
+            &["starved"][..],
+            &["starved-clean"][..],
+            "next_batch",
+        ),
+        (
+            "synchronous-wait",
+            &["sync"],
+            &["sync-clean"],
+            "cuStreamSynchronize",
+        ),
+        ("short-kernels", &["short"], &["short-clean"], "train_4"),
+        ("copy-not-overlapped", &["copy"], &["copy-clean"], "Memcpy"),
+        (
+            "launch-starved",
+            &["python"],
+            &["python", "clean"],
+            "next_batch",
+        ),
+    ] {
+        // Two runs are compared: others that keep the machine busy spoil that.
+        let mut judged = Ok(());
+        for _ in 0..ATTEMPTS {
+            judged = cuda.judge(kind, planted, twin, place);
+            if judged.is_ok() {
+                break;
+            }
+        }
+        judged?;
+    }
+    Ok(())
+}
+
+/// Kineto's own trace of ResNet-50 of 2021, whose loader has one process.
+#[test]
+fn the_loader_of_a_real_trace_costs_what_a_count_of_microseconds_says() -> anyhow::Result<()> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let trace = data.join("data/kineto/resnet50_loader.json.gz");
+    let mut count = Command::new("python3");
+    count.arg(data.join("findings/loader_idle.py")).arg(&trace);
+    let truth_us: f64 = checked(&mut count)?.trim().parse()?;
+    judge(
+        "dataloader-stall",
+        truth_us * 1000.0,
+        0.02,
+        &findings(&[trace])?,
+    )
+}
+
+/// The report and the page have the same findings as the terminal, in the same order.
+#[test]
+fn text_page_and_json_say_the_same() -> anyhow::Result<()> {
+    let shop = Workshop::new()?;
+    let folder = shop.path("t");
+    let script = source_path("../findings/planted.py");
+    checked(
+        Command::new("python3")
+            .arg(script)
+            .arg("launch-starved")
+            .arg(&folder),
+    )?;
+    let inputs = files(&folder.join("planted"))?;
+    let found = findings(&inputs)?;
+    let out = shop.path("o.json");
+    let mut analyze = Command::new(binary()?);
+    let text = checked(
+        analyze
+            .arg("analyze")
+            .args(&inputs)
+            .arg("-o")
+            .arg(&out)
+            .arg("-q"),
+    )?;
+    let page = std::fs::read_to_string(shop.path("o_report.html"))?;
+    let report: Value = serde_json::from_slice(&std::fs::read(shop.path("o_report.json"))?)?;
+    ensure!(
+        report["findings"] == Value::Array(found.clone()),
+        "{report}"
+    );
+    let mut at = 0;
+    for one in &found {
+        let said = one["text"].as_str().context("a text")?;
+        let behind = text[at..]
+            .find(said)
+            .with_context(|| format!("{said}: {text}"))?;
+        at += behind + said.len();
+        ensure!(page.contains(said), "not on the page: {said}");
+        if let Some(advice) = one["advice"].as_str() {
+            ensure!(text.contains(advice) && page.contains(advice), "{advice}");
+        }
+    }
+    // What came and went, by kind and subject.
+    let clean = files(&folder.join("clean"))?;
+    let mut diff = Command::new(binary()?);
+    let table = checked(
+        diff.arg("diff")
+            .args(&inputs)
+            .args(&clean)
+            .args(["--format", "json"]),
+    )?;
+    let tables: Value = serde_json::from_str(&table)?;
+    let all = tables.as_array().context("tables")?;
+    let rows = all
+        .iter()
+        .find(|table| table["name"] == "findings")
+        .context("findings")?;
+    let gone = &rows["rows"][0];
+    ensure!(
+        gone["verdict"] == "gone" && gone["kind"] == "launch-starved",
+        "{rows}"
+    );
+    ensure!(
+        gone["cost_before"]
+            .as_f64()
+            .is_some_and(|us| us > 200_000.0),
+        "{rows}"
+    );
+    Ok(())
+}

@@ -1,0 +1,514 @@
+//! `--ranges` and ROCTX: programs that name ranges by the makers' own NVTX and ITT (packages
+//! of PyPI, PyTorch's `emit_itt`), and by a library of ours in ROCTX's place (*synthetic*).
+//! What is right is what the programs wrote down: the clock before and after each call.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+
+use aiprof_tests::aiprof::{binary, lost};
+use aiprof_tests::need::{Need, skip, skip_unless};
+use aiprof_tests::range_packages::RangePackages;
+use aiprof_tests::torch::TorchPython;
+use aiprof_tests::trace::{Span, Trace};
+use aiprof_tests::workload::{Workshop, checked, source_path};
+
+const NEEDS: [Need; 3] = [Need::Root, Need::Tool("cc"), Need::Tool("python3")];
+const DROPPED: &str = "begins and ends of ranges not recorded (no room)";
+const UNMATCHED: &str = "ends of ranges without a begin";
+const UNENDED: &str = "ranges whose end was not seen";
+const CUT: &str = "texts of ranges cut or left out";
+
+/// A range as its program wrote it down.
+#[derive(Clone, Debug)]
+struct Truth {
+    /// `n` nested, `l` loose, `m` a moment, `o` ended by its thread.
+    form: char,
+    pid: u64,
+    tid: u64,
+    name: String,
+    domain: String,
+    begin: [u64; 2],
+    end: [u64; 2],
+}
+
+/// A run of a program.
+struct Run {
+    output: String,
+    stderr: String,
+    truth: Vec<Truth>,
+    trace: Option<Trace>,
+}
+
+/// What programs are built of and with.
+struct Bench {
+    shop: Workshop,
+    packages: Option<RangePackages>,
+}
+
+impl Bench {
+    /// `None`, after saying why: the makers' packages cannot be had.
+    fn with_packages(name: &str) -> anyhow::Result<Option<Self>> {
+        let Some(mut bench) = Self::new(name)? else {
+            return Ok(None);
+        };
+        match RangePackages::find() {
+            Ok(packages) => bench.packages = Some(packages),
+            Err(reason) => {
+                skip(name, &reason);
+                return Ok(None);
+            }
+        }
+        Ok(Some(bench))
+    }
+
+    fn new(name: &str) -> anyhow::Result<Option<Self>> {
+        if skip_unless(name, &NEEDS) {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            shop: Workshop::new()?,
+            packages: None,
+        }))
+    }
+
+    fn nvtx(&self) -> anyhow::Result<PathBuf> {
+        let packages = self.packages.as_ref().context("packages")?;
+        let include = format!("-I{}", packages.include.display());
+        let flags = ["-ldl", "-lpthread", "-lrt", &include];
+        self.shop.build("ranges_nvtx.c", "ranges_nvtx", &flags)
+    }
+
+    /// Runs a program, alone or under aiprof; `out`: where the recording goes.
+    fn run(
+        &self,
+        out: Option<&str>,
+        program: &Path,
+        args: &[&str],
+        options: &[&str],
+    ) -> anyhow::Result<Run> {
+        let truth = self.shop.path("truth");
+        std::fs::write(&truth, "")?;
+        let out = out.map(|name| self.shop.path(name));
+        let mut command = match &out {
+            Some(out) => {
+                let mut command = Command::new(binary()?);
+                command.args(options).arg("-o").arg(out).arg("--");
+                command.arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        let output = command
+            .args(args)
+            .env("RANGES_TRUTH", &truth)
+            .env_remove("NVTX_INJECTION64_PATH")
+            .env_remove("INTEL_LIBITTNOTIFY64")
+            .output()?;
+        let stderr = String::from_utf8(output.stderr)?;
+        ensure!(output.status.success(), "{}\n{stderr}", output.status);
+        let is_trace = |out: &&PathBuf| out.extension().is_some_and(|e| e == "json");
+        let trace = out.as_ref().filter(is_trace);
+        Ok(Run {
+            output: String::from_utf8(output.stdout)?,
+            stderr,
+            truth: read(&truth)?,
+            trace: trace.map(|out| Trace::read(out)).transpose()?,
+        })
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<Truth>> {
+    let text = std::fs::read_to_string(path)?;
+    let lines = text.lines().map(|line| {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [form, pid, tid, name, domain, a, b, c, d] = fields[..] else {
+            anyhow::bail!("{line}");
+        };
+        Ok(Truth {
+            form: form.chars().next().context("a form")?,
+            pid: pid.parse()?,
+            tid: tid.parse()?,
+            name: name.to_owned(),
+            domain: domain.to_owned(),
+            begin: [a.parse()?, b.parse()?],
+            end: [c.parse()?, d.parse()?],
+        })
+    });
+    lines.collect()
+}
+
+fn ranges(trace: &Trace) -> Vec<&Span> {
+    let all = trace.spans.iter();
+    all.filter(|span| ["user_annotation", "mark"].contains(&span.category.as_str()))
+        .collect()
+}
+
+/// Each range is there once, on its thread, with its name, domain and times, and no other of
+/// these names.
+fn judge(trace: &Trace, truth: &[Truth], api: &str) -> anyhow::Result<()> {
+    let origin = trace.start_ns()?;
+    ensure!(!truth.is_empty(), "no truth");
+    let mut left: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
+    for span in ranges(trace) {
+        left.entry(&span.name).or_default().push(span);
+    }
+    for range in truth {
+        let within = |at: u64, [from, to]: [u64; 2]| (from..=to).contains(&(at + origin));
+        let fits = |span: &&&Span| {
+            let thread = match range.form {
+                'l' => span.args["thread"].as_u64(),
+                _ => Some(span.tid),
+            };
+            let category = if range.form == 'm' {
+                "mark"
+            } else {
+                "user_annotation"
+            };
+            span.pid == range.pid
+                && thread == Some(range.tid)
+                && span.category == category
+                && span.args["domain"].as_str().unwrap_or("") == range.domain
+                && span.args["api"] == api
+                && within(span.start, range.begin)
+                && (range.form == 'o' || within(span.end, range.end))
+        };
+        let of_name = left.get_mut(range.name.as_str());
+        let of_name = of_name.with_context(|| format!("none of this name: {range:?}"))?;
+        let at = of_name.iter().position(|span| fits(&span));
+        let at = at.with_context(|| format!("{range:?}: origin {origin}, {of_name:?}"))?;
+        of_name.remove(at);
+    }
+    for range in truth {
+        let more = &left[range.name.as_str()];
+        ensure!(more.is_empty(), "more than there were: {more:?}");
+    }
+    Ok(())
+}
+
+fn nothing_lost(stderr: &str) -> anyhow::Result<()> {
+    for kind in [DROPPED, UNMATCHED, UNENDED, CUT] {
+        ensure!(lost(stderr, kind) == 0, "{stderr}");
+    }
+    Ok(())
+}
+
+#[test]
+fn nvtx_ranges_of_a_program_are_what_it_wrote_down() -> anyhow::Result<()> {
+    let Some(bench) = Bench::with_packages("nvtx_ranges_of_a_program_are_what_it_wrote_down")?
+    else {
+        return Ok(());
+    };
+    let program = bench.nvtx()?;
+    let alone = bench.run(None, &program, &["plain"], &[])?;
+    let run = bench.run(Some("t.json"), &program, &["plain"], &["--ranges"])?;
+    ensure!(run.output == alone.output, "{}", run.output);
+    let trace = run.trace.context("a trace")?;
+    judge(&trace, &run.truth, "NVTX")?;
+    nothing_lost(&run.stderr)?;
+    let of = |name: &str| {
+        let all = ranges(&trace).into_iter().find(|span| span.name == name);
+        all.map(|span| span.args.clone()).context("a range")
+    };
+    let own = of("registered text")?;
+    ensure!(own["category"] == "io" && own["payload"] == -17, "{own}");
+    ensure!(of("on any thread")?["payload"] == 0.25);
+    Ok(())
+}
+
+/// The fields of a line of CSV after its name.
+fn row<'t>(table: &'t str, name: &str) -> anyhow::Result<Vec<&'t str>> {
+    let mut lines = table.lines();
+    let heads: Vec<&str> = lines.next().context("columns")?.split(',').collect();
+    let at = heads.iter().position(|head| *head == "name");
+    let at = at.with_context(|| format!("{heads:?}"))?;
+    let rows = lines.map(|line| line.split(',').collect::<Vec<_>>());
+    let mut own = rows.filter(|row| row.get(at) == Some(&name));
+    let found = own
+        .next()
+        .with_context(|| format!("no {name} in {table}"))?;
+    ensure!(own.next().is_none(), "twice {name} in {table}");
+    Ok(found[at + 1..].to_vec())
+}
+
+#[test]
+fn captures_tables_and_perfetto_have_them() -> anyhow::Result<()> {
+    let Some(bench) = Bench::with_packages("captures_tables_and_perfetto_have_them")? else {
+        return Ok(());
+    };
+    let program = bench.nvtx()?;
+    let run = bench.run(Some("x.aiprof"), &program, &["plain"], &["--ranges"])?;
+    let capture = bench.shop.path("x.aiprof");
+    let report = |name: &str| {
+        let out = bench.shop.path(name);
+        let mut report = Command::new(binary()?);
+        checked(report.arg("report").arg(&capture).arg("-o").arg(&out))?;
+        anyhow::Ok(out)
+    };
+    let (chrome, perfetto) = (report("x.json")?, report("x.pftrace")?);
+    judge(&Trace::read(&chrome)?, &run.truth, "NVTX")?;
+    let analyze = |input: &Path, options: &[&str]| {
+        let mut analyze = Command::new(binary()?);
+        analyze.arg("analyze").arg(input).args(options);
+        checked(&mut analyze)
+    };
+    let annotations = ["--table", "annotations", "--format", "csv"];
+    let tables = [&capture, &chrome, &perfetto].map(|input| analyze(input, &annotations));
+    let [of_capture, of_chrome, of_perfetto] = tables;
+    let (of_capture, of_perfetto) = (of_capture?, of_perfetto?);
+    ensure!(of_capture == of_chrome?, "{of_capture}");
+    for table in [&of_capture, &of_perfetto] {
+        let [count, sum, ..] = row(table, "inner")?[..] else {
+            anyhow::bail!("{table}");
+        };
+        // Microseconds or nanoseconds, the third of a millisecond is in it.
+        ensure!(count == "3" && sum.parse::<f64>()? >= 300.0, "{table}");
+        ensure!(row(table, "on any thread")?[0] == "2", "{table}");
+        ensure!(row(table, "a moment").is_err(), "{table}");
+    }
+    // They choose what is looked at.
+    let window = ["--table", "critical-path", "--annotation", "outer range"];
+    let path = analyze(&capture, &window)?;
+    ensure!(!path.contains("no annotation"), "{path}");
+    let none = ["--table", "critical-path", "--annotation", "no such range"];
+    ensure!(analyze(&capture, &none).map_or(true, |text| text != path));
+    Ok(())
+}
+
+#[test]
+fn what_is_not_paired_is_counted_and_harms_no_other() -> anyhow::Result<()> {
+    let Some(bench) = Bench::with_packages("what_is_not_paired_is_counted_and_harms_no_other")?
+    else {
+        return Ok(());
+    };
+    let program = bench.nvtx()?;
+    let alone = bench.run(None, &program, &["pops"], &[])?;
+    let run = bench.run(Some("t.json"), &program, &["pops"], &["--ranges"])?;
+    ensure!(run.output == alone.output, "{}", run.output);
+    let trace = run.trace.context("a trace")?;
+    judge(&trace, &run.truth, "NVTX")?;
+    let lost = |kind| lost(&run.stderr, kind);
+    ensure!(lost(UNMATCHED) == 4 && lost(UNENDED) == 2, "{}", run.stderr);
+    ensure!(lost(CUT) == 1 && lost(DROPPED) == 0, "{}", run.stderr);
+    let open: Vec<&str> = ranges(&trace)
+        .into_iter()
+        .filter(|span| span.args["end"] == "not seen")
+        .map(|span| &*span.name)
+        .collect();
+    ensure!(open == ["never popped", "never ended"], "{open:?}");
+    let long = ranges(&trace)
+        .into_iter()
+        .find(|span| span.name.starts_with("xx"));
+    ensure!(long.is_some_and(|span| span.name.len() <= 1024));
+
+    // Threads that end inside a range end it.
+    let run = bench.run(Some("t.json"), &program, &["threads", "40"], &["--ranges"])?;
+    let trace = run.trace.context("a trace")?;
+    judge(&trace, &run.truth, "NVTX")?;
+    let origin = trace.start_ns()?;
+    let lost = aiprof_tests::aiprof::lost(&run.stderr, UNENDED);
+    ensure!(run.truth.len() == 40 && lost == 40, "{}", run.stderr);
+    for range in &run.truth {
+        let own = ranges(&trace)
+            .into_iter()
+            .find(|span| span.tid == range.tid);
+        let own = own.context("a range")?;
+        // Its thread ends some microseconds after it has looked at the clock.
+        let end = own.end + origin;
+        ensure!(
+            end >= range.end[0] && end < range.end[1] + 50_000_000,
+            "{own:?} {range:?}"
+        );
+        ensure!(own.args["end"] == "not seen", "{own:?}");
+    }
+
+    // A child has its own, and none of its parent's.
+    let alone = bench.run(None, &program, &["fork"], &[])?;
+    let run = bench.run(Some("t.json"), &program, &["fork"], &["--ranges"])?;
+    ensure!(run.output == alone.output, "{}", run.output);
+    judge(&run.trace.context("a trace")?, &run.truth, "NVTX")?;
+    let lost = |kind| aiprof_tests::aiprof::lost(&run.stderr, kind);
+    ensure!(lost(UNMATCHED) == 1 && lost(UNENDED) == 0, "{}", run.stderr);
+    Ok(())
+}
+
+#[test]
+fn a_million_ranges_are_recorded_or_counted() -> anyhow::Result<()> {
+    let Some(bench) = Bench::with_packages("a_million_ranges_are_recorded_or_counted")? else {
+        return Ok(());
+    };
+    let program = bench.nvtx()?;
+    let run = bench.run(
+        Some("t.json"),
+        &program,
+        &["many", "1000000"],
+        &["--ranges"],
+    )?;
+    let trace = run.trace.context("a trace")?;
+    let lost = |kind| lost(&run.stderr, kind);
+    let all = ranges(&trace);
+    let whole = all.iter().filter(|span| span.args["end"].is_null()).count() as u64;
+    let open = all.len() as u64 - whole;
+    ensure!(open == lost(UNENDED), "{open}: {}", run.stderr);
+    // Each begin and each end is somewhere.
+    let sum = 2 * whole + open + lost(UNMATCHED) + lost(DROPPED);
+    ensure!(sum == 2_000_002, "{sum}: {}", run.stderr);
+    // None got the end of another: each lasts no longer than a step of the loop, or a time
+    // in which its thread did not run.
+    let mut inner = all.iter().filter(|span| span.name == "one of many");
+    let long = inner
+        .clone()
+        .filter(|span| span.end - span.start > 20_000_000);
+    ensure!(long.count() * 100 <= whole as usize, "{}", run.stderr);
+    ensure!(
+        inner.any(|span| span.args["end"].is_null()),
+        "{}",
+        run.stderr
+    );
+    println!("{whole} whole, {} dropped: {}", lost(DROPPED), run.stderr);
+
+    // A handler of a signal that marks something, in the middle of other marks.
+    let run = bench.run(
+        Some("t.json"),
+        &program,
+        &["signals", "300000"],
+        &["--ranges"],
+    )?;
+    ensure!(run.output == "done\n", "{}", run.output);
+    ensure!(ranges(&run.trace.context("a trace")?).len() > 1000);
+    Ok(())
+}
+
+#[test]
+fn python_names_ranges_by_nvtx_itt_and_pytorch() -> anyhow::Result<()> {
+    let name = "python_names_ranges_by_nvtx_itt_and_pytorch";
+    let Some(bench) = Bench::with_packages(name)? else {
+        return Ok(());
+    };
+    let packages = bench.packages.as_ref().context("packages")?;
+    let script = source_path("ranges.py");
+    let script = script.to_str().context("a path")?;
+    for (mode, api) in [("nvtx", "NVTX"), ("itt", "ITT")] {
+        let run = bench.run(
+            Some("t.json"),
+            &packages.python,
+            &[script, mode],
+            &["--ranges"],
+        )?;
+        ensure!(run.output == "done\n", "{}", run.output);
+        ensure!(run.truth.len() > 120, "{}", run.truth.len());
+        judge(&run.trace.context("a trace")?, &run.truth, api)?;
+        nothing_lost(&run.stderr)?;
+    }
+    let torch = match TorchPython::find() {
+        Ok(torch) => torch,
+        Err(reason) => {
+            skip(name, &reason);
+            return Ok(());
+        }
+    };
+    let mut env = Command::new("true");
+    let stubs = torch.prepare(&mut env).get_envs();
+    let stubs: Vec<String> = stubs
+        .filter_map(|(key, value)| {
+            let value = value?.to_string_lossy();
+            Some(format!("{}={value}", key.to_string_lossy()))
+        })
+        .collect();
+    let program = torch.program.to_string_lossy().into_owned();
+    let mut args: Vec<&str> = stubs.iter().map(String::as_str).collect();
+    args.extend([&*program, script, "torch"]);
+    let run = bench.run(
+        Some("t.json"),
+        Path::new("/usr/bin/env"),
+        &args,
+        &["--ranges"],
+    )?;
+    ensure!(run.truth.len() == 21, "{}", run.stderr);
+    judge(&run.trace.context("a trace")?, &run.truth, "ITT")?;
+    nothing_lost(&run.stderr)
+}
+
+#[test]
+fn roctx_ranges_are_seen_without_a_helper() -> anyhow::Result<()> {
+    let Some(bench) = Bench::new("roctx_ranges_are_seen_without_a_helper")? else {
+        return Ok(());
+    };
+    let library = bench.shop.path("libroctx64.so.4");
+    let library = library.to_str().context("a path")?;
+    let soname = ["-shared", "-fPIC", "-Wl,-soname,libroctx64.so.4"];
+    aiprof_tests::workload::compile("roctx.c", Path::new(library), &soname)?;
+    let program = bench
+        .shop
+        .build("roctx_work.c", "roctx_work", &[library, "-lpthread"])?;
+    for out in ["t.json", "x.aiprof"] {
+        let run = bench.run(Some(out), &program, &[], &[])?;
+        ensure!(run.output == "done 1\n", "{}", run.output);
+        let trace = match run.trace {
+            Some(trace) => trace,
+            None => {
+                let out = bench.shop.path("report.json");
+                let mut report = Command::new(binary()?);
+                report.arg("report").arg(bench.shop.path("x.aiprof"));
+                checked(report.arg("-o").arg(&out))?;
+                Trace::read(&out)?
+            }
+        };
+        judge(&trace, &run.truth, "ROCTX")?;
+        ensure!(run.truth.len() == 151, "{}", run.truth.len());
+        nothing_lost(&run.stderr)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_tool_of_the_user_s_keeps_its_place() -> anyhow::Result<()> {
+    let Some(bench) = Bench::new("a_tool_of_the_user_s_keeps_its_place")? else {
+        return Ok(());
+    };
+    let out = bench.shop.path("t.json");
+    let show = "echo $NVTX_INJECTION64_PATH; echo $INTEL_LIBITTNOTIFY64";
+    let run = |variable: Option<&str>| {
+        let mut command = Command::new(binary()?);
+        command.arg("--ranges").arg("-o").arg(&out);
+        command.args(["--", "sh", "-c", show]);
+        command.env_remove("NVTX_INJECTION64_PATH");
+        command.env_remove("INTEL_LIBITTNOTIFY64");
+        if let Some(variable) = variable {
+            command.env(variable, "/no/such");
+        }
+        let output = command.output()?;
+        let text = String::from_utf8(output.stdout)?;
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        anyhow::Ok((lines, String::from_utf8(output.stderr)?))
+    };
+    let (lines, stderr) = run(None)?;
+    let is_helper = |path: &String| path.ends_with("/libaiprof-timing.so");
+    ensure!(lines.len() == 2 && lines.iter().all(is_helper), "{lines:?}");
+    ensure!(!stderr.contains("set already"), "{stderr}");
+    for (at, variable) in ["NVTX_INJECTION64_PATH", "INTEL_LIBITTNOTIFY64"]
+        .into_iter()
+        .enumerate()
+    {
+        let (lines, stderr) = run(Some(variable))?;
+        ensure!(
+            lines[at] == "/no/such" && is_helper(&lines[1 - at]),
+            "{lines:?}"
+        );
+        ensure!(
+            stderr.contains(&format!("{variable} is set already")),
+            "{stderr}"
+        );
+    }
+    // A profile has no ranges, and a running program cannot be given the helper.
+    for args in [
+        &["--ranges", "-o", "x.svg", "true"][..],
+        &["--ranges", "-d", "1", "-o", "t.json"],
+    ] {
+        let output = Command::new(binary()?).args(args).output()?;
+        ensure!(output.status.code() == Some(2), "{:?}", output.status);
+    }
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! The first tier: unit tests aside, what `cargo xtask test` runs. Each promise of the README once.
+//!
+//! The folder of a test says what may run beside it; `.config/nextest.toml` reads that from its
+//! path.
+
+/// Tests that need the machine for themselves.
+mod alone {
+    automod::dir!("core/alone");
+}
