@@ -85,6 +85,14 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     cgroup: Option<PathBuf>,
 
+    /// Only COMMAND and the children it starts
+    ///
+    /// From COMMAND's first instruction on: samples, waits, calls, launches and what devices
+    /// did for them. Without this, COMMAND only says how long the whole machine is recorded.
+    /// A process that COMMAND has started by another (a daemon, systemd) is not its child.
+    #[arg(long, conflicts_with = "pid")]
+    only: bool,
+
     #[command(flatten)]
     choice: ChoiceArgs,
 
@@ -358,6 +366,8 @@ pub(crate) struct Plan {
     pub(crate) device_timing: bool,
     /// Put it where COMMAND's ranges are found.
     pub(crate) ranges: bool,
+    /// Record COMMAND and its children alone.
+    pub(crate) only_command: bool,
     /// Whether accelerators are observed only because they are there.
     pub(crate) is_unasked: bool,
     /// What is recorded, in words that are equal for ranks of a job that can have one
@@ -379,6 +389,13 @@ impl Plan {
             // Otherwise whoever may run aiprof could load any eBPF program.
             return Err(usage_error(
                 "--bpf-object needs root itself, not a program file with capabilities",
+            ));
+        }
+        if args.only && args.command.is_empty() {
+            return Err(usage_error(
+                "--only records COMMAND and its children, and there is none: put it behind the \
+                 options, as in `aiprof --only -o flame.svg -- make -j8`; a process that runs \
+                 already is recorded by -p PID",
             ));
         }
         if args.aiu_timing && args.command.is_empty() {
@@ -517,6 +534,7 @@ impl Plan {
             torch: args.torch_ops,
             device_timing: args.device_timing,
             ranges: args.ranges,
+            only_command: args.only,
             is_unasked,
             shared,
             replay: ReplayOptions {
@@ -538,6 +556,8 @@ impl Plan {
                 driver_frames: !args.no_driver_frames,
                 source_lines,
                 pids: args.pid,
+                // Set with its process.
+                only_command: false,
                 cgroup,
                 choice,
                 labels: args.label,
@@ -605,7 +625,7 @@ fn check_torch(args: &RecordArgs) -> Result<()> {
 /// What is recorded and how it is written, without what may differ between ranks of a job
 /// that have one recording; `None`: it is not to be shared, or not of the whole machine.
 fn shared(args: &mut RecordArgs, destination: &Destination) -> Option<String> {
-    let is_whole = args.pid.is_empty() && args.cgroup.is_none();
+    let is_whole = args.pid.is_empty() && args.cgroup.is_none() && !args.only;
     if args.command.is_empty() || args.no_join || !is_whole {
         return None;
     }

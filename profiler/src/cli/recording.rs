@@ -121,7 +121,7 @@ fn record(
     verbosity: Verbosity,
 ) -> Result<u8> {
     let targets = stop::open_targets(&plan.config.pids)?;
-    let only_command = taker.is_some();
+    let only_command = plan.only_command || taker.is_some();
     let output = match taker {
         Some(taker) => Output::Taken(Box::new(taker)),
         None => Output::open(&plan, verbosity.is_quiet())?,
@@ -141,6 +141,7 @@ fn record(
     }
     remote::keep_little_memory();
     remote::start(READERS).context("cannot start the readers")?;
+        plan.config.only_command = true;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

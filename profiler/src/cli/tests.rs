@@ -127,6 +127,7 @@ fn every_option_reaches_the_configuration() {
             driver_frames: false,
             inlines: false,
             pids: vec![7, 8, 9],
+            only_command: false,
             cgroup: None,
             choice: ProcessChoice::default(),
             labels: Vec::new(),
@@ -150,6 +151,29 @@ fn every_option_reaches_the_configuration() {
         plan.destination,
         Destination::File("x.svg".into(), Format::Svg)
     );
+}
+
+#[test]
+fn only_is_for_a_command_and_not_for_other_processes() {
+    let words = ["--only", "-o", "x.svg", "make", "-j8"];
+    assert!(plan(&words).unwrap().only_command);
+    assert!(!plan(&words[1..]).unwrap().only_command);
+    // Together with what else chooses processes, both hold.
+    for more in [["--comm", "cc1"], ["--user", "root"]] {
+        assert!(plan(&[&more[..], &words[..]].concat()).is_ok(), "{more:?}");
+    }
+    let error = plan(&["--only", "-o", "x.svg", "-d", "1"]).unwrap_err();
+    assert_eq!(super::exit_code(&error), 2);
+    let said = format!("{error:#}");
+    assert!(said.contains("--only -o flame.svg -- make"), "{said}");
+    assert!(said.contains("-p PID"), "{said}");
+    let both = try_parse(&["--only", "-p", "1", "make"]).unwrap_err();
+    assert!(both.to_string().contains("--pid"), "{both}");
+    assert!(try_parse(&["agent", "--only", "x.toml"]).is_err());
+    // Ranks of a job would share a recording of the machine.
+    let whole = plan(&["-o", "x.svg", "make"]).unwrap();
+    assert!(whole.shared.is_some());
+    assert_eq!(plan(&words).unwrap().shared, None);
 }
 
 #[test]

@@ -52,6 +52,9 @@ pub struct RecordConfig {
     pub source_lines: bool,
     /// Only these processes and their children; empty: the whole machine.
     pub pids: Vec<u32>,
+    /// `pids` are that of COMMAND, which does not execute yet: what is recorded is said by
+    /// its name. Default: false.
+    pub only_command: bool,
     /// Only this cgroup v2 directory and those below it; absolute path.
     /// Default: the whole machine.
     pub cgroup: Option<PathBuf>,
@@ -219,6 +222,7 @@ impl Default for RecordConfig {
             inlines: true,
             source_lines: false,
             pids: Vec::new(),
+            only_command: false,
             cgroup: None,
             choice: ProcessChoice::default(),
             labels: Vec::new(),

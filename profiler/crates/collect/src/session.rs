@@ -1011,6 +1011,8 @@ fn scope(config: &RecordConfig) -> String {
         }
     }
     if let Some(first) = parts.first_mut().filter(|_| !config.choice.is_all()) {
+        // Its process has this program's name yet.
+        _ if config.only_command => parts.push("COMMAND and its children".to_owned()),
         *first = format!("{first} {}", config.choice.describe());
     }
     if let Some(cgroup) = &config.cgroup {
