@@ -22,7 +22,7 @@ use lexopt::prelude::*;
 use crate::counts::Counts;
 use crate::install::{ensure, try_ensure};
 use crate::packages::Group;
-use crate::proc::{cargo, find_program, root, run, target_dir};
+use crate::proc::{find_program, root, run, target_dir};
 use initramfs::Initramfs;
 use modules::Module;
 

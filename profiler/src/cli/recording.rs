@@ -138,10 +138,10 @@ fn record(
     };
     if let (Some(held), true) = (&held, only_command) {
         plan.config.pids = vec![held.pid()];
+        plan.config.only_command = true;
     }
     remote::keep_little_memory();
     remote::start(READERS).context("cannot start the readers")?;
-        plan.config.only_command = true;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

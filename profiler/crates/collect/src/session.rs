@@ -1005,14 +1005,14 @@ fn scope(config: &RecordConfig) -> String {
     match config.pids.as_slice() {
         [] if config.choice.is_all() => {}
         [] => parts.push("processes".to_owned()),
+        // Its process has this program's name yet.
+        _ if config.only_command => parts.push("COMMAND and its children".to_owned()),
         [pid] => parts.push(format!("process {}", name(pid))),
         [first, rest @ ..] => {
             parts.push(format!("process {} and {} more", name(first), rest.len()))
         }
     }
     if let Some(first) = parts.first_mut().filter(|_| !config.choice.is_all()) {
-        // Its process has this program's name yet.
-        _ if config.only_command => parts.push("COMMAND and its children".to_owned()),
         *first = format!("{first} {}", config.choice.describe());
     }
     if let Some(cgroup) = &config.cgroup {

@@ -162,7 +162,8 @@ impl std::fmt::Display for OneLine<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_analysis::analyze::{statistics, testing};
+    use aiprof_analysis::analyze::statistics;
+    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::{Dialect, Kinds};
 
     fn tables(kernels: &[(&str, u32, f64, [i64; 5])]) -> [String; 3] {
