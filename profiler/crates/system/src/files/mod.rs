@@ -2,11 +2,12 @@
 //!
 //! aiprof runs as root, or with capabilities that let it read everything, on
 //! behalf of a user who may not, among users whom it must not trust. So each file
-//! is opened as one of five kinds:
+//! is opened as one of six kinds:
 //!
 //! - [`caller`]: what the caller named on the command line, in the environment or
 //!   in a table, with the caller's own rights; results likewise, in a
 //!   [`directory`] that a [`place`] was found to be in;
+//! - [`lines`]: what the caller opened and gave by a number;
 //! - [`kernel`]: what the kernel itself shows below /proc, /sys and /dev;
 //! - [`private`]: what processes of one user share, in a directory that nobody else can use;
 //! - [`exchange`]: what programs of other users were told to leave in a directory of theirs;
@@ -25,6 +26,7 @@ pub mod caller;
 pub mod directory;
 pub mod exchange;
 pub mod kernel;
+pub mod lines;
 pub mod others;
 pub mod place;
 pub mod private;
