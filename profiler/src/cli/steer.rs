@@ -43,6 +43,8 @@ pub(super) fn obey(
         }
         (Request::Dump, None) => Err(anyhow!("it keeps no last seconds: --window does")),
         (Request::Rate(_), _) => Err(anyhow!("only the agent changes its rate while it runs")),
+        // These are answered when something has happened.
+        (Request::Wait(_), _) => Err(anyhow!("it cannot be waited for here")),
         (Request::Status | Request::Stop, _) => Ok(()),
     };
     match done {

@@ -215,6 +215,11 @@ impl Binaries {
         asked.is_some_and(Option::is_none)
     }
 
+    /// Whether the file of a mapping is still being read, also if the mapping did not wait.
+    pub(crate) fn is_being_read(&self, pid: u32, file: &FileKey) -> bool {
+        self.asked.contains_key(&(pid, place_of(file)))
+    }
+
     /// The key of a mapping's file, if it is known.
     fn known(&self, pid: u32, map: &MapEvent) -> Option<&FileKey> {
         let place = place_of(&map.file);

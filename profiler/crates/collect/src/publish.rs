@@ -10,7 +10,10 @@ use super::{
     reader::Reader,
     tables::{Known, Tables},
 };
-use aiprof_model::{process::ProcessTable, wire::PythonFound};
+use aiprof_model::{
+    process::{Process, ProcessTable},
+    wire::PythonFound,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The published processes.
@@ -36,6 +39,12 @@ impl Publisher {
     /// Whether a process is published.
     pub(crate) fn has(&self, pid: u32) -> bool {
         self.published.contains_key(&pid)
+    }
+
+    /// Whether the kernel side knows a process as it is now.
+    pub(crate) fn is_current(&self, pid: u32, process: &Process) -> bool {
+        let now = (process.space.id, process.space.version);
+        !self.replaced.contains_key(&pid) && self.published.get(&pid) == Some(&now)
     }
 
     /// A process exited: forks that borrow its list get their own.

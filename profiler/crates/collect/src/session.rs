@@ -6,6 +6,7 @@ mod continuous;
 mod devices;
 mod dump;
 mod events;
+mod known;
 mod labels;
 mod ops;
 mod pace;
@@ -23,6 +24,7 @@ use pace::{Pace, START_TICK};
 
 pub use continuous::{Cost, ProbeTraps, WindowProfiles};
 pub use devices::AiuUse;
+pub use known::KnownProcess;
 pub use triggers::Fired;
 pub use window::DumpExtent;
 
@@ -278,6 +280,7 @@ pub struct Session {
     is_calm: bool,
     pace: Pace,
     pausing: pausing::Pausing,
+    known: known::KnownProcesses,
     triggers: triggers::Triggers,
     /// If the last seconds are kept.
     turning: Option<dump::Turning>,
@@ -443,6 +446,7 @@ impl Session {
                 false => Pace::QUICK,
             },
             pausing: pausing::Pausing::default(),
+            known: known::KnownProcesses::default(),
             triggers: triggers::Triggers::new(&config.triggers, config.window.is_none()),
             turning: config.window.map(dump::Turning::new),
             sample_ns: weighting.period_ns,
@@ -508,7 +512,8 @@ impl Session {
         Ok(())
     }
 
-    /// Runs the readers until `stop` resolves; calls `on_progress` about four
+    /// Runs the readers until `stop` resolves, or until there is something for
+    /// [`Session::fired`] or [`Session::take_known`]; calls `on_progress` about four
     /// times a second.
     ///
     /// # Errors
@@ -583,7 +588,8 @@ impl Session {
             if self.settle_start()? && until_ready {
                 break;
             }
-            if !until_ready && self.triggers.have_fired() {
+            self.look_for_known();
+            if !until_ready && (self.triggers.have_fired() || self.has_known()) {
                 break;
             }
             if self.last.progress.elapsed() >= self.pace.progress {
@@ -731,6 +737,7 @@ impl Session {
         };
         self.absent.remove(&event.pid);
         self.filter.note(&event);
+        self.note_for_known(&event);
         if let Some(conditional) = &mut self.conditional {
             conditional.process(&event);
         }

@@ -611,6 +611,15 @@ impl Tables {
         self.asked.values().any(|ask| ask.owners.contains(&owner))
     }
 
+    /// Whether an address space has its list, and no page of its files is being read.
+    pub(crate) fn is_whole(&self, version: u64) -> bool {
+        let is_of = |list: &List| {
+            let mut asked = self.asked.keys();
+            asked.any(|(id, _)| list.files.binary_search(id).is_ok())
+        };
+        self.lists.get(&version).is_some_and(|list| !is_of(list))
+    }
+
     /// Pages that could not be read on somebody's account: the next sample that
     /// misses them asks again.
     pub fn unread(&mut self, id: FileId, owner: Owner, pages: &[u32]) {

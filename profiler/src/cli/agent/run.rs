@@ -770,6 +770,9 @@ impl Agent {
                 .map(|window| self.finish_window(window))
                 .map_err(anyhow::Error::from),
             Request::Rate(hz) => self.sample_at(hz).await,
+            Request::Wait(_) => Err(anyhow::anyhow!(
+                "only recordings can be waited for, and this is the agent"
+            )),
             Request::Status | Request::Stop => Ok(()),
         };
         match done {

@@ -3,11 +3,12 @@
 use super::protocol::{Reply, Request};
 use super::{PREFIX, directory, is_trusted, receive, socket, socket_of};
 use aiprof_system::files::private::PrivateDirectory;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrUnix};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 /// Why a recording did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,9 @@ pub enum ControlError {
     /// It ended without an answer.
     #[error("the recording {0} ended without an answer")]
     Died(String),
+    /// It did not answer in time.
+    #[error("the recording {0} did not answer in time")]
+    Late(String),
     /// What answers is not a recording of this user.
     #[error("{0} is not a recording of this user")]
     Foreign(String),
@@ -65,14 +69,27 @@ pub(super) fn names(directory: &PrivateDirectory) -> io::Result<Vec<String>> {
 /// # Errors
 /// There is none of that name, or it does not answer.
 pub fn ask(name: &str, request: Request) -> Result<Reply, ControlError> {
+    ask_until(name, request, None)
+}
+
+/// The same, and waits until then at most.
+///
+/// # Errors
+/// As [`ask`]; or it did not answer in time.
+pub fn ask_until(
+    name: &str,
+    request: Request,
+    until: Option<Instant>,
+) -> Result<Reply, ControlError> {
     let directory = directory().map_err(ControlError::Directory)?;
-    ask_in(&directory, name, request)
+    ask_in(&directory, name, request, until)
 }
 
 pub(super) fn ask_in(
     directory: &PrivateDirectory,
     name: &str,
     request: Request,
+    until: Option<Instant>,
 ) -> Result<Reply, ControlError> {
     let failed = |error: Errno| match error {
         Errno::NOENT | Errno::CONNREFUSED => ControlError::Nobody(name.to_owned()),
@@ -97,8 +114,17 @@ pub(super) fn ask_in(
     loop {
         match receive(&connection) {
             Err(Errno::AGAIN) => {
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                if left == Some(Duration::ZERO) {
+                    return Err(ControlError::Late(name.to_owned()));
+                }
+                // What is longer than can be said is asked for again.
+                let left = left.and_then(|left| Timespec::try_from(left).ok());
                 // An error shows when the message is read.
-                let _ = poll(&mut [PollFd::new(&connection, PollFlags::IN)], None);
+                let _ = poll(
+                    &mut [PollFd::new(&connection, PollFlags::IN)],
+                    left.as_ref(),
+                );
             }
             Err(Errno::INTR) => {}
             Ok(message) => {

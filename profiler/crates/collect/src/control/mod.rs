@@ -15,8 +15,8 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use client::{ControlError, ask, running};
-pub use protocol::{Reply, Request, Status};
+pub use client::{ControlError, ask, ask_until, running};
+pub use protocol::{RecordState, Reply, Request, Status};
 pub use server::{Asked, Control};
 
 use aiprof_system::files::private::PrivateDirectory;

@@ -1,20 +1,66 @@
 //! What is said on the control socket: one message of text each way.
 //!
 //! A request is the protocol's name and a word: `aiprof-control-1 pause`; behind `rate`
-//! follows a number: `aiprof-control-1 rate 99`. An answer is
+//! follows a number: `aiprof-control-1 rate 99`, behind `wait` a state:
+//! `aiprof-control-1 wait known=4711`, which is answered once it is reached. An answer is
 //! `ok`, or `no` and a reason; behind `ok` a status may follow, line by line, each a key
 //! and a value. Unknown keys are passed over: later versions may have more.
 
 use aiprof_model::visible;
+use std::fmt;
+use std::str::FromStr;
 
 /// The protocol; another is another number.
 const NAME: &str = "aiprof-control-1";
 /// The word of [`Request::Rate`].
 const RATE: &str = "rate";
+/// The word of [`Request::Wait`].
+const WAIT: &str = "wait";
 /// Most bytes of a message.
 pub const MAX_MESSAGE: usize = 4096;
 /// Most letters of a text in a status.
 const MAX_TEXT: usize = 512;
+
+/// How far a recording is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordState {
+    /// All programs are loaded, and all probes attached to what is there. COMMAND does not
+    /// run yet.
+    Attached,
+    /// Samples are taken and read. COMMAND was let go.
+    Sampling,
+    /// The recording knows this process: see
+    /// [`Session::take_known`](crate::session::Session::take_known).
+    Known(u32),
+}
+
+impl fmt::Display for RecordState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Attached => f.write_str("attached"),
+            Self::Sampling => f.write_str("sampling"),
+            Self::Known(pid) => write!(f, "known={pid}"),
+        }
+    }
+}
+
+impl FromStr for RecordState {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let state = match text {
+            "attached" => Some(Self::Attached),
+            "sampling" => Some(Self::Sampling),
+            _ => text
+                .strip_prefix("known=")
+                .and_then(|number| number.parse().ok())
+                .map(Self::Known),
+        };
+        // Not +7, nor 007.
+        let state = state.filter(|state| state.to_string() == text);
+        state.ok_or("the states are attached, sampling and known=PID")
+    }
+}
 
 /// What a recording is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +75,8 @@ pub enum Request {
     Dump,
     /// To sample each CPU so often a second.
     Rate(u32),
+    /// To answer when it has reached this state.
+    Wait(RecordState),
     /// To end, and to answer when its output is whole.
     Stop,
 }
@@ -51,6 +99,7 @@ impl Request {
             Self::Resume => "resume",
             Self::Dump => "dump",
             Self::Rate(_) => RATE,
+            Self::Wait(_) => WAIT,
             Self::Stop => "stop",
         }
     }
@@ -59,6 +108,7 @@ impl Request {
     pub fn encode(self) -> String {
         match self {
             Self::Rate(hz) => format!("{NAME} {RATE} {hz}"),
+            Self::Wait(state) => format!("{NAME} {WAIT} {state}"),
             _ => format!("{NAME} {}", self.word()),
         }
     }
@@ -79,6 +129,10 @@ impl Request {
             let hz = number.parse::<u32>().ok();
             let hz = hz.filter(|hz| hz.to_string() == number);
             return hz.map(Self::Rate).ok_or("the rate is no number");
+        }
+        if let Some((WAIT, state)) = word.split_once(' ') {
+            let state = state.parse().ok();
+            return state.map(Self::Wait).ok_or("the state is not known");
         }
         let mut all = Self::WORDS.into_iter();
         all.find(|request| request.word() == word)
@@ -213,8 +267,21 @@ mod tests {
             assert_eq!(request.encode(), sent);
             assert_eq!(Request::decode(sent.as_bytes()), Ok(request));
         }
+        for state in ["attached", "sampling", "known=4294967295"] {
+            let sent = format!("aiprof-control-1 wait {state}");
+            let request = Request::decode(sent.as_bytes()).unwrap();
+            assert_eq!(request, Request::Wait(state.parse().unwrap()));
+            assert_eq!(request.encode(), sent);
+        }
         for wrong in [
             &b""[..],
+            b"aiprof-control-1 wait",
+            b"aiprof-control-1 wait known",
+            b"aiprof-control-1 wait known=",
+            b"aiprof-control-1 wait known=+7",
+            b"aiprof-control-1 wait known=07",
+            b"aiprof-control-1 wait known=4294967296",
+            b"aiprof-control-1 wait attached ",
             b"pause",
             b"aiprof-control-2 pause",
             b"aiprof-control-1 pause ",

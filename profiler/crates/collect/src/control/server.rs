@@ -115,6 +115,12 @@ impl Control {
         }
     }
 
+    /// Whether somebody still waits for the answer to a request.
+    pub fn has(&self, asked: Asked) -> bool {
+        let mut connections = self.connections.iter();
+        connections.any(|connection| connection.number == asked.connection)
+    }
+
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Asked> {
         self.accept(context);
         for _ in 0..self.connections.len() {

@@ -5,7 +5,7 @@ use super::*;
 use rustix::net::{SendFlags, SocketAddrUnix};
 use std::os::unix::fs::PermissionsExt as _;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 fn place() -> (TempDir, impl Fn() -> PrivateDirectory) {
@@ -61,7 +61,7 @@ fn a_request_is_answered_and_the_socket_is_the_users_alone() {
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(names(&directory()).unwrap(), ["one"]);
         let client_side = directory();
-        let client = thread::spawn(move || ask_in(&client_side, "one", Request::Pause));
+        let client = thread::spawn(move || ask_in(&client_side, "one", Request::Pause, None));
         let asked = control.next().await;
         assert_eq!(asked.request, Request::Pause);
         let status = Status {
@@ -73,7 +73,7 @@ fn a_request_is_answered_and_the_socket_is_the_users_alone() {
         assert_eq!(client.join().unwrap().unwrap(), answer);
         drop(control);
         assert!(!socket.exists());
-        let gone = ask_in(&directory(), "one", Request::Stop);
+        let gone = ask_in(&directory(), "one", Request::Stop, None);
         assert!(matches!(gone, Err(ControlError::Nobody(_))), "{gone:?}");
     });
 }
@@ -103,7 +103,7 @@ fn clients_that_say_nothing_or_nonsense_hold_nobody_up() {
             let nonsense = raw(&directory(), "one", &[b'x'; 4000]);
             drop(raw(&directory(), "one", b"aiprof-control-1 statu"));
             let client_side = directory();
-            let client = thread::spawn(move || ask_in(&client_side, "one", Request::Status));
+            let client = thread::spawn(move || ask_in(&client_side, "one", Request::Status, None));
             let asked = control.next().await;
             control.answer(asked, &Reply::Refused("no".into()));
             assert_eq!(client.join().unwrap().unwrap(), Reply::Refused("no".into()));
@@ -136,11 +136,36 @@ fn a_recorder_that_ends_without_an_answer_is_told() {
     run(async {
         let mut control = Control::in_directory(directory(), "one").unwrap();
         let client_side = directory();
-        let client = thread::spawn(move || ask_in(&client_side, "one", Request::Stop));
+        let client = thread::spawn(move || ask_in(&client_side, "one", Request::Stop, None));
         control.next().await;
         drop(control);
         let told = client.join().unwrap();
         assert!(matches!(told, Err(ControlError::Died(_))), "{told:?}");
+    });
+}
+
+#[test]
+fn who_waits_is_answered_later_or_goes_when_its_time_is_over() {
+    let (_parent, directory) = place();
+    let wait = Request::Wait(RecordState::Known(7));
+    run(async {
+        let mut control = Control::in_directory(directory(), "one").unwrap();
+        let client_side = directory();
+        let soon = Some(Instant::now() + Duration::from_millis(50));
+        let client = thread::spawn(move || ask_in(&client_side, "one", wait, soon));
+        let early = control.next().await;
+        assert_eq!(early.request, wait);
+        let late = client.join().unwrap();
+        assert!(matches!(late, Err(ControlError::Late(_))), "{late:?}");
+        // Others are heard meanwhile, and the answer to who has gone is for nobody.
+        let client_side = directory();
+        let client = thread::spawn(move || ask_in(&client_side, "one", wait, None));
+        let asked = control.next().await;
+        assert!(control.has(asked) && !control.has(early));
+        control.answer(early, &Reply::Refused("late".into()));
+        let answer = Reply::Done(Box::default());
+        control.answer(asked, &answer);
+        assert_eq!(client.join().unwrap().unwrap(), answer);
     });
 }
 

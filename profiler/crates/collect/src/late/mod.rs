@@ -46,6 +46,8 @@ pub(crate) struct LateKernels {
     held: Vec<Answer>,
     ready: Vec<KernelNamed>,
     ahead: FxHashSet<u32>,
+    /// Those of them that are being looked at.
+    looked_at: FxHashSet<u32>,
     worker: Option<(Sender<Request>, Receiver<Answer>)>,
 }
 
@@ -63,12 +65,19 @@ impl LateKernels {
     pub(crate) fn look_ahead(&mut self, pid: u32, build: Build, files: Vec<String>) {
         if self.ahead.len() < MAX_AHEAD && self.has_room(pid) && self.ahead.insert(pid) {
             self.programs.entry(pid).or_default();
+            self.looked_at.insert(pid);
             self.ask(Request {
                 pid,
                 build,
                 wanted: Wanted::Ahead(files),
             });
         }
+    }
+
+    /// Whether names of a process's kernels are being looked for.
+    pub(crate) fn is_searching(&self, pid: u32) -> bool {
+        let program = self.programs.get(&pid);
+        self.looked_at.contains(&pid) || program.is_some_and(Program::is_waited_for)
     }
 
     /// Something happened to a kernel.
@@ -108,6 +117,7 @@ impl LateKernels {
     /// more kernel might have proved wrong, but none came.
     pub(crate) fn forget(&mut self, pid: u32, now_ns: u64) -> Vec<KernelNamed> {
         let mut found = Vec::new();
+        self.looked_at.remove(&pid);
         if let Some(mut program) = self.programs.remove(&pid) {
             program.believe(pid, now_ns, &mut found);
         }
@@ -212,6 +222,7 @@ impl LateKernels {
         };
         match answer.found {
             LateAnswer::Ahead(classes) => {
+                self.looked_at.remove(&answer.pid);
                 program.foreseen(answer.build, classes);
                 for (kernel, name, path) in program.foreseen_of_launched(read_ns) {
                     self.paths.entry(answer.build).or_insert(path);
@@ -261,7 +272,11 @@ impl LateKernels {
             Some((requests, _)) => requests.send(request).is_ok(),
             None => false,
         };
-        if let (false, Some(program)) = (sent, self.programs.get_mut(&pid)) {
+        if sent {
+            return;
+        }
+        self.looked_at.remove(&pid);
+        if let Some(program) = self.programs.get_mut(&pid) {
             program.give_up();
         }
     }

@@ -23,7 +23,7 @@ use std::{
     fs::File,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::SyncSender},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -62,7 +62,7 @@ pub(super) struct FileWork {
     /// tables name.
     pub(super) functions: Option<Vec<(u64, String)>>,
     /// Who attaches; `None`: the job comes back.
-    pub(super) attach: Option<SyncSender<worker::Job>>,
+    pub(super) attach: Option<worker::Jobs>,
 }
 
 /// Where a file is.
@@ -249,9 +249,9 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
     }));
     Ok(match work.attach {
         None => Opened::Ready(account, job),
-        Some(attach) => match attach.try_send(job) {
-            Ok(()) => Opened::Done,
-            Err(_) => Opened::Failed(1),
+        Some(attach) => match attach.give(job) {
+            true => Opened::Done,
+            false => Opened::Failed(1),
         },
     })
 }

@@ -267,6 +267,24 @@ impl RuntimeProbes {
         self.start_worker();
     }
 
+    /// Whether files that processes have mapped are still being read or attached to.
+    pub(crate) fn is_attaching(&mut self) -> bool {
+        let is_reading =
+            self.opener.is_busy() || self.starting.as_ref().is_some_and(Opener::is_busy);
+        // What was read is attached to from here on.
+        self.take_answers();
+        let is_busy = match &self.stage {
+            Stage::There(worker) => worker.is_busy(),
+            Stage::Here(_) | Stage::Over => false,
+        };
+        is_reading || is_busy || self.discovery.is_some() || !self.deferred.is_empty()
+    }
+
+    /// Whether names of a process's kernels are being looked for in its memory.
+    pub(crate) fn is_searching(&self, pid: u32) -> bool {
+        self.users.contains(&pid) || self.late.is_searching(pid)
+    }
+
     fn start_worker(&mut self) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Here(attacher) => match Worker::start(attacher) {

@@ -48,13 +48,31 @@ pub(super) struct Attach {
     pub(super) reading: Duration,
 }
 
-/// The thread.
-pub(super) struct Worker {
-    jobs: SyncSender<Job>,
-    /// Disconnected when the thread has ended; gives the attacher if it was asked to.
-    ended: Receiver<Box<Attacher>>,
+/// The queue of the thread, for those who give it jobs.
+#[derive(Clone, Debug)]
+pub(super) struct Jobs {
+    queue: SyncSender<Job>,
     /// Jobs that were given and are not done.
     waiting: Arc<AtomicUsize>,
+}
+
+impl Jobs {
+    /// Gives the thread a job; `false`: too many wait, and this one is dropped.
+    pub(super) fn give(&self, job: Job) -> bool {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let given = self.queue.try_send(job).is_ok();
+        if !given {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        given
+    }
+}
+
+/// The thread.
+pub(super) struct Worker {
+    jobs: Jobs,
+    /// Disconnected when the thread has ended; gives the attacher if it was asked to.
+    ended: Receiver<Box<Attacher>>,
     handle: super::attach::Handle,
 }
 
@@ -97,9 +115,11 @@ impl Worker {
         }
         match hand_over.send(attacher) {
             Ok(()) => Ok(Self {
-                jobs,
+                jobs: Jobs {
+                    queue: jobs,
+                    waiting,
+                },
                 ended,
-                waiting,
                 handle,
             }),
             Err(mpsc::SendError(attacher)) => Err((attacher, io::ErrorKind::BrokenPipe.into())),
@@ -108,28 +128,23 @@ impl Worker {
 
     /// Gives it a job; `false`: too many wait, and this one is dropped.
     pub(super) fn give(&self, job: Job) -> bool {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let given = self.jobs.try_send(job).is_ok();
-        if !given {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-        }
-        given
+        self.jobs.give(job)
     }
 
-    /// Whether jobs that it was given by [`Worker::give`] are not done.
+    /// Whether jobs that it was given are not done.
     pub(super) fn is_busy(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+        self.jobs.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Ends it when what it was given is done, and gives the attacher back; `None`: that
     /// took too long, or it has ended before.
     pub(super) fn give_back(self) -> Option<Box<Attacher>> {
-        self.jobs.try_send(Job::GiveBack).ok()?;
+        self.jobs.queue.try_send(Job::GiveBack).ok()?;
         self.ended.recv_timeout(LAST).ok()
     }
 
     /// For those who give it jobs on other threads.
-    pub(super) fn jobs(&self) -> SyncSender<Job> {
+    pub(super) fn jobs(&self) -> Jobs {
         self.jobs.clone()
     }
 
@@ -138,7 +153,7 @@ impl Worker {
     pub(super) fn end(self) -> Vec<Link> {
         self.handle.stop();
         // Wakes it; a full queue does, too.
-        let _ = self.jobs.try_send(Job::Check);
+        let _ = self.jobs.queue.try_send(Job::Check);
         drop(self.jobs);
         let ended = self.ended.recv_timeout(LAST);
         if ended.is_err_and(|error| error == mpsc::RecvTimeoutError::Timeout) {
@@ -163,7 +178,7 @@ fn work(
             return Some(attacher);
         }
         run(&mut attacher, job);
-        // Those that others gave it were not counted.
+        // What ends it, or gives the attacher back, is not counted.
         let less = |waiting: usize| Some(waiting.saturating_sub(1));
         let _ = waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
