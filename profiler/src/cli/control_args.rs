@@ -23,6 +23,16 @@ pub(crate) struct ControlArgs {
           default_missing_value = "", value_parser = parse_name)]
     control: Option<String>,
 
+    /// Print lines on descriptor N: attached, sampling, known=PID
+    ///
+    /// N is 3 or higher, and open for writing when aiprof starts, as by `3>ready` in a
+    /// shell. attached: all is loaded and attached, and COMMAND is about to run. sampling:
+    /// samples are taken, and COMMAND runs. known=PID: files, unwind tables and probes of
+    /// this process are complete; of COMMAND, processes of -p and the children of both, COMMAND
+    /// first. COMMAND does not get the descriptor, and nobody has to read the lines.
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    ready_fd: Option<i32>,
+
     /// Record nothing until `aiprof ctl resume`, or until a --trigger
     ///
     /// All is attached before, so that the resume takes no time. Pauses are in no rate
@@ -65,6 +75,8 @@ pub(crate) struct ControlArgs {
 pub(crate) struct Steering {
     /// What `aiprof ctl` calls it; `None`: it cannot be asked.
     pub(crate) name: Option<String>,
+    /// Where it says how far it is.
+    pub(crate) ready_fd: Option<i32>,
     /// Begin paused.
     pub(crate) start_paused: bool,
     /// What begins it, or has its last seconds written.
@@ -93,6 +105,11 @@ impl ControlArgs {
         self.window
     }
 
+    /// Whether somebody is to be told how far this very recording is.
+    pub(crate) fn has_ready_fd(&self) -> bool {
+        self.ready_fd.is_some()
+    }
+
     /// What they mean together.
     ///
     /// # Errors
@@ -119,6 +136,7 @@ impl ControlArgs {
         };
         Ok(Steering {
             name,
+            ready_fd: self.ready_fd,
             start_paused: self.start_paused || begins,
             triggers: self.trigger.clone(),
             window: self.window,

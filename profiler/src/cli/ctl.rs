@@ -1,12 +1,15 @@
 //! `aiprof ctl`: steers recordings that run.
 
 use super::usage_error;
-use super::values::{grouped, human_duration};
-use aiprof_collect::control::{self, Reply, Request, Status};
+use super::values::{self, grouped, human_duration};
+use aiprof_collect::control::{self, ControlError, RecordState, Reply, Request, Status};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use std::io::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether a recording has begun.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// Options of `aiprof ctl`.
 #[derive(Debug, Args)]
@@ -18,6 +21,24 @@ pub(crate) struct CtlArgs {
     /// Which recording: the NAME of its --control, or its process; without: the only one
     #[arg(value_name = "NAME")]
     name: Option<String>,
+
+    /// With status: wait until the recording has reached STATE
+    ///
+    /// attached: all is loaded and attached. sampling: samples are taken, and COMMAND runs.
+    /// known=PID: files, unwind tables and probes of this process are complete. A recording
+    /// that is not there yet is waited for too. The exit status is 0 when the state is
+    /// reached, and 1 if the recording ends first or the time is over.
+    #[arg(long, value_name = "STATE", value_parser = parse_state)]
+    wait: Option<RecordState>,
+
+    /// With --wait: give up after this time: 500ms, 30s, 2m
+    #[arg(long, value_name = "TIME", requires = "wait", default_value = "60s",
+          value_parser = values::parse_duration)]
+    timeout: Duration,
+}
+
+fn parse_state(text: &str) -> Result<RecordState, String> {
+    text.parse().map_err(|error: &str| error.to_owned())
 }
 
 /// What a recording is asked for.
@@ -52,6 +73,9 @@ impl Action {
 /// # Errors
 /// There is no such recording, or it did not do it.
 pub(crate) fn run(args: &CtlArgs) -> Result<()> {
+    if let Some(state) = args.wait {
+        return wait(args, state);
+    }
     if args.name.is_none() && args.action == Action::Status {
         return show_all();
     }
@@ -64,6 +88,45 @@ pub(crate) fn run(args: &CtlArgs) -> Result<()> {
     match args.action {
         Action::Status => print(&[(name, status)]),
         _ => Ok(()),
+    }
+}
+
+/// Waits until a recording has reached a state, and shows it.
+fn wait(args: &CtlArgs, state: RecordState) -> Result<()> {
+    if args.action != Action::Status {
+        return Err(usage_error("--wait is for `aiprof ctl status`"));
+    }
+    let until = Instant::now() + args.timeout;
+    let after = human_duration(args.timeout);
+    loop {
+        let name = match &args.name {
+            Some(name) if control::is_name(name) => Some(name.clone()),
+            Some(name) => return Err(usage_error(format!("{name} is no name of a recording"))),
+            None if control::running()?.is_empty() => None,
+            None => Some(only_one()?),
+        };
+        let answer = name.map(|name| {
+            let answer = control::ask_until(&name, Request::Wait(state), Some(until));
+            (name, answer)
+        });
+        match answer {
+            Some((name, Ok(Reply::Done(status)))) => return print(&[(name, *status)]),
+            Some((name, Ok(Reply::Refused(why)))) => bail!("{name} is not {state}: {why}"),
+            Some((name, Err(ControlError::Died(_)))) => {
+                bail!("{name} ended before it was {state}")
+            }
+            Some((name, Err(ControlError::Late(_)))) => {
+                bail!("{name} is not {state} after {after}")
+            }
+            // It has not begun.
+            None | Some((_, Err(ControlError::Nobody(_)))) => {}
+            Some((_, Err(error))) => return Err(error.into()),
+        }
+        if Instant::now() >= until {
+            let which = args.name.as_deref().unwrap_or("of this user");
+            bail!("there was no recording {which} to wait for in {after}");
+        }
+        std::thread::sleep(AGAIN);
     }
 }
 

@@ -31,6 +31,7 @@ mod output;
 mod probes;
 mod profile_out;
 mod programs;
+mod ready;
 mod record;
 mod recording;
 mod report;
@@ -82,8 +83,8 @@ nothing rebuilt, restarted or preloaded.";
 const EXAMPLES: &str = "\
 sudo aiprof sleep 30 > out.folded       everything that runs for 30 s, as folded stacks
 sudo aiprof -o flame.svg make -j8       a flame graph of the machine while make runs
-sudo aiprof -d 10                       10 s, the hottest functions on the terminal
 sudo aiprof --only -o flame.svg make    make and its children, nothing else
+sudo aiprof -d 10                       10 s, the hottest functions on the terminal
 sudo aiprof -d 30s -p 1234 -o p.pb.gz   one process and its children, for pprof
 sudo aiprof -o t.pftrace sleep 30       what happened when, for ui.perfetto.dev
 sudo aiprof -o x.aiprof sleep 30        a capture, for any output later:

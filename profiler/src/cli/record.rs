@@ -626,7 +626,8 @@ fn check_torch(args: &RecordArgs) -> Result<()> {
 /// that have one recording; `None`: it is not to be shared, or not of the whole machine.
 fn shared(args: &mut RecordArgs, destination: &Destination) -> Option<String> {
     let is_whole = args.pid.is_empty() && args.cgroup.is_none() && !args.only;
-    if args.command.is_empty() || args.no_join || !is_whole {
+    let is_alone = args.no_join || args.control.has_ready_fd();
+    if args.command.is_empty() || is_alone || !is_whole {
         return None;
     }
     let own = (

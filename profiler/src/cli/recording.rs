@@ -7,6 +7,7 @@ use super::destination::Destination;
 use super::dumps::{DumpFiles, DumpStyle};
 use super::output::OutputFile;
 use super::profile_out;
+use super::ready::Readiness;
 use super::record::{Plan, RecordArgs};
 use super::steer;
 use super::stop::{self, Ended, Stop};
@@ -18,13 +19,15 @@ use aiprof_analysis::aiu::timing;
 use aiprof_analysis::kernel_choice::KernelsLeftOut;
 use aiprof_analysis::timeline::CommandDetail;
 use aiprof_collect::config::RecordConfig;
-use aiprof_collect::control::Reply;
+use aiprof_collect::control::{Asked, RecordState, Reply, Request};
 use aiprof_collect::device::DeviceOptions;
 use aiprof_collect::doctor;
 use aiprof_collect::job::{self, JobPart, RankJob, Recorder};
 use aiprof_collect::launch::{Exit, Held, LaunchOptions};
 use aiprof_collect::runtime::Tally;
-use aiprof_collect::session::{AiuUse, CollectError, Finished, Keep, Progress, Session, Watcher};
+use aiprof_collect::session::{
+    AiuUse, CollectError, Finished, Keep, KnownProcess, Progress, Session, Watcher,
+};
 use aiprof_collect::signals::BlockedSignals;
 use aiprof_collect::timing as device_timing;
 use aiprof_collect::torch::{TorchDaemon, TorchReports};
@@ -120,6 +123,8 @@ fn record(
     recorder: Option<Recorder>,
     verbosity: Verbosity,
 ) -> Result<u8> {
+    // Before the fork: COMMAND must not inherit it.
+    let ready = Readiness::new(plan.steering.ready_fd)?;
     let targets = stop::open_targets(&plan.config.pids)?;
     let only_command = plan.only_command || taker.is_some();
     let output = match taker {
@@ -157,6 +162,7 @@ fn record(
         plan: &plan,
         command: 0,
         reports,
+        ready,
         quiet: verbosity.is_quiet(),
         output,
         totals: Totals::default(),
@@ -334,6 +340,7 @@ struct Recording<'a> {
     command: u32,
     /// Of PyTorch's operators, until the session has them.
     reports: Option<TorchReports>,
+    ready: Readiness,
     quiet: bool,
     output: Output,
     totals: Totals,
@@ -368,6 +375,9 @@ impl Recording<'_> {
             session.on_events(watcher);
         }
         self.command = command;
+        if self.ready.prints() {
+            session.follow_known(held.as_ref().map(Held::pid));
+        }
         if let Some(reports) = self.reports.take() {
             session.with_torch(reports);
         }
@@ -397,6 +407,8 @@ impl Recording<'_> {
                 (true, false) => 0,
             });
         }
+        // Nobody can ask yet.
+        self.ready.reach(RecordState::Attached);
         let command = held.map(Held::release).transpose()?;
         stop.begin();
         self.announce(command.is_some());
@@ -412,6 +424,9 @@ impl Recording<'_> {
         }
         let exit = self.record(&mut session, &mut stop).await?;
         screen::clear_progress();
+        let over = Reply::Refused("the recording ended first".to_owned());
+        let late = self.ready.take(|_| true);
+        late.into_iter().for_each(|asked| stop.answer(asked, &over));
         let ranks = stop.end_others();
         let result = self.conclude(session, ranks);
         stop.end_control(&match &result {
@@ -508,13 +523,16 @@ impl Recording<'_> {
         let progress = !self.quiet && screen::has_progress();
         let mut own = None;
         loop {
+            self.look_how_far(session, stop);
             let mut ended = None;
             if let Output::Dumps(files) = &self.output {
                 stop.dump_at(files.due());
             }
             let until = async { ended = Some(stop.next().await) };
+            let ready = &mut self.ready;
             session
                 .run(until, |now| {
+                    ready.flush();
                     if progress {
                         screen::set_progress(&progress_line(now));
                     }
@@ -528,6 +546,10 @@ impl Recording<'_> {
                     self.window(&profile);
                 }
                 Some(Ended::Asked(asked)) => {
+                    if let Request::Wait(state) = asked.request {
+                        self.await_state(asked, state, session, stop);
+                        continue;
+                    }
                     let what = self.what();
                     let answer = steer::obey(session, asked.request, self.dumps(), &what);
                     stop.answer(asked, &answer);
@@ -554,6 +576,63 @@ impl Recording<'_> {
                 None => self.fired(session),
             }
         }
+    }
+
+    /// Tells those who wait how far the recording is.
+    fn look_how_far(&mut self, session: &mut Session, stop: &mut Stop) {
+        let mut done = Vec::new();
+        if !session.is_paused() {
+            done.extend(self.ready.reach(RecordState::Sampling));
+        }
+        for KnownProcess { pid, is_followed } in session.take_known() {
+            let state = RecordState::Known(pid);
+            if is_followed {
+                done.extend(self.ready.reach(state));
+            } else {
+                done.extend(self.ready.take(|wanted| wanted == state));
+            }
+        }
+        if !done.is_empty() {
+            let status = self.status(session);
+            done.into_iter()
+                .for_each(|asked| stop.answer(asked, &status));
+        }
+        for pid in session.take_ended() {
+            let ended = Reply::Refused(format!("process {pid} ended before it was known"));
+            let late = self.ready.take(|state| state == RecordState::Known(pid));
+            late.into_iter()
+                .for_each(|asked| stop.answer(asked, &ended));
+        }
+    }
+
+    /// Somebody waits for a state.
+    fn await_state(
+        &mut self,
+        asked: Asked,
+        state: RecordState,
+        session: &mut Session,
+        stop: &mut Stop,
+    ) {
+        let is_reached = match state {
+            RecordState::Known(pid) => session.is_known(pid),
+            state => self.ready.has(state),
+        };
+        let refused = match state {
+            _ if is_reached => return stop.answer(asked, &self.status(session)),
+            RecordState::Known(pid) if !session.await_known(pid) => {
+                format!("there is no process {pid}, or too many are waited for")
+            }
+            _ if !self.ready.wait(asked, state, |asked| stop.has(asked)) => {
+                "too many wait for it already".to_owned()
+            }
+            _ => return,
+        };
+        stop.answer(asked, &Reply::Refused(refused));
+    }
+
+    fn status(&mut self, session: &mut Session) -> Reply {
+        let what = self.what();
+        steer::obey(session, Request::Status, self.dumps(), &what)
     }
 
     /// Where the last seconds go, if they are kept.

@@ -122,6 +122,13 @@ impl Stop {
         }
     }
 
+    /// Whether somebody still waits for the answer to a request.
+    pub(crate) fn has(&self, asked: Asked) -> bool {
+        self.control
+            .as_ref()
+            .is_some_and(|control| control.has(asked))
+    }
+
     /// The output is whole, or cannot be made: whoever asked for the end is told, and
     /// nobody can ask any more.
     pub(crate) fn end_control(&mut self, answer: &Reply) {
