@@ -253,7 +253,7 @@ pub(crate) struct RecordArgs {
     /// steps back. Traces, captures and their tables have the ranges as annotations of the
     /// threads, as PyTorch's `record_function`. ROCTX needs no helper: its ranges are
     /// recorded in any trace and capture.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     ranges: bool,
 
     /// Sample a device that is a file, a FIFO or a socket (repeatable)
