@@ -3,6 +3,11 @@
 //! The folder of a test says what may run beside it; `.config/nextest.toml` reads that from its
 //! path.
 
+/// Tests that record nothing: as many at once as there are CPUs.
+mod files {
+    automod::dir!("core/files");
+}
+
 /// Tests that need the machine for themselves.
 mod alone {
     automod::dir!("core/alone");

@@ -35,7 +35,11 @@ pub fn sender() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("AIPROF_SEND") {
         return Ok(path.into());
     }
-    build("aiprof-send", "fleet", &["--workspace", "--bins", "--tests"])
+    build(
+        "aiprof-send",
+        "fleet",
+        &["--workspace", "--bins", "--tests"],
+    )
 }
 
 /// Builds a program of the workspace in `folder`; once for each process.

@@ -285,17 +285,12 @@ impl Witness {
             "spin",
         ];
         // Below the chain are calls of the clock, and inlined burn().
-        chain::check(
-            "the witness's stacks",
-            &self.of_it(folded),
-            least,
-            |line| {
-                let stack = chain::from_entry(line, "main").unwrap_or_default();
-                let n = stack.len().min(CHAIN.len());
-                stack.get(..n) == CHAIN.get(..n) && n > 0
-                    || stack.get(1).is_some_and(|f| *f == "work_left")
-            },
-        )
+        chain::check("the witness's stacks", &self.of_it(folded), least, |line| {
+            let stack = chain::from_entry(line, "main").unwrap_or_default();
+            let n = stack.len().min(CHAIN.len());
+            stack.get(..n) == CHAIN.get(..n) && n > 0
+                || stack.get(1).is_some_and(|f| *f == "work_left")
+        })
     }
 }
 

@@ -46,7 +46,10 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
             _ => bail!(arg.unexpected()),
         }
     }
-    if if_changed && fs::read_to_string(root().join(TESTED)).is_ok_and(|t| t.trim() == digest().unwrap_or_default()) {
+    if if_changed
+        && fs::read_to_string(root().join(TESTED))
+            .is_ok_and(|t| t.trim() == digest().unwrap_or_default())
+    {
         let mut counts = Counts::default();
         counts.skip("fleet: its sources are those that passed before (fleet/tested)");
         print!("{}", counts.details());
@@ -125,11 +128,13 @@ mod tests {
         assert_eq!(digest().unwrap().len(), 64);
         assert_eq!(digest().unwrap(), digest().unwrap());
         let manifest = fs::read_to_string(root().join("fleet/Cargo.toml")).unwrap();
-        let paths = manifest.lines().filter_map(|line| line.split_once("path = \"../"));
+        let paths = manifest
+            .lines()
+            .filter_map(|line| line.split_once("path = \"../"));
         for (_, path) in paths {
             let path = path.split('"').next().unwrap();
             let is_in = |folder: &&str| folder.starts_with(path);
-            assert!(SOURCES.iter().any(|folder| is_in(&folder)), "{path}");
+            assert!(SOURCES.iter().any(is_in), "{path}");
         }
     }
 }

@@ -92,10 +92,7 @@ impl Enough {
     /// What was asked for: with a number of inputs, time ends nothing by itself.
     fn new(seconds: Option<u64>, runs: Option<u64>) -> Self {
         let seconds = seconds.or_else(|| runs.is_none().then_some(SECONDS));
-        Self {
-            seconds,
-            runs,
-        }
+        Self { seconds, runs }
     }
 
     /// In libFuzzer's words.

@@ -29,9 +29,8 @@ fn parse(text: &str) -> Result<(Counts, Vec<Case>)> {
         let name = format!("{} {}", of("classname"), of("name"));
         let texts: Vec<&str> = node.descendants().filter_map(|n| n.text()).collect();
         let lines = || texts.iter().flat_map(|text| text.lines());
-        let is_failed = |n: &roxmltree::Node<'_, '_>| {
-            n.has_tag_name("failure") || n.has_tag_name("error")
-        };
+        let is_failed =
+            |n: &roxmltree::Node<'_, '_>| n.has_tag_name("failure") || n.has_tag_name("error");
         if node.children().any(|n| is_failed(&n)) {
             counts.outputs.push((name.clone(), excerpt(lines())));
             counts.fail(name.clone());
@@ -73,7 +72,11 @@ skipped: c: needs root</system-out></testcase>
         assert_eq!(counts.to_string(), "1 passed, 1 failed, 1 skipped");
         assert_eq!(counts.failures, ["aiprof-tests::ci alone::storms::b"]);
         assert_eq!(counts.skips, ["c: needs \"root\""]);
-        assert!(counts.details().contains("    1 is not 2\n    thread panicked\n"));
+        assert!(
+            counts
+                .details()
+                .contains("    1 is not 2\n    thread panicked\n")
+        );
         assert_eq!(cases[0].seconds, 2.5);
     }
 

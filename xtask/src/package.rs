@@ -142,7 +142,9 @@ fn native(packages: &[&str]) -> Result<PathBuf> {
     ensure_packages(&[Group::Build])?;
     for name in packages {
         let mut build = cargo();
-        run(build.args(["build", "--release", "--locked"]).args(choice(name)))?;
+        run(build
+            .args(["build", "--release", "--locked"])
+            .args(choice(name)))?;
     }
     Ok(target_dir().join("release"))
 }
@@ -162,7 +164,9 @@ fn old_glibc(packages: &[&str]) -> Result<PathBuf> {
         let mut build = cargo();
         build.args(["zigbuild", "--release", "--locked", "--target"]);
         build.arg(format!("{TARGET}.{}.{}", OLDEST.0, OLDEST.1));
-        build.env("PATH", &path).env("LIBBPF_SYS_EXTRA_CFLAGS", &headers);
+        build
+            .env("PATH", &path)
+            .env("LIBBPF_SYS_EXTRA_CFLAGS", &headers);
         run(build.args(choice(name)))?;
     }
     Ok(target_dir().join(TARGET).join("release"))

@@ -121,7 +121,9 @@ mod tests {
         let script = "at=$(mktemp -u); mkfifo $at
             setsid sh -c \"sleep 600 & echo \\$\\$ > $at; sleep 600\" &
             read pid < $at; rm $at; echo $pid; exit 7";
-        let output = Command::new(xtask).args(["reap", "sh", "-c", script]).output();
+        let output = Command::new(xtask)
+            .args(["reap", "sh", "-c", script])
+            .output();
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(7));
         let pid = String::from_utf8(output.stdout).unwrap();

@@ -11,7 +11,7 @@ use lexopt::prelude::*;
 use crate::counts::Counts;
 use crate::install::{ensure, try_ensure};
 use crate::packages::Group;
-use crate::proc::{cargo, find_program, is_root, run, target_dir};
+use crate::proc::{cargo, find_program, is_root, root, run, target_dir};
 use crate::{fleet, foreign, fuzz, junit, pip, reap, vm};
 
 pub(crate) const HELP: &str = "
@@ -188,7 +188,6 @@ pub(crate) struct Options {
 /// Builds the tests of a workspace and runs those that an expression of nextest's chooses.
 pub(crate) fn nextest(tests: &str, options: &Options) -> Result<Counts> {
     let profile = options.profile.unwrap_or("default");
-    let mut target = target_dir();
     let mut command = match find_program("cargo-nextest") {
         Some(_) => {
             let mut command = cargo();
@@ -206,15 +205,22 @@ pub(crate) fn nextest(tests: &str, options: &Options) -> Result<Counts> {
     command.args(["--profile", profile, "-E", tests]);
     command.args(["--no-tests", "pass"]);
     if let Some(folder) = options.workspace {
-        target = target.join(folder);
+        let target = target_dir().join(folder);
         command.args(["--manifest-path", &format!("{folder}/Cargo.toml")]);
         command.args(["--config-file", ".config/nextest.toml", "--target-dir"]);
         command.arg(&target);
         command.env("AIPROF_SEND", target.join("tests/aiprof-send"));
     }
     command.args(&options.filter);
-    command.env("AIPROF_BIN", built("aiprof")).env(runner()?, reaper()?);
-    let written = target.join("nextest").join(profile).join("junit.xml");
+    command
+        .env("AIPROF_BIN", built("aiprof"))
+        .env(runner()?, reaper()?);
+    // nextest writes it below the workspace, wherever it builds.
+    let workspace = root().join(options.workspace.unwrap_or_default());
+    let written = workspace
+        .join("target/nextest")
+        .join(profile)
+        .join("junit.xml");
     // Of an earlier run.
     let _ = std::fs::remove_file(&written);
     let ran = run(&mut command);
@@ -235,7 +241,7 @@ pub(crate) fn nextest(tests: &str, options: &Options) -> Result<Counts> {
 /// A subcommand of cargo by its path, as cargo starts it.
 fn cargo_of(program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.current_dir(crate::proc::root());
+    command.current_dir(root());
     command
 }
 
@@ -246,8 +252,10 @@ fn runner() -> Result<String> {
 }
 
 fn reaper() -> Result<String> {
-    let own = std::env::current_exe()?;
-    Ok(format!("{} reap", own.display()))
+    let own = std::env::current_exe()?.display().to_string();
+    // A build may have put another in its place.
+    let own = own.strip_suffix(" (deleted)").unwrap_or(&own);
+    Ok(format!("{own} reap"))
 }
 
 fn write_times(cases: &[junit::Case]) -> Result<()> {
@@ -264,7 +272,8 @@ fn under_load() -> Result<Counts> {
     let mut loops = Vec::new();
     for _ in 0..LOOPS {
         let mut busy = Command::new("sh");
-        busy.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+        busy.args(["-c", "while :; do :; done"])
+            .stdin(Stdio::null());
         loops.push(Ended(busy.spawn()?));
     }
     let options = Options {
@@ -351,7 +360,11 @@ mod tests {
     #[test]
     fn help_names_every_suite() {
         for suite in SUITES {
-            assert!(HELP.contains(&format!("\n    {} ", suite.name)), "{}", suite.name);
+            assert!(
+                HELP.contains(&format!("\n    {} ", suite.name)),
+                "{}",
+                suite.name
+            );
         }
         assert!(find("ci").is_ok());
         assert!(find("cy").is_err_and(|e| e.to_string().contains("s390x")));

@@ -88,8 +88,8 @@ fn select(choice: Option<&str>) -> Result<Vec<&'static str>> {
 /// Both kernels, for `cargo xtask test --all`.
 pub(crate) fn test() -> Result<Counts> {
     match can_run()? {
-        true => test_all(&SERIES, None),
-        false => Ok(skip_all(&SERIES)),
+        true => test_all(SERIES, None),
+        false => Ok(skip_all(SERIES)),
     }
 }
 

@@ -5,9 +5,9 @@
 //! Each host has about 157,000 rows: 1,440 windows of 60 s, some of 4,000 stacks of 50
 //! services. A file has 25 hosts, as merges of files of up to 32 MiB come to.
 
+use aiprof_fleet_testkit::{PERIOD, Programs, Random};
 use aiprof_lake::file::{FileWriter, Packing};
 use aiprof_lake::schema::{Row, Text};
-use aiprof_fleet_testkit::{PERIOD, Programs, Random};
 use anyhow::{Context as _, Result};
 use std::path::PathBuf;
 

@@ -6,11 +6,11 @@
     reason = "tests may end where they are wrong"
 )]
 
+use aiprof_fleet_testkit::{PERIOD, Programs, Random};
 use aiprof_formats::export::pprof::proto::Profile;
 use aiprof_lake::file::{FileWriter, Packing};
 use aiprof_lake::rows::Rows;
 use aiprof_lake::schema::Text;
-use aiprof_fleet_testkit::{PERIOD, Programs, Random};
 use aiprof_lake::time::{HOUR_NS, date, day_of, hour_of};
 use std::collections::BTreeMap;
 use std::path::Path;

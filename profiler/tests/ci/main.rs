@@ -4,6 +4,8 @@
 //! The folder of a test says what may run beside it; `.config/nextest.toml` reads that from its
 //! path.
 
+#![allow(clippy::disallowed_methods, reason = "not part of the program")]
+
 /// Tests that record nothing: as many at once as there are CPUs.
 mod files {
     automod::dir!("tests/ci/files");

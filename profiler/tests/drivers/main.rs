@@ -4,6 +4,8 @@
 //! Most of these need devices that only the test VMs have (`cargo xtask vm-test`
 //! runs this very program there); one runs on any machine.
 
+#![allow(clippy::disallowed_methods, reason = "not part of the program")]
+
 mod calls;
 mod fences;
 mod recorded;

@@ -240,7 +240,10 @@ fn count_with_bpftrace(
 ) -> anyhow::Result<(BTreeMap<String, u64>, String)> {
     let mut script = String::new();
     for function in functions {
-        script += &format!("uprobe:{LOADER}:{function} {{ @[\"{function}\"] = count(); }}\n");
+        // Other tests use the loader meanwhile.
+        script += &format!(
+            "uprobe:{LOADER}:{function} /pid == cpid/ {{ @[\"{function}\"] = count(); }}\n"
+        );
     }
     let program = command.get_program().to_owned();
     let arguments: Vec<_> = command

@@ -1,9 +1,9 @@
 //! Readers that are not ours: DuckDB, ClickHouse and Spark read what docs/lake.md says.
 
 use crate::common::{MINUTE, Place, TEN, after, run};
+use aiprof_fleet_testkit::{Programs, Random};
 use aiprof_lake::CompactOptions;
 use aiprof_lake::schema::Text;
-use aiprof_fleet_testkit::{Programs, Random};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_tests::packages;
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
 //! From the spool into the lake.
 
 use crate::common::{MINUTE, Place, ReadRow, TEN, after, run};
+use aiprof_fleet_testkit::{Made, Programs, Random, pack};
 use aiprof_formats::export::pprof::proto::{Label, Profile, Sample, ValueType};
 use aiprof_lake::decode;
 use aiprof_lake::rows::Rows;
 use aiprof_lake::schema::Text;
-use aiprof_fleet_testkit::{Made, Programs, Random, pack};
 use prost::Message as _;
 use std::collections::BTreeSet;
 

@@ -6,6 +6,12 @@
 //!
 //! End-to-end tests have a crate of their own, `tests/`.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "not part of the program"
+)]
+
 use aiprof_analysis::correlate;
 
 pub mod timelines;
@@ -23,7 +29,6 @@ use std::path::Path;
 /// # Panics
 /// When a seed cannot be read.
 #[must_use]
-#[allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "it is for tests only")]
 pub fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds");
     let zeros = [0, 1, 16, 128, 1024, 4096].map(|n| (format!("{n} zeros"), vec![0; n]));

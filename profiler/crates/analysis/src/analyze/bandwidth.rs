@@ -139,8 +139,8 @@ fn add_counters(timeline: &mut Timeline, edges: &[Edge], groups: &[(Id, u32, boo
 mod tests {
     use super::*;
     use crate::analyze::messages::Level;
-    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
+    use aiprof_testkit::timelines as testing;
 
     fn carried(
         dialect: Dialect,

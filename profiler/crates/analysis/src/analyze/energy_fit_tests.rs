@@ -5,8 +5,8 @@ use crate::analyze::config::{PowerScale, PowerSource};
 use crate::analyze::energy::{self, EnergyMethod, KernelPower};
 use crate::analyze::messages::{Level, Messages};
 use crate::analyze::power::{self, Options};
-use aiprof_testkit::timelines as testing;
 use aiprof_model::timeline::{Dialect, Kinds, Timeline};
+use aiprof_testkit::timelines as testing;
 
 const NAMES: [&str; 4] = ["mm", "sum", "softmax", "copy"];
 const WATTS: [f64; 4] = [60.0, 35.0, 45.0, 30.0];

@@ -226,8 +226,8 @@ fn report(outcome: &FrequencyReport, mhz: f64, messages: &mut Messages) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
+    use aiprof_testkit::timelines as testing;
 
     fn found(kernels: &[(u32, f64, f64, [i64; 5])]) -> (FrequencyReport, Vec<String>) {
         let mut timeline = testing::timeline(Dialect::Flex);

@@ -376,8 +376,8 @@ fn z(pattern: &[Sym], text: &[Sym], own: &[usize]) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::analyze::messages::Level;
-    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
+    use aiprof_testkit::timelines as testing;
 
     fn word(text: &str) -> Vec<Sym> {
         let mut names = aiprof_model::timeline::Names::default();

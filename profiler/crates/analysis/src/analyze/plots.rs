@@ -274,8 +274,8 @@ fn parts(spans: &[(f64, f64)], begin: f64, width: f64) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::{Dialect, Time, Track};
+    use aiprof_testkit::timelines as testing;
 
     fn counter(timeline: &mut Timeline, name: &str, rank: u32, ts: f64, args: &str) {
         let name = timeline.names.intern(name);

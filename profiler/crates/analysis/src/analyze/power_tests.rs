@@ -1,8 +1,8 @@
 use super::*;
 use crate::analyze::energy;
 use crate::analyze::messages::Level;
-use aiprof_testkit::timelines as testing;
 use aiprof_model::timeline::Dialect;
+use aiprof_testkit::timelines as testing;
 
 /// One event every 100 us, and the charge at its end.
 const READINGS: [(&str, i64); 12] = [

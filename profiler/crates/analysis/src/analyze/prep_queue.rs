@@ -87,8 +87,8 @@ fn add_counters(timeline: &mut Timeline, edges: &[Edge], groups: &[(Id, u32)]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
+    use aiprof_testkit::timelines as testing;
 
     fn counted(preps: &[(u32, f64, f64)], keep: bool) -> (Timeline, PrepQueueReport) {
         let mut timeline = testing::timeline(Dialect::Flex);

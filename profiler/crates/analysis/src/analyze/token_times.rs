@@ -171,8 +171,8 @@ mod tests {
     use super::*;
     use crate::analyze::iterations::{self, Period};
     use crate::analyze::messages::{Level, Messages};
-    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
+    use aiprof_testkit::timelines as testing;
 
     /// Kernels of a rank: of each letter one, each 2 us long and 3 us after the one
     /// before; a space is a pause of 10 us.

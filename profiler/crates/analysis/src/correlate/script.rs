@@ -1,6 +1,9 @@
 //! Probes like those of the real tables, and a writer of events.
 
-#![allow(unreachable_pub, reason = "aiprof-testkit has this file for other crates")]
+#![allow(
+    unreachable_pub,
+    reason = "aiprof-testkit has this file for other crates"
+)]
 
 use crate::correlate::{
     CallSink, DeviceFact, FinishedCall, ImagePiece, KernelEvent, KernelName, Launch, Limits,
@@ -11,7 +14,8 @@ use aiprof_common::{
 };
 use aiprof_model::{
     probes::{
-        CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, ValueFormat, ValueInfo, Role, Tables,
+        CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, Role, Tables, ValueFormat,
+        ValueInfo,
     },
     wire::{
         Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind, Sample, StopReason,

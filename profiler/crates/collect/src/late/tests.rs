@@ -1,7 +1,7 @@
 use super::program::MAX_SEARCHES;
 use super::*;
-use aiprof_testkit::script::{LOADER, Script};
 use aiprof_model::wire::{Call, Event};
+use aiprof_testkit::script::{LOADER, Script};
 use std::{
     collections::BTreeMap,
     process::{Command, Stdio},

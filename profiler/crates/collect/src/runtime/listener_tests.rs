@@ -4,9 +4,7 @@ use super::handed_out::HandedOut;
 use crate::{conditional::Conditional, late::LateKernels, places::KernelPlaces};
 use aiprof_analysis::{
     aggregate::{Aggregator, Limits, Weighting},
-    correlate::{
-        CallSink, FinishedCall, KernelEvent, KernelStep, Launch,
-    },
+    correlate::{CallSink, FinishedCall, KernelEvent, KernelStep, Launch},
 };
 use aiprof_model::{
     probes::{Tables, table::Exits},

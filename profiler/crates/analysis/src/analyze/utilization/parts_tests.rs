@@ -1,11 +1,11 @@
 //! One file of a whole run: a prefill and many decodes.
 
 use super::*;
-use aiprof_testkit::timelines as testing;
 use crate::analyze::token_times;
 use crate::analyze::utilization::UtilizationResults;
 use crate::analyze::utilization::compiler_log;
 use aiprof_model::timeline::Dialect;
+use aiprof_testkit::timelines as testing;
 use std::fmt::Write;
 
 /// A table of a compiler log with ideal cycles for each of 12 kernels.

@@ -1,8 +1,8 @@
 //! Traces that are made by hand, with what changed in them known.
 
 use super::*;
-use aiprof_testkit::timelines as testing;
 use aiprof_model::timeline::{Dialect, Id, Time, Timeline, Track};
+use aiprof_testkit::timelines as testing;
 
 /// A slice of a category on a row.
 fn slice(timeline: &mut Timeline, cat: &str, name: &str, row: i64, ts: f64, dur: f64) -> usize {

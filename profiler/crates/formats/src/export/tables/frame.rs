@@ -284,8 +284,8 @@ fn trimmed(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::Dialect;
+    use aiprof_testkit::timelines as testing;
 
     /// Rank, begin (in all), length, category, name, arguments.
     type Row<'a> = (u32, f64, f64, &'a str, &'a str, &'a str);

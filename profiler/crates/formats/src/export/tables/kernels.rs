@@ -163,8 +163,8 @@ impl std::fmt::Display for OneLine<'_> {
 mod tests {
     use super::*;
     use aiprof_analysis::analyze::statistics;
-    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::{Dialect, Kinds};
+    use aiprof_testkit::timelines as testing;
 
     fn tables(kernels: &[(&str, u32, f64, [i64; 5])]) -> [String; 3] {
         let mut timeline = testing::timeline(Dialect::Flex);

@@ -133,8 +133,8 @@ fn place(timeline: &Timeline, pid: &Id, rank: u32) -> String {
 mod tests {
     use super::*;
     use aiprof_analysis::analyze::iterations::Iteration;
-    use aiprof_testkit::timelines as testing;
     use aiprof_model::timeline::{Dialect, Sym};
+    use aiprof_testkit::timelines as testing;
 
     fn text(write: impl FnOnce(&mut Vec<u8>, &Timeline) -> io::Result<()>) -> String {
         let mut timeline = testing::timeline(Dialect::Flex);

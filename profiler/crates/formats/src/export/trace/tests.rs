@@ -1,7 +1,7 @@
 use super::*;
-use aiprof_testkit::script::{LOADER, Script, UR};
 use aiprof_model::probes::CallKind;
 use aiprof_model::wire::{ProcessEvent, ProcessEventKind};
+use aiprof_testkit::script::{LOADER, Script, UR};
 use std::cell::RefCell;
 use std::rc::Rc;
 

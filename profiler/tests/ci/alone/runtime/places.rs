@@ -1,6 +1,6 @@
 //! Where libraries are, and when they appear.
 
-use crate::harness::{Workshop, config, record, run};
+use super::harness::{Workshop, config, record, run};
 use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
@@ -142,7 +142,7 @@ fn functions_linked_into_a_program_are_probed() {
         int (*volatile launch)(void *, void *, uint32_t, void *) = tst_launch;
         return launch((void *)1, 0, 5, 0);
     }";
-    let source = format!("{}\n{main}", crate::harness::LIBRARY);
+    let source = format!("{}\n{main}", super::harness::LIBRARY);
     let program = shop.compile(&source, "static", &["-static"]);
     let (seen, _) = record(&config(false, &[&program]), || run(&program, &[]));
     assert_eq!(seen.calls("tst_launch", false).len(), 1);
@@ -253,7 +253,7 @@ fn a_replaced_library_is_told_and_the_new_one_probed() {
     let waiting = Waiting::start(&mut Command::new(&program));
     let (seen, (old, new)) = record(&config(false, &[]), || {
         let new = shop.compile(
-            crate::harness::LIBRARY,
+            super::harness::LIBRARY,
             "libaiproftest-new.so",
             &["-shared", "-fPIC"],
         );

@@ -17,12 +17,11 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     rc::Rc,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 /// The functions of `libaiproftest.so`.
-pub(crate) const LIBRARY: &str = r#"
+pub(super) const LIBRARY: &str = r#"
     #include <stdint.h>
     #include <string.h>
     volatile int sink;
@@ -48,7 +47,7 @@ pub(crate) const LIBRARY: &str = r#"
 "#;
 
 /// Its table.
-pub(crate) const TABLE: &str = r#"
+pub(super) const TABLE: &str = r#"
     name = "test"
     api = "Test"
     result = "zero-ok"
@@ -88,18 +87,14 @@ pub(crate) const TABLE: &str = r#"
     args = { groups_x = "u32 arg0" }
 "#;
 
-/// One recording at a time: each sees the whole machine.
-static TURN: Mutex<()> = Mutex::new(());
-
-/// A folder to build in, and the right to record.
-pub(crate) struct Workshop {
+/// A folder to build in.
+pub(super) struct Workshop {
     dir: tempfile::TempDir,
-    _turn: MutexGuard<'static, ()>,
 }
 
 impl Workshop {
     /// `None`, said so, where recording or compiling is not possible.
-    pub(crate) fn new(test: &str) -> Option<Self> {
+    pub(super) fn new(test: &str) -> Option<Self> {
         let missing = if !rustix::process::geteuid().is_root() {
             Some("needs root")
         } else if Command::new("cc").arg("--version").output().is_err() {
@@ -111,23 +106,20 @@ impl Workshop {
             println!("skipped: {test}: {missing}");
             return None;
         }
-        // A test that failed leaves nothing behind that matters to the next.
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         Some(Self {
             dir: tempfile::tempdir().unwrap(),
-            _turn: turn,
         })
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    pub(crate) fn compile(&self, source: &str, output: &str, flags: &[&str]) -> PathBuf {
+    pub(super) fn compile(&self, source: &str, output: &str, flags: &[&str]) -> PathBuf {
         self.compile_with("cc", source, output, flags)
     }
 
-    pub(crate) fn compile_with(
+    pub(super) fn compile_with(
         &self,
         compiler: &str,
         source: &str,
@@ -151,12 +143,12 @@ impl Workshop {
     }
 
     /// The library.
-    pub(crate) fn library(&self) -> PathBuf {
+    pub(super) fn library(&self) -> PathBuf {
         self.compile(LIBRARY, "libaiproftest.so", &["-shared", "-fPIC"])
     }
 
     /// A program that is linked with it and finds it in this folder.
-    pub(crate) fn program(&self, source: &str) -> PathBuf {
+    pub(super) fn program(&self, source: &str) -> PathBuf {
         self.library();
         let flags = ["-L.", "-laiproftest", "-lm", "-Wl,-rpath,$ORIGIN"];
         self.compile(source, "program", &flags)
@@ -164,7 +156,7 @@ impl Workshop {
 }
 
 /// The configuration of a recording of calls.
-pub(crate) fn config(exact: bool, command: &[&Path]) -> RecordConfig {
+pub(super) fn config(exact: bool, command: &[&Path]) -> RecordConfig {
     let mut tables = Tables::default();
     tables.add("test.toml", TABLE).unwrap();
     RecordConfig {
@@ -181,17 +173,17 @@ pub(crate) fn config(exact: bool, command: &[&Path]) -> RecordConfig {
 
 /// What a recording saw.
 #[derive(Default)]
-pub(crate) struct Seen {
-    pub(crate) events: Vec<Event>,
-    pub(crate) tally: Tally,
-    pub(crate) losses: Losses,
+pub(super) struct Seen {
+    pub(super) events: Vec<Event>,
+    pub(super) tally: Tally,
+    pub(super) losses: Losses,
     /// How long it took to start, and to end.
-    pub(crate) start: Duration,
-    pub(crate) end: Duration,
+    pub(super) start: Duration,
+    pub(super) end: Duration,
 }
 
 /// Records while `during` runs on another thread.
-pub(crate) fn record<T: Send>(
+pub(super) fn record<T: Send>(
     config: &RecordConfig,
     during: impl FnOnce() -> T + Send,
 ) -> (Seen, T) {
@@ -241,14 +233,14 @@ pub(crate) fn record<T: Send>(
 }
 
 impl Seen {
-    pub(crate) fn probes(&self) -> impl Iterator<Item = &Probe> {
+    pub(super) fn probes(&self) -> impl Iterator<Item = &Probe> {
         self.events.iter().filter_map(|event| match event {
             Event::Probe(probe) => Some(probe),
             _ => None,
         })
     }
 
-    pub(crate) fn files(&self) -> Vec<&ProbedFile> {
+    pub(super) fn files(&self) -> Vec<&ProbedFile> {
         let files = self.events.iter().filter_map(|event| match event {
             Event::ProbedFile(file) => Some(file),
             _ => None,
@@ -256,14 +248,14 @@ impl Seen {
         files.collect()
     }
 
-    pub(crate) fn probe(&self, function: &str) -> &Probe {
+    pub(super) fn probe(&self, function: &str) -> &Probe {
         let mut probes = self.probes();
         let found = probes.find(|probe| probe.function == function);
         found.unwrap_or_else(|| panic!("{function} is not probed"))
     }
 
     /// Entries or exits of a function.
-    pub(crate) fn calls(&self, function: &str, exit: bool) -> Vec<&Call> {
+    pub(super) fn calls(&self, function: &str, exit: bool) -> Vec<&Call> {
         let Some(id) = self.probes().find(|p| p.function == function).map(|p| p.id) else {
             return Vec::new();
         };
@@ -275,7 +267,7 @@ impl Seen {
     }
 
     /// Entries by process.
-    pub(crate) fn entries_by_process(&self, function: &str) -> BTreeMap<u32, usize> {
+    pub(super) fn entries_by_process(&self, function: &str) -> BTreeMap<u32, usize> {
         let mut by_process = BTreeMap::new();
         for call in self.calls(function, false) {
             *by_process.entry(call.pid).or_default() += 1;
@@ -284,7 +276,7 @@ impl Seen {
     }
 
     /// The texts with this name of calls of a function.
-    pub(crate) fn texts(&self, function: &str, name: &str) -> Vec<String> {
+    pub(super) fn texts(&self, function: &str, name: &str) -> Vec<String> {
         let probe = self.probe(function);
         let tag = probe.tag(name).unwrap();
         let text = |event: &Event| match event {
@@ -298,7 +290,7 @@ impl Seen {
 }
 
 /// Runs a program to its end.
-pub(crate) fn run(program: &Path, args: &[&str]) -> String {
+pub(super) fn run(program: &Path, args: &[&str]) -> String {
     let done = Command::new(program).args(args).output().unwrap();
     let text = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{}: {text}", program.display());

@@ -1,6 +1,6 @@
 //! What is told of calls.
 
-use crate::harness::{Workshop, config, record, run};
+use super::harness::{Workshop, config, record, run};
 use aiprof::profile::LossKind;
 
 /// Calls each function `n` times.

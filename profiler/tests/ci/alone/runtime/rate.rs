@@ -1,6 +1,6 @@
 //! Many calls, and the costs of probing.
 
-use crate::harness::{Workshop, config, record, run};
+use super::harness::{Workshop, config, record, run};
 use aiprof::profile::LossKind;
 use std::time::Duration;
 
