@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result};
 
@@ -55,6 +55,16 @@ impl Counts {
         self.failures.extend(other.failures);
         self.outputs.extend(other.outputs);
         self.skips.extend(other.skips);
+    }
+
+    /// Prints the names and, as the last line, the counts. Gives the exit status of the task.
+    pub(crate) fn report(&self) -> ExitCode {
+        print!("{}", self.details());
+        println!("{self}");
+        match self.failed {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        }
     }
 
     /// Names of the failed, with what they printed, and of the skipped.

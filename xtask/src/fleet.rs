@@ -52,18 +52,10 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     {
         let mut counts = Counts::default();
         counts.skip("fleet: its sources are those that passed before (fleet/tested)");
-        print!("{}", counts.details());
-        println!("{counts}");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(counts.report());
     }
     ensure(&[Group::Build, Group::Test])?;
-    let counts = test()?;
-    print!("{}", counts.details());
-    println!("{counts}");
-    Ok(match counts.failed {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    })
+    Ok(test()?.report())
 }
 
 /// Runs the tests; notes that they passed.

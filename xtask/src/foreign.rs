@@ -39,13 +39,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     if let Some(arg) = args.next()? {
         bail!(arg.unexpected());
     }
-    let counts = test()?;
-    print!("{}", counts.details());
-    println!("{counts}");
-    Ok(match counts.failed {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    })
+    Ok(test()?.report())
 }
 
 /// Builds and runs the tests; counts them.

@@ -139,14 +139,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let enough = Enough::new(seconds, runs);
     let targets = select(chosen.as_deref())?;
     ensure(&[Group::Build, Group::Fuzz])?;
-    let counts = fuzz(&targets, enough);
-    print!("{}", counts.details());
-    println!("{counts}");
-    Ok(if counts.failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(fuzz(&targets, enough).report())
 }
 
 /// A short run of every target, for `cargo xtask test --all`.

@@ -165,7 +165,7 @@ fn prepare() -> Result<()> {
 }
 
 /// Mounts a file system of the kernel where `sign` is not in it.
-pub(crate) fn mount(kind: &str, at: &Path, sign: &str) {
+fn mount(kind: &str, at: &Path, sign: &str) {
     if !is_root() || at.join(sign).exists() {
         return;
     }
@@ -333,13 +333,8 @@ fn report(done: Vec<Done>) -> ExitCode {
         );
         total.add(counts);
     }
-    print!("\n{}", total.details());
-    println!("{total}");
-    if total.failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    println!();
+    total.report()
 }
 
 /// Builds the product and its tests, with the features that nextest has them built with.

@@ -66,13 +66,8 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     } else {
         skip_all(&series)
     };
-    print!("\n{}", counts.details());
-    println!("{counts}");
-    Ok(if counts.failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    println!();
+    Ok(counts.report())
 }
 
 fn select(choice: Option<&str>) -> Result<Vec<&'static str>> {
