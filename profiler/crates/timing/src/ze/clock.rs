@@ -9,6 +9,9 @@ use std::collections::VecDeque;
 
 /// Calibrations that are kept.
 const KEPT: usize = 16;
+/// How far readings of one calibration may be apart: a clock that drifts by 100 ppm is off by
+/// 10 ns then. A busy machine lets seconds pass between two.
+const TOGETHER_NS: u64 = 100_000;
 /// Beyond it a resolution cannot be nanoseconds of a tick.
 const MOST_NS_OF_A_TICK: u64 = 100_000;
 
@@ -66,44 +69,42 @@ impl TickClock {
         })
     }
 
-    /// Takes readings in that were made one after the other, at once. `false`: they say
-    /// nothing.
+    /// Takes readings in that were made one after the other, at once. The shortest counts,
+    /// and those beside it. `false`: they say nothing.
     pub(super) fn calibrate(&mut self, readings: &[ClockReading]) -> bool {
-        let Some(first) = readings.first() else {
+        let length = |reading: &&ClockReading| reading.after_ns.saturating_sub(reading.before_ns);
+        let Some(anchor) = readings.iter().min_by_key(length) else {
             return false;
         };
         if self.points.is_empty() {
-            self.base_ns = first.before_ns;
+            self.base_ns = anchor.before_ns;
         }
-        // The moment at which the first reading's tick began, as far as each tells.
+        let distance = |reading: &ClockReading| reading.before_ns.abs_diff(anchor.before_ns);
+        // The moment at which the anchor's tick began, as far as each reading allows.
         let (mut earliest, mut latest) = (f64::MIN, f64::MAX);
-        let mut shortest: Option<(u64, f64)> = None;
-        for reading in readings {
-            let since = reading.ticks.wrapping_sub(first.ticks) & self.mask;
-            let ticks = since as f64 * self.period;
-            let relative = |ns: u64| ns.wrapping_sub(self.base_ns).cast_signed() as f64 - ticks;
-            let (before, after) = (relative(reading.before_ns), relative(reading.after_ns));
-            earliest = earliest.max(before - self.period);
-            latest = latest.min(after);
-            let length = reading.after_ns.saturating_sub(reading.before_ns);
-            let middle = match reading.host_ns {
-                Some(ns) => {
-                    earliest = earliest.max(relative(ns) - self.period);
-                    latest = latest.min(relative(ns));
-                    relative(ns) - self.period / 2.0
-                }
-                None => f64::midpoint(before, after) - self.period / 2.0,
-            };
-            if shortest.is_none_or(|(known, _)| length < known) {
-                shortest = Some((length, middle));
+        for reading in readings.iter().filter(|r| distance(r) <= TOGETHER_NS) {
+            let unused = self.mask.leading_zeros();
+            let since = reading.ticks.wrapping_sub(anchor.ticks) << unused;
+            let since = (since.cast_signed() >> unused) as f64;
+            let relative =
+                |ns: u64| ns.wrapping_sub(self.base_ns).cast_signed() as f64 - since * self.period;
+            earliest = earliest.max(relative(reading.before_ns) - self.period);
+            latest = latest.min(relative(reading.after_ns));
+            if let Some(ns) = reading.host_ns {
+                earliest = earliest.max(relative(ns) - self.period);
+                latest = latest.min(relative(ns));
             }
         }
         let ns = match earliest <= latest {
             true => f64::midpoint(earliest, latest),
             // The driver's reading of the host is of another moment.
-            false => shortest.map_or(0.0, |(_, middle)| middle),
+            false => {
+                let middle = u64::midpoint(anchor.before_ns, anchor.after_ns);
+                let read = anchor.host_ns.unwrap_or(middle);
+                read.wrapping_sub(self.base_ns).cast_signed() as f64 - self.period / 2.0
+            }
         };
-        let now = (first.ticks & self.mask) as f64;
+        let now = (anchor.ticks & self.mask) as f64;
         let ticks = match self.points.back() {
             Some(last) => {
                 let expected = last.ticks + (ns - last.ns) / self.period;
@@ -257,6 +258,33 @@ mod tests {
         let dated = dated.unwrap();
         assert!(dated.0.abs_diff(start) <= 53, "{dated:?}");
         assert!(dated.1.abs_diff(end) <= 53, "{dated:?}");
+    }
+
+    /// A busy machine takes the CPU away between two readings.
+    #[test]
+    fn readings_that_were_interrupted_are_as_good() {
+        for ppm in [60.0, -60.0] {
+            let mut clock = TickClock::new(19_200_000, 32).unwrap();
+            for second in 1..=2_u64 {
+                let at = second * 1_000_000_000;
+                let late = at + 30_000_000;
+                let one = |i: u64| {
+                    let at = if i < 3 { at } else { late } + i * 1013;
+                    ClockReading {
+                        before_ns: at - [500, 500, 500, 400, 9_000_000, 400, 400, 400][i as usize],
+                        after_ns: at + 600,
+                        host_ns: Some(at),
+                        ticks: ticks(at, ppm),
+                    }
+                };
+                assert!(clock.calibrate(&(0..8).map(one).collect::<Vec<_>>()));
+            }
+            let (start, end) = (1_400_000_000, 1_400_070_000);
+            let truth = (ticks(start, ppm), ticks(end, ppm));
+            let dated = clock.date(truth, start, end + 100).unwrap();
+            let error = dated.0.abs_diff(start).max(dated.1.abs_diff(end));
+            assert!(error <= 54, "{ppm}: {error}");
+        }
     }
 
     #[test]
