@@ -159,9 +159,14 @@ fn prepare() -> Result<()> {
     if !try_ensure(&[Group::Test])? {
         eprintln!("xtask: going on; tests that need them will be skipped");
     }
-    // Containers leave these unmounted.
-    mount("tracefs", Path::new("/sys/kernel/tracing"), "events");
+    mount_tracing();
     Ok(())
+}
+
+/// Mounts what containers leave unmounted, and tests and other profilers read.
+pub(crate) fn mount_tracing() {
+    mount("tracefs", Path::new("/sys/kernel/tracing"), "events");
+    mount("debugfs", Path::new("/sys/kernel/debug"), "tracing");
 }
 
 /// Mounts a file system of the kernel where `sign` is not in it.

@@ -52,7 +52,9 @@ struct Round {
 pub(super) fn main(options: &Options) -> Result<()> {
     let dir = super::work_dir("sampler")?;
     let programs = build(&dir)?;
-    let tools = tools::all(&super::build_aiprof()?, &dir, options.peers)?;
+    // lightswitch reads debugfs.
+    crate::test::mount_tracing();
+    let (tools, mut failed) = tools::all(&super::build_aiprof()?, &dir, options.peers)?;
     let _stats = Stats::enable()?;
     let mut quiet = Quiet::new(options.wait);
     let mut rounds: Vec<Vec<Round>> = tools.iter().map(|_| Vec::new()).collect();
@@ -68,7 +70,10 @@ pub(super) fn main(options: &Options) -> Result<()> {
                     found.push(round);
                 }
                 // One tool that fails is not to cost the others' figures.
-                Err(error) => eprintln!("xtask: {}: {error:#}", tool.name),
+                Err(error) => {
+                    eprintln!("xtask: {}: {error:#}", tool.name);
+                    failed.push(format!("{}: {error:#}", tool.name));
+                }
             }
         }
     }
@@ -76,7 +81,7 @@ pub(super) fn main(options: &Options) -> Result<()> {
     publish(
         "sampler",
         &command,
-        &body(&tools, &rounds, options),
+        &body(&tools, &rounds, &failed, options),
         options.write,
     )
 }
@@ -252,7 +257,8 @@ const HEAD: &[&str] = &[
     "end to result",
 ];
 
-fn body(tools: &[Tool], rounds: &[Vec<Round>], options: &Options) -> String {
+/// `failed`: of each profiler that has no row, or a round less, its name and why.
+fn body(tools: &[Tool], rounds: &[Vec<Round>], failed: &[String], options: &Options) -> String {
     let rows: Vec<_> = tools
         .iter()
         .zip(rounds)
@@ -267,14 +273,24 @@ fn body(tools: &[Tool], rounds: &[Vec<Round>], options: &Options) -> String {
         .collect();
     versions.dedup();
     format!(
-        "{}; {}. {} rounds of {} s in turns; medians. {}\n\n{}",
+        "{}; {}. {} rounds of {} s in turns; medians. {}\n\n{}{}",
         versions.join(", "),
         super::compiler(),
         options.rounds,
         options.seconds,
         disturbances(rounds),
-        table(HEAD, &rows)
+        table(HEAD, &rows),
+        failures(failed)
     )
+}
+
+/// What failed and why, as a list below the table.
+fn failures(failed: &[String]) -> String {
+    let one_line = |text: &String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let items = failed
+        .iter()
+        .map(|text| format!("\n- failed: {}", one_line(text)));
+    items.collect()
 }
 
 /// How much others got in the way.

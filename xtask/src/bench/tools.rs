@@ -87,33 +87,40 @@ fn start(words: &[String], stdout: Option<&PathBuf>, log: &Path) -> Result<Comma
     Ok(command)
 }
 
-/// Every profiler that is here, and a word about each that is not.
-pub(super) fn all(aiprof: &Path, dir: &Path, peers: bool) -> Result<Vec<Tool>> {
+/// Every profiler that is here; and of each other one its name and why it is not.
+pub(super) fn all(aiprof: &Path, dir: &Path, peers: bool) -> Result<(Vec<Tool>, Vec<String>)> {
     let mut tools = vec![aiprof_svg(aiprof, dir)?, aiprof_capture(aiprof, dir)?];
-    if let Some(perf) = debian("perf", "linux-perf")? {
-        tools.push(perf_fp(&perf, dir)?);
-        tools.push(perf_dwarf(&perf, dir)?);
-    }
-    if let Some(bpftrace) = debian("bpftrace", "bpftrace")? {
-        tools.push(bpftrace_stacks(&bpftrace, dir)?);
-    }
+    let mut missing = Vec::new();
+    let mut add = |name: &str, found: Result<Vec<Tool>>| match found {
+        Ok(found) => tools.extend(found),
+        Err(error) => missing.push(format!("{name}: {error:#}")),
+    };
+    let perf = debian("perf", "linux-perf");
+    add(
+        "perf",
+        perf.and_then(|perf| Ok(vec![perf_fp(&perf, dir)?, perf_dwarf(&perf, dir)?])),
+    );
+    let bpftrace = debian("bpftrace", "bpftrace");
+    add(
+        "bpftrace",
+        bpftrace.and_then(|bpftrace| Ok(vec![bpftrace_stacks(&bpftrace, dir)?])),
+    );
     if peers {
         // 99 is refused: the frequency must be a prime number.
-        tools.push(lightswitch(dir, 97)?);
+        add("lightswitch", lightswitch(dir, 97).map(|tool| vec![tool]));
     }
-    Ok(tools)
+    for missing in &missing {
+        eprintln!("xtask: left out: {missing}");
+    }
+    Ok((tools, missing))
 }
 
 /// A program from a Debian package, installed if it can be.
-fn debian(program: &str, package: &str) -> Result<Option<PathBuf>> {
+fn debian(program: &str, package: &str) -> Result<PathBuf> {
     if find_program(program).is_none() && may_install() {
         apt_install(&[package])?;
     }
-    let found = find_program(program);
-    if found.is_none() {
-        eprintln!("xtask: left out: {program}, which is not installed");
-    }
-    Ok(found)
+    find_program(program).context("not installed")
 }
 
 fn words(text: &str, values: &[(&str, &Path)]) -> Vec<String> {
