@@ -11,12 +11,12 @@ use sha2::{Digest as _, Sha256};
 use crate::counts::Counts;
 use crate::install::ensure;
 use crate::packages::Group;
-use crate::proc::root;
+use crate::proc::{cargo, root, run, target_dir};
 use crate::test::{Options, build, nextest};
 
 pub(crate) const HELP: &str = "
 Builds aiprof-send, aiprof-query and the lake's library with DataFusion, which takes
-minutes, and runs their tests. When all pass, it writes the digest of the sources that
+minutes, and runs clippy and their tests. When all pass, it writes the digest of the sources that
 they depend on to fleet/tested: commit that file with the change.
 
   --if-changed   do nothing where the sources have the digest in fleet/tested
@@ -55,7 +55,16 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         return Ok(counts.report());
     }
     ensure(&[Group::Build, Group::Test])?;
+    lint()?;
     Ok(test()?.report())
+}
+
+fn lint() -> Result<()> {
+    let mut clippy = cargo();
+    clippy.args(["clippy", "--locked", "--profile", "tests", "--workspace"]);
+    clippy.args(["--all-targets", "--manifest-path", "fleet/Cargo.toml"]);
+    clippy.arg("--target-dir").arg(target_dir().join("fleet"));
+    run(clippy.args(["--", "-D", "warnings"]))
 }
 
 /// Runs the tests; notes that they passed.
