@@ -9,6 +9,11 @@ mod files {
     automod::dir!("ci/files");
 }
 
+/// Tests that are judged by their own processes: two at a time.
+mod pairs {
+    automod::dir!("ci/pairs");
+}
+
 /// Tests that need the machine for themselves.
 mod alone {
     automod::dir!("ci/alone");

@@ -8,6 +8,11 @@ mod files {
     automod::dir!("core/files");
 }
 
+/// Tests that are judged by their own processes: two at a time.
+mod pairs {
+    automod::dir!("core/pairs");
+}
+
 /// Tests that need the machine for themselves.
 mod alone {
     automod::dir!("core/alone");

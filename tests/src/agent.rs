@@ -8,11 +8,8 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use crate::aiprof::binary;
-use crate::child::Child;
+use crate::child::{Child, LONG};
 use crate::workload::Workshop;
-
-/// How long anything may take that is not meant to.
-pub const LONG: Duration = Duration::from_secs(60);
 
 /// An agent that runs.
 #[derive(Debug)]

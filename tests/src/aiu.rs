@@ -105,7 +105,7 @@ impl Runtime {
         arguments: &[&str],
     ) -> anyhow::Result<Command> {
         let work = self.work(truth, arguments);
-        let mut command = Aiprof::with(["-o", file.to_str().context("no text")?])
+        let mut command = Aiprof::with(["--only", "-o", file.to_str().context("no text")?])
             .command(work.get_program(), arguments)
             .to_command()?;
         for (name, value) in work.get_envs() {

@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+/// How long anything may take that is not meant to: on a quiet machine it is a fraction of a
+/// second.
+pub const LONG: Duration = Duration::from_secs(60);
+
 /// A running process, killed when dropped.
 #[derive(Debug)]
 pub struct Child {

@@ -24,6 +24,7 @@
 //! * [`shadow`]: steps a program and keeps a shadow stack of its calls;
 //! * [`stall_run`]: records device samples of the virtual driver;
 //! * [`stall_truth`]: compares device samples with the truth;
+//! * [`states`]: recordings that print how far they are;
 //! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
 //!   themselves (`AIPROF_TESTS_ORACLE=perf`).
 //!
@@ -54,6 +55,7 @@ pub mod range_packages;
 pub mod shadow;
 pub mod stall_run;
 pub mod stall_truth;
+pub mod states;
 pub mod torch;
 pub mod trace;
 pub mod truth;

@@ -3,16 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
 use crate::aiprof::binary;
-use crate::child::Child;
+use crate::child::{Child, LONG};
 use crate::folded::Folded;
 use crate::level_zero::driver::{Driver, Exports, LOADER, Machine};
 use crate::level_zero::module::Module;
@@ -20,6 +17,7 @@ use crate::level_zero::program::{Account, build_paths};
 use crate::need::Need;
 use crate::pprof;
 use crate::stall_truth::{Expected, Found, Verdict, busy_ns, is_device};
+use crate::states::States;
 use crate::truth::{Kind, Truth};
 use crate::workload::{Workshop, checked};
 
@@ -199,7 +197,10 @@ impl Recording {
     pub fn record(&self, shop: &Workshop, program: &[String]) -> anyhow::Result<(String, String)> {
         let _fifos = self.fifos(shop)?;
         let mut command = self.machine(shop)?.command(&binary()?);
-        command.args(self.replay(shop)).args(&self.options);
+        command
+            .arg("--only")
+            .args(self.replay(shop))
+            .args(&self.options);
         command.arg("-o").arg(shop.path("run.aiprof")).arg("--");
         let output = command.args(program).stdin(Stdio::null()).output()?;
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -208,10 +209,6 @@ impl Recording {
         Ok((stdout, stderr))
     }
 }
-
-/// How long aiprof looks at a program that runs already before that goes on; an
-/// unoptimised build on a busy machine takes some seconds.
-const LOOK: Duration = Duration::from_secs(3);
 
 impl Recording {
     /// Like [`Self::run`] with a program that has made its kernels before aiprof
@@ -227,40 +224,20 @@ impl Recording {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut program = Child::start(&mut command)?;
         ensure!(program.read_line()?.trim() == "ready", "not ready");
-        let mut command = Command::new(binary()?);
-        command.args(["-p", &program.pid().to_string()]);
-        command.args(self.replay(&shop)).args(&self.options);
-        command.arg("-o").arg(shop.path("run.aiprof"));
-        let (mut aiprof, summary) = start_recording(&mut command)?;
-        std::thread::sleep(LOOK);
+        let (pid, replay) = (program.pid().to_string(), self.replay(&shop));
+        let capture = shop.path("run.aiprof").display().to_string();
+        let mut options = vec!["-p", &pid, "-o", &capture];
+        options.extend(replay.iter().chain(&self.options).map(String::as_str));
+        let states = States::new(&shop);
+        let mut aiprof = Child::start(&mut states.command(&options, &[])?)?;
+        states.wait_known(program.pid())?;
         program.write_line("go")?;
         let accounts = Account::read(&program.output()?)?;
-        let ended = aiprof.wait(Duration::from_secs(20))?;
-        let stderr = summary.join().ok().context("a reading thread panicked")?;
+        let stderr = aiprof.stderr()?;
+        let ended = aiprof.wait(LONG)?;
         ensure!(ended.success(), "{ended}: {stderr}");
         Outcome::new(shop, self, accounts, stderr)
     }
-}
-
-/// Starts aiprof and waits until it says that it records; the thread ends with the
-/// rest of what it says.
-fn start_recording(command: &mut Command) -> anyhow::Result<(Child, JoinHandle<String>)> {
-    let (reader, writer) = std::io::pipe()?;
-    command.stdin(Stdio::null()).stderr(writer);
-    let aiprof = Child::start(command)?;
-    // Its copy of the pipe's end would keep it open.
-    command.stderr(Stdio::null());
-    let mut stderr = BufReader::new(reader);
-    let mut said = String::new();
-    while !said.contains("recording") {
-        ensure!(stderr.read_line(&mut said)? > 0, "aiprof ended: {said}");
-    }
-    let rest = std::thread::spawn(move || {
-        // What cannot be read any more is not there.
-        let _ = stderr.read_to_string(&mut said);
-        said
-    });
-    Ok((aiprof, rest))
 }
 
 /// A run that is over, and what the judge says.

@@ -45,28 +45,48 @@ impl Workshop {
         self.dir.path().join(name)
     }
 
-    /// Compiles `workloads/SOURCE` into the program `output` with the usual
-    /// flags and `flags`, by the source's extension: `.c`, `.cpp` or `.rs`.
-    /// Libraries built here before are found by `-lNAME` and at run time.
+    /// `workloads/SOURCE` as the program `output`, compiled with the usual flags and
+    /// `flags`, by the source's extension: `.c`, `.cpp` or `.rs`. What has been compiled
+    /// once is copied. Libraries built here before are found by `-lNAME` and at run time.
     ///
     /// # Errors
     /// When the compiler cannot be run or fails; its output is included.
     pub fn build(&self, source: &str, output: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
         let out = self.path(output);
-        let mut command = compiler(&source_path(source));
-        command
-            .arg(source_path(source))
-            .arg("-o")
-            .arg(&out)
-            .args(flags);
-        // A run path makes static-PIE programs of this libc crash at start.
-        let dynamic = !flags.iter().any(|flag| flag.starts_with("-static"));
-        if dynamic && !source.ends_with(".rs") {
-            command.arg(format!("-L{}", self.dir.path().display()));
-            command.arg("-Wl,-rpath,$ORIGIN");
+        let here = self.dir.path().display().to_string();
+        let compile = |out: &Path| {
+            let mut command = compiler(&source_path(source));
+            command
+                .arg(source_path(source))
+                .arg("-o")
+                .arg(out)
+                .args(flags);
+            // A run path makes static-PIE programs of this libc crash at start.
+            let dynamic = !flags.iter().any(|flag| flag.starts_with("-static"));
+            if dynamic && !source.ends_with(".rs") {
+                command.args([&format!("-L{here}"), "-Wl,-rpath,$ORIGIN"]);
+            }
+            checked(&mut command).map(drop)
+        };
+        // This directory's name would be in the program.
+        if flags.iter().any(|flag| flag.contains(&here)) {
+            compile(&out)?;
+            return Ok(out);
         }
-        checked(&mut command)?;
+        let mut sources = sources_of(source_path(source))?;
+        let libraries = flags.iter().map(|flag| self.library_of(flag));
+        sources.extend(libraries.filter(|library| library.exists()));
+        let kept = cached(&flags.join("\n"), &sources, output, |dir| {
+            compile(&dir.join(output))
+        })?;
+        std::fs::copy(&kept, &out).with_context(|| out.display().to_string())?;
         Ok(out)
+    }
+
+    /// Where the library of `-lNAME` is, if it was built here.
+    fn library_of(&self, flag: &str) -> PathBuf {
+        let name = flag.strip_prefix("-l").unwrap_or("/");
+        self.path(&format!("lib{name}.so"))
     }
 
     /// Compiles a shared object `libNAME.so`.
@@ -86,6 +106,28 @@ pub fn source_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("workloads")
         .join(name)
+}
+
+/// A source and the files that it includes by `#include "FILE"`.
+fn sources_of(source: PathBuf) -> anyhow::Result<Vec<PathBuf>> {
+    let mut all = vec![source];
+    let mut next = 0;
+    while let Some(source) = all.get(next).cloned() {
+        let text =
+            std::fs::read_to_string(&source).with_context(|| source.display().to_string())?;
+        let names = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("#include \"")?.split('"').next());
+        for name in names {
+            let path = source.with_file_name(name);
+            // Others are the compiler's, or in a directory that a flag names.
+            if path.exists() && !all.contains(&path) {
+                all.push(path);
+            }
+        }
+        next += 1;
+    }
+    Ok(all)
 }
 
 /// Compiles `workloads/SOURCE` into the program `output` with the usual flags and

@@ -11,9 +11,9 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 use prost::Message as _;
 
-use aiprof_tests::agent::{Agent, LONG, tree};
+use aiprof_tests::agent::{Agent, tree};
 use aiprof_tests::aiprof::sender;
-use aiprof_tests::child::Child;
+use aiprof_tests::child::{Child, LONG};
 use aiprof_tests::http::{Request, Server};
 use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::pprof;

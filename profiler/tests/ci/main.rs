@@ -11,6 +11,11 @@ mod files {
     automod::dir!("tests/ci/files");
 }
 
+/// Tests that are judged by their own processes: two at a time.
+mod pairs {
+    automod::dir!("tests/ci/pairs");
+}
+
 /// Tests that need the machine for themselves.
 mod alone {
     automod::dir!("tests/ci/alone");

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use aiprof_tests::agent::{Agent, LONG};
+use aiprof_tests::agent::Agent;
 use aiprof_tests::aiprof::{binary, sender};
-use aiprof_tests::child::Child;
+use aiprof_tests::child::{Child, LONG};
 use aiprof_tests::folded::Folded;
 use aiprof_tests::http::Server;
 use aiprof_tests::need::{Need, skip, skip_unless};

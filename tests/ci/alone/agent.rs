@@ -3,6 +3,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::net::UnixDatagram;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -10,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use aiprof_tests::agent::{Agent, LONG, cpu_time, tree};
+use aiprof_tests::agent::{Agent, cpu_time, tree};
 use aiprof_tests::aiprof::binary;
-use aiprof_tests::child::Child;
+use aiprof_tests::child::{Child, LONG};
 use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::pprof::{self, About, Sample};
 use aiprof_tests::workload::Workshop;
@@ -80,8 +81,24 @@ impl Busy {
         windows.iter().map(|(_, about)| one(about)).sum()
     }
 
+    /// Checks that windows follow each other, and have all CPU time from the beginning of the
+    /// first to the end of the last: a gap would lack samples.
+    fn check_whole(&self, windows: &[(PathBuf, About)]) -> anyhow::Result<()> {
+        let ends = |about: &About| about.start_unix_ns + about.duration_ns;
+        for pair in windows.windows(2) {
+            if let [(_, this), (_, next)] = pair {
+                ensure!(this.start_unix_ns < next.start_unix_ns, "{this:?} {next:?}");
+            }
+        }
+        let (first, last) = windows.first().zip(windows.last()).context("no window")?;
+        let whole = self.between(first.1.start_unix_ns, ends(&last.1));
+        let gaps = whole - self.during(windows);
+        ensure!(gaps.abs() < 0.02 * whole, "{gaps} s of {whole} s in no window");
+        self.check(windows)
+    }
+
     /// Checks that windows have their CPU time: within 2 %, and what chance allows where they
-    /// shared the CPUs with others.
+    /// shared the CPUs with others: more once in two million times.
     fn check(&self, windows: &[(PathBuf, About)]) -> anyhow::Result<()> {
         self.check_weighed(windows, 1)
     }
@@ -101,11 +118,25 @@ impl Busy {
             let share = self.during(std::slice::from_ref(window)) / (length * cpus);
             variance += length * cpus * period * share * (1.0 - share).max(0.0);
         }
-        let allowed = 0.02 * expected + 3.0 * variance.sqrt();
+        let allowed = 0.02 * expected + 5.0 * variance.sqrt();
         ensure!(
             (found - expected).abs() < allowed,
             "{found} s sampled of {expected} s, {allowed} s may be wrong"
         );
+        Ok(())
+    }
+
+    /// Waits until they have used a second of CPU time more.
+    fn works(&self) -> anyhow::Result<()> {
+        let used = || -> anyhow::Result<f64> {
+            let each = self.children.iter().map(|child| cpu_time(child.pid()));
+            Ok(each.sum::<anyhow::Result<Duration>>()?.as_secs_f64())
+        };
+        let (from, begun) = (used()?, Instant::now());
+        while used()? < from + 1.0 {
+            ensure!(begun.elapsed() < LONG, "no CPU for what is busy");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         Ok(())
     }
 
@@ -195,14 +226,7 @@ fn windows_follow_each_other_and_say_what_they_cost() -> anyhow::Result<()> {
     let status = agent.status()?;
     agent.end()?;
     let windows = windows(&shop.path("files"))?;
-    ensure!(windows.len() == 5, "{} windows", windows.len());
-    for pair in windows.windows(2) {
-        let [(_, this), (_, next)] = pair else {
-            continue;
-        };
-        let gap = next.start_unix_ns - this.start_unix_ns - this.duration_ns;
-        ensure!(gap.abs() < 20_000_000, "{gap} ns between two windows");
-    }
+    ensure!(windows.len() >= 5, "{} windows", windows.len());
     for (path, about) in &windows {
         for key in ["own_cpu_ns", "bpf_ns", "duration_ns", "period_ns", "step"] {
             let key = format!("aiprof.{key}");
@@ -214,7 +238,7 @@ fn windows_follow_each_other_and_say_what_they_cost() -> anyhow::Result<()> {
         }
         ensure!(about.facts["aiprof.own_cpu_ns"] > 0, "it cost nothing");
     }
-    busy.check(&windows)?;
+    busy.check_whole(&windows)?;
     ensure!(status["windows"].as_u64() >= Some(4), "{status}");
     ensure!(status["frequency_hz"] == 997, "{status}");
     ensure!(status["memory_bytes"].as_u64() < Some(64 << 20), "{status}");
@@ -237,11 +261,11 @@ fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
     };
     let with = |window: &str, hz: u32| with_labels(window, hz, "");
     let mut agent = Agent::start(&shop, &with("60s", 99))?;
-    std::thread::sleep(Duration::from_secs(2));
+    busy.works()?;
     agent.configure(&with("60s", 49))?;
     agent.signal("HUP")?;
     agent.await_line("read again")?;
-    std::thread::sleep(Duration::from_secs(2));
+    busy.works()?;
     // What is wrong changes nothing, and is told.
     agent.configure("frequency = 0\n")?;
     agent.signal("HUP")?;
@@ -257,16 +281,9 @@ fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
     agent.configure(&format!("{other}\n[record]\nlaunches = false\n"))?;
     agent.signal("HUP")?;
     agent.await_lines("read again", 3)?;
-    std::thread::sleep(Duration::from_secs(2));
+    busy.works()?;
     agent.end()?;
     let windows = windows(&shop.path("files"))?;
-    for pair in windows.windows(2) {
-        let [(_, this), (_, next)] = pair else {
-            continue;
-        };
-        let gap = next.start_unix_ns - this.start_unix_ns - this.duration_ns;
-        ensure!(gap.abs() < 40_000_000, "{gap} ns between two windows");
-    }
     let labelled = |path: &Path| -> anyhow::Result<bool> {
         let has = |s: &Sample| s.texts.get("cluster").is_some_and(|c| c == "c1");
         Ok(pprof::read(path)?.iter().all(has))
@@ -280,7 +297,7 @@ fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
         hz.first() == Some(&99) && hz.contains(&49) && hz.last() == Some(&197),
         "{hz:?}"
     );
-    busy.check(&windows)
+    busy.check_whole(&windows)
 }
 
 #[test]
@@ -379,9 +396,18 @@ fn in_its_turns_it_counts_for_all_of_them() -> anyhow::Result<()> {
     for (_, about) in &windows {
         // 99 Hz, counted twice.
         ensure!(about.period_ns / 2 == 10_101_400, "{about:?}");
-        ensure!(about.duration_ns < 2_000_000_000, "{about:?}");
+        // Within its turn.
+        ensure!(about.duration_ns <= 10_000_000_000, "{about:?}");
     }
     busy.check_weighed(&windows, 2).context(said)
+}
+
+/// When something was done, nanoseconds since the Unix epoch: by two clocks, which are a
+/// little apart.
+fn during<T>(act: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<RangeInclusive<i64>> {
+    let begun = unix_ns();
+    act()?;
+    Ok(begun - 1_000_000..=unix_ns() + 1_000_000)
 }
 
 /// Asks the agent; gives what is answered.
@@ -404,9 +430,8 @@ fn an_engineer_gets_more_from_it_while_it_runs() -> anyhow::Result<()> {
     let busy = Busy::start(2)?;
     let lines = format!("[budget]\ncpu = \"50%\"\n{}", files(&shop));
     let agent = Agent::start(&shop, &lines)?;
-    std::thread::sleep(Duration::from_secs(1));
-    ctl(&["rate", "499"])?;
-    let asked = Instant::now();
+    busy.works()?;
+    let at_rate = during(|| ctl(&["rate", "499"]))?;
     // Beside it, of one process, as often as anybody asks.
     let folded = shop.path("one.folded");
     let pid = busy.children.first().context("nobody")?.pid().to_string();
@@ -420,28 +445,34 @@ fn an_engineer_gets_more_from_it_while_it_runs() -> anyhow::Result<()> {
     );
     let status = ctl(&["status"])?;
     ensure!(status.contains("499 Hz"), "{status}");
-    ctl(&["snapshot"])?;
-    let at_499 = asked.elapsed();
-    ctl(&["pause"])?;
+    let at_snapshot = during(|| ctl(&["snapshot"]))?;
+    let at_pause = during(|| ctl(&["pause"]))?;
     ensure!(ctl(&["status"])?.contains("paused"), "it is not paused");
-    std::thread::sleep(Duration::from_secs(1));
-    ctl(&["resume"])?;
+    busy.works()?;
+    let at_resume = during(|| ctl(&["resume"]))?;
     ensure!(ctl(&["rate", "0"]).is_err(), "no samples at all");
     ensure!(ctl(&["--name", "other", "status"]).is_err(), "another");
-    std::thread::sleep(Duration::from_secs(1));
-    agent.end()?;
+    busy.works()?;
+    let at_end = during(|| agent.end())?;
     let windows = windows(&shop.path("files"))?;
     let periods: Vec<i64> = windows.iter().map(|(_, about)| about.period_ns).collect();
     // 19 and 499 Hz, which are no round parts of a second.
     let expected = [53_819_660, 2_004_023, 2_004_023];
     ensure!(periods == expected, "{periods:?}");
-    let snapshot = windows.get(1).context("no second window")?.1.duration_ns as f64 / 1e9;
-    ensure!(
-        (snapshot - at_499.as_secs_f64()).abs() < 0.3,
-        "{snapshot} s, {at_499:?}"
-    );
-    let last = windows.get(2).context("no third window")?.1.duration_ns;
-    ensure!((900_000_000..1_900_000_000).contains(&last), "{last} ns");
+    // They begin and end while the agent is asked for that; what is paused does not count.
+    let lasts = |from: &RangeInclusive<i64>, to: &RangeInclusive<i64>| {
+        to.start() - from.end()..=to.end() - from.start()
+    };
+    let (rest, last) = (lasts(&at_snapshot, &at_pause), lasts(&at_resume, &at_end));
+    let of_last = rest.start() + last.start()..=rest.end() + last.end();
+    for (number, from, length) in [
+        (1, &at_rate, lasts(&at_rate, &at_snapshot)),
+        (2, &at_snapshot, of_last),
+    ] {
+        let (_, about) = windows.get(number).context("a window is missing")?;
+        let is_right = from.contains(&about.start_unix_ns) && length.contains(&about.duration_ns);
+        ensure!(is_right, "{number}: {about:?}, {from:?}, {length:?}");
+    }
     let (first, rest) = windows.split_at(1);
     busy.check(first)?;
     busy.check(rest.get(..1).context("none")?)
@@ -485,16 +516,18 @@ fn launches_are_in_the_budget() -> anyhow::Result<()> {
     };
     let calls =
         |child: &mut Child| -> anyhow::Result<i64> { Ok(child.read_line()?.trim().parse()?) };
-    // The first calls of a new program may come before its library is probed.
-    let mut calm = run(&["200", "2", "200", "3"])?;
+    // The first calls of a new program may come before its library is probed. Between the
+    // phases it calls once a second, so that windows can end there.
+    let mut calm = run(&["200", "2", "1", "3", "200", "3", "1", "3"])?;
     let first = calls(&mut calm)?;
     ctl(&["snapshot"])?;
     let before = launches(&shop.path("files"))?;
+    let rest = calls(&mut calm)?;
     let second = calls(&mut calm)?;
     ctl(&["snapshot"])?;
     let seen = launches(&shop.path("files"))? - before;
     ensure!(
-        (seen - second).abs() < 20 && before <= first,
+        (second..=second + 2 * rest).contains(&seen) && before <= first + rest,
         "{before} of {first}, {seen} of {second} launches"
     );
     // As many as it can: their probes alone take a third of a CPU.

@@ -14,6 +14,7 @@ use aiprof_tests::cgroup::Cgroup;
 use aiprof_tests::child::Child;
 use aiprof_tests::need::{Need, skip, skip_unless};
 use aiprof_tests::pprof;
+use aiprof_tests::states::States;
 use aiprof_tests::workload::{Workshop, checked};
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
@@ -142,10 +143,11 @@ fn filters_and_labels_say_where_processes_ran() -> anyhow::Result<()> {
     }
 
     // One that starts while it is recorded.
-    let mut recording = Command::new(binary()?);
-    recording.args(["-F", "199", "-d", "4", "--comm", "^late", "-o", path]);
+    let states = States::new(&shop);
+    let options = ["-F", "199", "-d", "4", "--comm", "^late", "-o", path];
+    let mut recording = states.command(&options, &[])?;
     let mut recording = Child::start(recording.stderr(Stdio::null()))?;
-    std::thread::sleep(Duration::from_millis(2000));
+    states.wait_for("sampling")?;
     let late = busy(&shop.build("depth.c", "latecomer", &[])?, |_| {})?;
     while recording.is_running() {
         std::thread::sleep(Duration::from_millis(50));

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -14,7 +14,8 @@ use aiprof_tests::child::Child;
 use aiprof_tests::folded::Folded;
 use aiprof_tests::monitor::{perf_events_of, programs_of, wait_until_unloaded};
 use aiprof_tests::mount::Tmpfs;
-use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::need::{Need, skip, skip_unless};
+use aiprof_tests::states::States;
 use aiprof_tests::workload::Workshop;
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
@@ -42,23 +43,19 @@ fn check_sane(output: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts aiprof and waits until it has attached its programs.
-fn start_recording(command: &mut Command) -> anyhow::Result<Child> {
-    let mut aiprof = Child::start(command)?;
-    let start = Instant::now();
-    loop {
-        let (programs, events) = (programs_of(aiprof.pid()), perf_events_of(aiprof.pid()));
-        if !programs.is_empty() && events > 0 {
-            // Held objects are there just before the command is let go.
-            std::thread::sleep(Duration::from_millis(500));
-            return Ok(aiprof);
-        }
-        anyhow::ensure!(
-            start.elapsed() < Duration::from_secs(10) && aiprof.is_running(),
-            "aiprof attached nothing"
-        );
-        std::thread::sleep(Duration::from_millis(20));
+/// Starts aiprof and waits until it takes samples, and knows COMMAND if there is one.
+fn start_recording(shop: &Workshop, options: &[&str], command: &[&str]) -> anyhow::Result<Child> {
+    let out = shop.path("out.folded").display().to_string();
+    let options = [&["-F", "499", "--weight", "samples", "-o", &out], options].concat();
+    let states = States::new(shop);
+    let mut aiprof = states.command(&options, command)?;
+    let aiprof = Child::start(aiprof.stdin(Stdio::null()))?;
+    states.wait_for("sampling")?;
+    anyhow::ensure!(!programs_of(aiprof.pid()).is_empty() && perf_events_of(aiprof.pid()) > 0);
+    if !command.is_empty() {
+        states.wait_known_command()?;
     }
+    Ok(aiprof)
 }
 
 #[test]
@@ -158,19 +155,14 @@ fn interrupt_ends_the_recording_and_writes() -> anyhow::Result<()> {
     }
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "endless", &[])?;
-    let out = shop.path("out.folded");
-    let aiprof = Aiprof::counting()
-        .option("-o")
-        .option(&out)
-        .command(program, &["600"]);
-    let mut aiprof = start_recording(&mut aiprof.to_command()?)?;
+    let program = program.display().to_string();
+    let mut aiprof = start_recording(&shop, &[], &[&program, "600"])?;
     let programs = programs_of(aiprof.pid());
-    std::thread::sleep(Duration::from_secs(1));
     aiprof.signal("INT")?;
     let status = aiprof.wait(Duration::from_secs(10))?;
     // COMMAND ended by the passed-on signal.
     anyhow::ensure!(status.code() == Some(130), "{status}\n{}", aiprof.stderr()?);
-    let folded = Folded::parse(&std::fs::read_to_string(&out)?)?;
+    let folded = Folded::parse(&std::fs::read_to_string(shop.path("out.folded"))?)?;
     anyhow::ensure!(
         folded.lines.iter().any(|l| l.has("bottom")),
         "{}",
@@ -185,17 +177,11 @@ fn interrupt_ends_a_recording_without_command() -> anyhow::Result<()> {
         return Ok(());
     }
     let shop = Workshop::new()?;
-    let out = shop.path("out.folded");
-    let aiprof = Aiprof::counting()
-        .option("-d")
-        .option("600")
-        .option("-o")
-        .option(&out);
-    let mut aiprof = start_recording(&mut aiprof.to_command()?)?;
+    let mut aiprof = start_recording(&shop, &["-d", "600"], &[])?;
     aiprof.signal("INT")?;
     let status = aiprof.wait(Duration::from_secs(10))?;
     anyhow::ensure!(status.success(), "{status}\n{}", aiprof.stderr()?);
-    Folded::parse(&std::fs::read_to_string(&out)?).map(drop)
+    Folded::parse(&std::fs::read_to_string(shop.path("out.folded"))?).map(drop)
 }
 
 #[test]
@@ -204,17 +190,12 @@ fn terminate_is_passed_on() -> anyhow::Result<()> {
         return Ok(());
     }
     let shop = Workshop::new()?;
-    let out = shop.path("out.folded");
     let script = "trap 'exit 42' TERM; while :; do sleep 0.05; done";
-    let aiprof = Aiprof::counting()
-        .option("-o")
-        .option(&out)
-        .command("sh", &["-c", script]);
-    let mut aiprof = start_recording(&mut aiprof.to_command()?)?;
+    let mut aiprof = start_recording(&shop, &[], &["sh", "-c", script])?;
     aiprof.signal("TERM")?;
     let status = aiprof.wait(Duration::from_secs(10))?;
     anyhow::ensure!(status.code() == Some(42), "{status}\n{}", aiprof.stderr()?);
-    Folded::parse(&std::fs::read_to_string(&out)?).map(drop)
+    Folded::parse(&std::fs::read_to_string(shop.path("out.folded"))?).map(drop)
 }
 
 #[test]
@@ -222,8 +203,7 @@ fn kill_leaves_nothing_attached() -> anyhow::Result<()> {
     if skip_unless("kill_leaves_nothing_attached", &[Need::Root]) {
         return Ok(());
     }
-    let aiprof = Aiprof::counting().option("-d").option("600");
-    let mut aiprof = start_recording(&mut aiprof.to_command()?)?;
+    let mut aiprof = start_recording(&Workshop::new()?, &["-d", "600"], &[])?;
     let programs = programs_of(aiprof.pid());
     anyhow::ensure!(!programs.is_empty(), "aiprof holds no program");
     aiprof.kill();
@@ -371,4 +351,50 @@ fn duration_ends_the_recording() -> anyhow::Result<()> {
         "took {took:?}"
     );
     Folded::parse(std::str::from_utf8(&output.stdout)?).map(drop)
+}
+
+#[test]
+fn idle_cpus_on_request_only() -> anyhow::Result<()> {
+    if skip_unless("idle_cpus_on_request_only", &[Need::Root]) {
+        return Ok(());
+    }
+    let record = |options: &[&str]| {
+        let aiprof = Aiprof::with(["-F", "199", "--weight", "samples", "-d", "3"]);
+        options
+            .iter()
+            .fold(aiprof, |aiprof, option| aiprof.option(option))
+            .record()
+    };
+    // The idle task is process 0.
+    let without = record(&[])?.folded;
+    anyhow::ensure!(
+        without.of_pid(0).total() == 0,
+        "{}",
+        without.of_pid(0).excerpt(5)
+    );
+    let before = idle_seconds()?;
+    let with = record(&["--idle"])?.folded;
+    let idle = idle_seconds()? - before;
+    if idle < 1.0 {
+        let reason = format!("the CPUs were idle for {idle:.2} s only");
+        skip("idle_cpus_on_request_only", &reason);
+        return Ok(());
+    }
+    // Virtual machines deliver few of an idle CPU's timer interrupts (perf sees
+    // as few), and the time includes aiprof's start and end: no exact figure.
+    let (found, expected) = (with.of_pid(0).total() as f64, idle * 199.0);
+    anyhow::ensure!(
+        (0.1 * expected..1.5 * expected).contains(&found),
+        "{found} idle samples, must be about {expected}:\n{}",
+        with.excerpt(5)
+    );
+    Ok(())
+}
+
+/// Seconds that all CPUs together were idle, by /proc/stat.
+fn idle_seconds() -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    // cpu USER NICE SYSTEM IDLE ..., in units of 1/100 s
+    let idle = stat.split_whitespace().nth(4).context("no idle time")?;
+    Ok(idle.parse::<f64>()? / 100.0)
 }

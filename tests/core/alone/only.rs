@@ -4,24 +4,22 @@ use std::collections::BTreeSet;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
 use aiprof_tests::aiprof::{Aiprof, Run, binary, truth};
-use aiprof_tests::child::Child;
+use aiprof_tests::child::{Child, LONG};
 use aiprof_tests::folded::Folded;
 use aiprof_tests::level_zero::driver::{self, Driver, Exports, Machine};
 use aiprof_tests::level_zero::module::{Kernel, Module};
 use aiprof_tests::level_zero::program::build_phases;
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::States;
 use aiprof_tests::trace::Trace;
 use aiprof_tests::workload::Workshop;
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
-/// How long anything may take that is not meant to.
-const LONG: Duration = Duration::from_secs(60);
-
 /// A program that works for a minute of CPU time, unless it is killed.
 fn busy(program: &Path) -> anyhow::Result<Child> {
     let mut command = Command::new(program);
@@ -56,36 +54,6 @@ fn ended_well(run: &Run) -> anyhow::Result<()> {
 fn said(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     text(&output.stdout) + &text(&output.stderr)
-}
-
-/// A recording that prints its states on descriptor 3, which is a file.
-fn with_lines(options: &[&str], command: &[&str], lines: &Path) -> anyhow::Result<Command> {
-    let mut shell = Command::new("sh");
-    shell
-        .args(["-c", "exec 3>>\"$0\" && exec \"$@\""])
-        .arg(lines)
-        .arg(binary()?)
-        .args(["--ready-fd", "3"])
-        .args(options)
-        .arg("--")
-        .args(command)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    Ok(shell)
-}
-
-/// Waits until a file has this line.
-fn await_line(lines: &Path, wanted: &str) -> anyhow::Result<()> {
-    let start = Instant::now();
-    loop {
-        let text = std::fs::read_to_string(lines).unwrap_or_default();
-        if text.lines().any(|line| line == wanted) {
-            return Ok(());
-        }
-        ensure!(start.elapsed() < LONG, "no {wanted} in {text:?}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn ctl(args: &[&str]) -> anyhow::Result<Output> {
@@ -276,13 +244,13 @@ fn states_come_in_order_and_command_before_its_children() -> anyhow::Result<()> 
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "depth", &[])?;
     let _beside = busy(&program)?;
-    let (lines, out) = (shop.path("lines"), shop.path("out.folded"));
+    let (states, out) = (States::new(&shop), shop.path("out.folded"));
     let script = format!(
         "echo pid $$; ls /proc/self/fd; {} 2 5 & wait",
         program.display()
     );
     let options = ["--only", "-o", &out.display().to_string()];
-    let mut command = with_lines(&options, &["sh", "-c", &script], &lines)?;
+    let mut command = states.command(&options, &["sh", "-c", &script])?;
     let output = command.output()?;
     ensure!(output.status.success(), "{}", said(&output));
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -292,15 +260,14 @@ fn states_come_in_order_and_command_before_its_children() -> anyhow::Result<()> 
     let [shell, child] = pids(&stdout)[..] else {
         anyhow::bail!("{stdout}");
     };
-    let said = std::fs::read_to_string(&lines)?;
+    let said = states.text();
     let expected = format!("attached\nsampling\nknown={shell}\nknown={child}\n");
     ensure!(said == expected, "{said}");
     // A whole recording of the machine prints of COMMAND and its children too.
-    std::fs::remove_file(&lines)?;
     let options = ["-o", &out.display().to_string()];
-    let output = with_lines(&options, &["sleep", "1"], &lines)?.output()?;
+    let output = states.command(&options, &["sleep", "1"])?.output()?;
     ensure!(output.status.success());
-    let said = std::fs::read_to_string(&lines)?;
+    let said = states.text();
     let known: Vec<&str> = said.lines().collect();
     ensure!(known.len() == 3 && known[2].starts_with("known="), "{said}");
     Ok(())
@@ -321,16 +288,16 @@ fn a_known_process_has_whole_stacks_at_once() -> anyhow::Result<()> {
             .stdout(Stdio::piped()),
     )?;
     family.read_line()?;
-    let (lines, out) = (shop.path("lines"), shop.path("out.folded"));
+    let (states, out) = (States::new(&shop), shop.path("out.folded"));
     let pid = family.pid().to_string();
     let out_name = out.display().to_string();
     let options = [
         "-F", "499", "--weight", "samples", "-p", &pid, "-o", &out_name,
     ];
-    let mut command = with_lines(&options, &[], &lines)?;
+    let mut command = states.command(&options, &[])?;
     let mut aiprof = Child::start(&mut command)?;
     // It waits, and is known all the same.
-    await_line(&lines, &format!("known={pid}"))?;
+    states.wait_known(family.pid())?;
     family.write_line("go")?;
     ensure!(family.wait(LONG)?.success());
     ensure!(aiprof.wait(LONG)?.success());

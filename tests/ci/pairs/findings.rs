@@ -207,7 +207,7 @@ impl Cuda {
         let out = self.shop.path("run.aiprof");
         let mut command = Command::new(binary()?);
         command
-            .args(["-q", "--device-timing", "-o"])
+            .args(["--only", "-q", "--device-timing", "-o"])
             .arg(&out)
             .arg("--");
         match words {

@@ -40,7 +40,7 @@ fn record(
     let output = file.to_str().context("no text")?;
     let work = Runtime::build(&[])?.work(&truth, arguments);
     let words: Vec<_> = work.get_args().collect();
-    let mut command = Aiprof::with(["-o", output].iter().chain(options).copied())
+    let mut command = Aiprof::with(["--only", "-o", output].iter().chain(options).copied())
         .command(work.get_program(), &words)
         .to_command()?;
     for (name, value) in work.get_envs() {

@@ -1,19 +1,21 @@
 //! Launches as aiprof counts them, against the virtual driver's truth file.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Command, Stdio};
 
 use anyhow::Context as _;
 use serde_json::Value;
 
 use aiprof_tests::aiprof::{binary, lost};
+use aiprof_tests::child::{Child, LONG};
 use aiprof_tests::folded::{Folded, Line, base};
 use aiprof_tests::level_zero::driver::{Driver, Exports, LOADER, Machine};
 use aiprof_tests::level_zero::module::Module;
 use aiprof_tests::level_zero::program::{Account, build_work};
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::States;
 use aiprof_tests::truth::{Kind, Truth};
 use aiprof_tests::workload::Workshop;
 
@@ -40,7 +42,7 @@ fn record(options: &[&str], file: &str, mode: &[&str]) -> anyhow::Result<Run> {
     let module = Module::usual().write(&shop.path("module.zebin"))?;
     let output = shop.path(file);
     let mut command = machine.command(&binary()?);
-    command.args(options).arg("-o").arg(&output).arg("--");
+    command.arg("--only").args(options).arg("-o").arg(&output).arg("--");
     command.arg(build_work()?).arg(mode[0]);
     command.arg(format!("module={}", module.display()));
     let done = command.args(&mode[1..]).output()?;
@@ -259,7 +261,7 @@ fn programs_say_what_is_collected() -> anyhow::Result<()> {
 }
 
 /// A program that is started when told so, under a pid that is known before.
-struct Later(Child);
+struct Later(process::Child);
 
 impl Later {
     fn new(machine: &Machine, program: &Path, arguments: &[&str]) -> anyhow::Result<Self> {
@@ -308,20 +310,15 @@ fn only_what_is_chosen_is_recorded() -> anyhow::Result<()> {
         let mut chosen = Later::new(&machine, &program, &arguments)?;
         let output = shop.path("out.folded");
         let pid = chosen.0.id().to_string();
-        let mut aiprof = Command::new(binary()?)
-            .args(["--events", "launches", "-p", &pid, "-o"])
-            .arg(&output)
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let mut stderr = BufReader::new(aiprof.stderr.take().context("stderr")?);
-        let mut said = String::new();
-        while !said.contains("recording") {
-            anyhow::ensure!(stderr.read_line(&mut said)? > 0, "{said}");
-        }
+        let states = States::new(&shop);
+        let out = output.display().to_string();
+        let options = ["--events", "launches", "-p", &pid, "-o", &out];
+        let mut aiprof = Child::start(&mut states.command(&options, &[])?)?;
+        states.wait_known(chosen.0.id())?;
         chosen.go()?;
         // It ends with the process.
-        stderr.read_to_string(&mut said)?;
-        anyhow::ensure!(aiprof.wait()?.success(), "{said}");
+        let said = aiprof.stderr()?;
+        anyhow::ensure!(aiprof.wait(LONG)?.success(), "{said}");
         let mut accounts = String::new();
         let stdout = chosen.0.stdout.as_mut().context("stdout")?;
         stdout.read_to_string(&mut accounts)?;

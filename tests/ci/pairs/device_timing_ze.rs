@@ -71,7 +71,7 @@ impl Bench {
         let mut command = match options {
             Some(options) => {
                 let mut command = Command::new(binary()?);
-                command.args(options).arg("--").arg(program);
+                command.arg("--only").args(options).arg("--").arg(program);
                 command
             }
             None => Command::new(program),
@@ -253,9 +253,10 @@ fn drifting_and_wrapping_clocks_are_followed() -> anyhow::Result<()> {
             .collect();
         ensure!(
             spans.len() == execs.len(),
-            "{} {}",
+            "{} {}: {}",
             spans.len(),
-            execs.len()
+            execs.len(),
+            run.stderr
         );
         let tick = 1_000_000_000 / hz + 1;
         for span in spans {
@@ -346,7 +347,7 @@ fn intel_s_driver_does_the_same_behind_the_helper() -> anyhow::Result<()> {
         let mut timed = Command::new(binary()?);
         timed.envs(real::environment(product, real::Recording::Off));
         timed.env_remove("ZE_ENABLE_ALT_DRIVERS").current_dir(&dir);
-        timed.args(["--device-timing", "-o"]).arg(&out).arg("--");
+        timed.args(["--only", "--device-timing", "-o"]).arg(&out).arg("--");
         let timed = timed.arg(&program).args(&args).output()?;
         ensure!(
             plain.status.success() && timed.status.success(),

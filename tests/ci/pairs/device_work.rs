@@ -144,7 +144,7 @@ fn check_level_zero(program: &Path, mode: &[&str]) -> anyhow::Result<usize> {
     let machine = Machine::new(&Driver::build(Exports::All)?).truth(&truth);
     let module = Module::usual().write(&shop.path("module.zebin"))?;
     let mut command = machine.command(&binary()?);
-    command.arg("-o").arg(&capture).arg("--").arg(program);
+    command.args(["--only", "-o"]).arg(&capture).arg("--").arg(program);
     command.args(mode);
     let output = checked(command.arg(format!("module={}", module.display())))?;
     let mut launched: BTreeMap<String, u64> = BTreeMap::new();
@@ -273,7 +273,7 @@ fn launches_of_opencl_are_as_the_program_read_them() -> anyhow::Result<()> {
     command
         .env("CL_WORK_PAUSE_MS", "1000")
         .env("CL_WORK_TIMES", &log);
-    command.arg("-o").arg(&capture).arg("--").arg(program);
+    command.args(["--only", "-o"]).arg(&capture).arg("--").arg(program);
     command
         .arg("Portable Computing")
         .arg(source_path("kernels.cl"));

@@ -44,7 +44,7 @@ fn folded_stacks_have_the_lines_of_pprof() -> anyhow::Result<()> {
     let shop = Workshop::new()?;
     let program = shop.build("inlines.cpp", "lines", &["-g"])?;
     let capture = shop.path("x.aiprof");
-    let mut aiprof = Aiprof::with(["-q", "-F", "499", "-o"]);
+    let mut aiprof = Aiprof::with(["-q", "--only", "-F", "499", "-o"]);
     aiprof = aiprof.option(&capture).command(&program, &["1.5"]);
     checked(&mut aiprof.to_command()?)?;
     let report = |out: &Path, options: &[&str]| {
@@ -87,7 +87,7 @@ fn go_pprof_lists_the_source() -> anyhow::Result<()> {
     let shop = Workshop::new()?;
     let program = shop.build("inlines.cpp", "lines", &["-g"])?;
     let profile = shop.path("x.pb.gz");
-    let mut aiprof = Aiprof::with(["-q", "-F", "499", "-o"]);
+    let mut aiprof = Aiprof::with(["-q", "--only", "-F", "499", "-o"]);
     aiprof = aiprof.option(&profile).command(&program, &["1.5"]);
     checked(&mut aiprof.to_command()?)?;
     let mut go = Command::new("go");

@@ -104,7 +104,7 @@ fn aiprof(shop: &Workshop, options: &[String]) -> anyhow::Result<Command> {
     let script = format!("mount --bind \"$0\" {USER_TABLES} && exec \"$@\"");
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", &script]).arg(&tables);
-    command.arg(binary()?).args(options);
+    command.arg(binary()?).arg("--only").args(options);
     command.args(["--admit-device", &format!("synthetic={DEVICE}")]);
     command.stdin(Stdio::null());
     Ok(command)

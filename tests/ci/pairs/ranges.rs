@@ -95,7 +95,7 @@ impl Bench {
         let mut command = match &out {
             Some(out) => {
                 let mut command = Command::new(binary()?);
-                command.args(options).arg("-o").arg(out).arg("--");
+                command.arg("--only").args(options).arg("-o").arg(out).arg("--");
                 command.arg(program);
                 command
             }
@@ -476,7 +476,7 @@ fn a_tool_of_the_user_s_keeps_its_place() -> anyhow::Result<()> {
     let show = "echo $NVTX_INJECTION64_PATH; echo $INTEL_LIBITTNOTIFY64";
     let run = |variable: Option<&str>| {
         let mut command = Command::new(binary()?);
-        command.arg("--ranges").arg("-o").arg(&out);
+        command.args(["--only", "--ranges", "-o"]).arg(&out);
         command.args(["--", "sh", "-c", show]);
         command.env_remove("NVTX_INJECTION64_PATH");
         command.env_remove("INTEL_LIBITTNOTIFY64");

@@ -70,7 +70,7 @@ impl Machine {
         let mut command = match options {
             Some(options) => {
                 let mut command = Command::new(binary()?);
-                command.args(options).arg("--").arg(&self.program);
+                command.arg("--only").args(options).arg("--").arg(&self.program);
                 command
             }
             None => Command::new(&self.program),

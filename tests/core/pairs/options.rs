@@ -74,52 +74,6 @@ fn one_cgroup_and_nothing_else() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[test]
-fn idle_cpus_on_request_only() -> anyhow::Result<()> {
-    if skip_unless("idle_cpus_on_request_only", &[Need::Root]) {
-        return Ok(());
-    }
-    let record = |options: &[&str]| {
-        let aiprof = Aiprof::with(["-F", "199", "--weight", "samples", "-d", "3"]);
-        options
-            .iter()
-            .fold(aiprof, |aiprof, option| aiprof.option(option))
-            .record()
-    };
-    // The idle task is process 0.
-    let without = record(&[])?.folded;
-    anyhow::ensure!(
-        without.of_pid(0).total() == 0,
-        "{}",
-        without.of_pid(0).excerpt(5)
-    );
-    let before = idle_seconds()?;
-    let with = record(&["--idle"])?.folded;
-    let idle = idle_seconds()? - before;
-    if idle < 1.0 {
-        let reason = format!("the CPUs were idle for {idle:.2} s only");
-        skip("idle_cpus_on_request_only", &reason);
-        return Ok(());
-    }
-    // Virtual machines deliver few of an idle CPU's timer interrupts (perf sees
-    // as few), and the time includes aiprof's start and end: no exact figure.
-    let (found, expected) = (with.of_pid(0).total() as f64, idle * 199.0);
-    anyhow::ensure!(
-        (0.1 * expected..1.5 * expected).contains(&found),
-        "{found} idle samples, must be about {expected}:\n{}",
-        with.excerpt(5)
-    );
-    Ok(())
-}
-
-/// Seconds that all CPUs together were idle, by /proc/stat.
-fn idle_seconds() -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string("/proc/stat")?;
-    // cpu USER NICE SYSTEM IDLE ..., in units of 1/100 s
-    let idle = stat.split_whitespace().nth(4).context("no idle time")?;
-    Ok(idle.parse::<f64>()? / 100.0)
-}
-
 /// Names and text of the files that `--every` left in a directory, by time.
 fn windows(dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
     let mut files = Vec::new();

@@ -215,17 +215,18 @@ fn device_time_is_what_the_device_was_busy() -> anyhow::Result<()> {
     let mut eight = Recording::of(module()).set("VZE_GTS", "8");
     eight.gts = 8;
     let mut far = Vec::new();
-    for (what, recording) in [
-        ("framed", Recording::of(module())),
-        ("bare", bare),
-        ("8 GTs", eight),
+    let ways = [
+        &["launches=5000", "sync=0"][..],
+        &["launches=5000", "sync=100"],
+        &["launches=2000", "sync=1", "events=1"],
+        &["launches=3000", "processes=3", "sync=100"],
+    ];
+    for (what, recording, ways) in [
+        ("framed", Recording::of(module()), &ways[..]),
+        ("bare", bare, &ways[1..3]),
+        ("8 GTs", eight, &ways[2..]),
     ] {
-        for more in [
-            &["launches=5000", "sync=0"][..],
-            &["launches=5000", "sync=100"],
-            &["launches=2000", "sync=1", "events=1"],
-            &["launches=3000", "processes=3", "sync=100"],
-        ] {
+        for &more in ways {
             let mode = [&["launch", "plan=7030", "base=1", "warm_us=2000000"], more].concat();
             let outcome = recording.run(&mode)?;
             ensure!(

@@ -9,11 +9,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, ensure};
 
 use aiprof_tests::aiprof::Aiprof;
+use aiprof_tests::child::{Child, LONG};
 use aiprof_tests::folded::{Folded, base};
 use aiprof_tests::level_zero::driver::{self, Driver, Exports, Machine};
 use aiprof_tests::level_zero::module::{Kernel, Module};
 use aiprof_tests::level_zero::program::{build_paths, build_work};
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::States;
 use aiprof_tests::truth::Truth;
 use aiprof_tests::workload::{Workshop, checked};
 
@@ -73,7 +75,9 @@ impl Setup {
 
     /// Records a program from its beginning to its end.
     fn record(&self, program: &Path, mode: &[&str]) -> anyhow::Result<Judge> {
-        let run = Aiprof::with(self.options()).command("env", &self.with_env(program, mode));
+        let run = Aiprof::with(self.options())
+            .option("--only")
+            .command("env", &self.with_env(program, mode));
         let run = run.record()?;
         ensure!(run.status.success(), "{}\n{}", run.status, run.stderr);
         Judge::new(&Truth::read(&self.shop.path("truth.json"))?, &run.folded)
@@ -204,12 +208,13 @@ fn places_are_found_for_all_kernels_of_threads() -> anyhow::Result<()> {
         return Ok(());
     }
     let setup = Setup::new(&module(), "xe2", &[("VZE_ISA_POOL", "1")])?;
+    // On a busy machine the search takes longer than a program of 0.2 s lives.
     let mode = [
         "launch",
         "paths=5",
         "kernels=path",
         "threads=2",
-        "launches=1000",
+        "launches=5000",
         "sync=20",
     ];
     setup.record(&build_paths()?, &mode)?.check("threads");
@@ -235,24 +240,16 @@ fn places_are_found_for_kernels_older_than_the_recording() -> anyhow::Result<()>
         let first = stdout.next().context("no line")??;
         ensure!(first == "ready", "{first}");
         let output = setup.shop.path("out.folded");
-        let mut aiprof = Aiprof::with(setup.options())
-            .option("-p")
-            .option(program.id().to_string())
-            .option("-o")
-            .option(output.clone())
-            .to_command()?
-            .spawn()?;
-        let mut stderr = BufReader::new(aiprof.stderr.take().context("stderr")?).lines();
-        while !stderr
-            .next()
-            .context("aiprof ended")??
-            .contains("recording")
-        {}
-        let rest = std::thread::spawn(move || stderr.map_while(Result::ok).collect::<Vec<_>>());
+        let (pid, out) = (program.id().to_string(), output.display().to_string());
+        let options = [&setup.options()[..], &["-p", &pid, "-o", &out]].concat();
+        let states = States::new(&setup.shop);
+        let mut aiprof = Child::start(&mut states.command(&options, &[])?)?;
+        states.wait_known(program.id())?;
         writeln!(stdin)?;
         drop(stdin);
         ensure!(program.wait()?.success(), "the program failed");
-        ensure!(aiprof.wait()?.success(), "{:?}", rest.join());
+        let said = aiprof.stderr()?;
+        ensure!(aiprof.wait(LONG)?.success(), "{said}");
         let folded = Folded::parse(&std::fs::read_to_string(&output)?)?;
         let judge = Judge::new(&Truth::read(&setup.shop.path("truth.json"))?, &folded)?;
         judge.check(&format!("{layout} {variables:?}"));

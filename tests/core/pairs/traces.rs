@@ -30,7 +30,7 @@ fn record(shop: &Workshop, file: &str, mode: &[&str]) -> anyhow::Result<(Trace, 
     let module = Module::usual().write(&shop.path("module.zebin"))?;
     let output = shop.path(file);
     let mut command = machine.command(&binary()?);
-    command.arg("-o").arg(&output).arg("--");
+    command.args(["--only", "-o"]).arg(&output).arg("--");
     command.arg(build_work()?).arg(mode[0]);
     command.arg(format!("module={}", module.display()));
     checked(command.args(&mode[1..]))?;
@@ -126,7 +126,7 @@ fn a_capture_becomes_the_same_trace() -> anyhow::Result<()> {
     let module = Module::usual().write(&shop.path("module.zebin"))?;
     let capture = shop.path("run.aiprof");
     let mut command = machine.command(&binary()?);
-    command.arg("-o").arg(&capture).arg("--").arg(build_work()?);
+    command.args(["--only", "-o"]).arg(&capture).arg("--").arg(build_work()?);
     command.args(["basic", &format!("module={}", module.display())]);
     checked(&mut command)?;
     let report = |name: &str| -> anyhow::Result<Trace> {
@@ -210,7 +210,7 @@ fn a_trace_of_a_command_is_of_that_command() -> anyhow::Result<()> {
     let module = format!("module={}", module.display());
     let mut other = machine.command(&build_work()?);
     other.args(["rate", "rate=100", "seconds=600"]).arg(&module);
-    let _other = Child::start(&mut other)?;
+    let other = Child::start(&mut other)?;
     let mode = ["fork", "children=3", "launches=50"];
     let (own, _) = live(&shop, &[], &mode)?;
     let (all, _) = live(&shop, &["--all"], &mode)?;
@@ -225,8 +225,9 @@ fn a_trace_of_a_command_is_of_that_command() -> anyhow::Result<()> {
     let mut own: Vec<_> = by_process(&own).into_values().collect();
     own.sort_unstable();
     assert_eq!(own, [50, 51, 52, 100]);
+    // Those of other tests, which may run beside, too.
     let all = by_process(&all);
-    assert_eq!(all.len(), 5, "{all:?}");
+    anyhow::ensure!(all.len() >= 5 && all.contains_key(&u64::from(other.pid())), "{all:?}");
     Ok(())
 }
 

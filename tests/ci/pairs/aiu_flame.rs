@@ -43,6 +43,7 @@ fn record(
     let file = shop.path("profile.pb.gz");
     let work = runtime.work(&truth, arguments);
     let mut command = Aiprof::with(options.iter().copied())
+        .option("--only")
         .option("-o")
         .option(file.as_os_str())
         .command(work.get_program(), &work.get_args().collect::<Vec<_>>())
@@ -350,7 +351,7 @@ fn a_capture_of_a_program_has_the_same_in_its_report() -> anyhow::Result<()> {
     let truth = TruthFiles::new(&shop, "truth");
     let [capture, file] = ["run.aiprof", "run.pb.gz"].map(|name| shop.path(name));
     let work = runtime.work(&truth, &["timed", "--paths", "--launches", "240"]);
-    let mut command = Aiprof::with(["--aiu-timing", "-o"])
+    let mut command = Aiprof::with(["--only", "--aiu-timing", "-o"])
         .option(capture.as_os_str())
         .command(work.get_program(), &work.get_args().collect::<Vec<_>>())
         .to_command()?;

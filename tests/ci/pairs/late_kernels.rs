@@ -2,7 +2,7 @@
 //! from the beginning: created before it started, or in programs that end at once.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,18 +14,12 @@ use aiprof_tests::folded::{Folded, base};
 use aiprof_tests::level_zero::program::{Account, build_work};
 use aiprof_tests::level_zero::real::{self, Product, Recording};
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::States;
 use aiprof_tests::workload::Workshop;
 
 fn needs() -> Vec<Need> {
     [&real::NEEDS[..], &[Need::Root]].concat()
 }
-
-/// How long the program runs before aiprof does.
-const HEAD_START: Duration = Duration::from_secs(5);
-/// How long aiprof records before the program launches: it looks at programs that
-/// run already first: a tenth of a second; an unoptimised build on a busy machine
-/// takes some.
-const LOOK: Duration = Duration::from_secs(5);
 
 /// Which of the two ends first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,22 +75,13 @@ fn wait_for(line: &str, from: &mut impl std::io::BufRead) -> anyhow::Result<()> 
     }
 }
 
-/// Starts aiprof on a process and waits until it records.
-fn record(pid: u32, output: &Path) -> anyhow::Result<Child> {
-    let mut aiprof = Command::new(binary()?)
-        .args(["--events", "launches", "-p", &pid.to_string(), "-o"])
-        .arg(output)
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let mut stderr = BufReader::new(aiprof.stderr.take().context("stderr")?);
-    let mut line = String::new();
-    while !line.contains("recording") {
-        line.clear();
-        ensure!(stderr.read_line(&mut line)? > 0, "aiprof ended");
-    }
-    std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
-    std::thread::sleep(LOOK);
+/// Starts aiprof on a process and waits until it knows its kernels.
+fn record(shop: &Workshop, pid: u32, output: &Path) -> anyhow::Result<Child> {
+    let (states, output) = (States::new(shop), output.display().to_string());
+    let options = ["--events", "launches", "-p", &pid.to_string(), "-o", &output];
+    let mut command = states.command(&options, &[])?;
+    let aiprof = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    states.wait_known(pid)?;
     Ok(aiprof)
 }
 
@@ -135,8 +120,8 @@ fn at_once(cases: &[Case], check: fn(&Case) -> anyhow::Result<()>) -> anyhow::Re
     })
 }
 
-/// Runs a mode of `ze_work` that waits, starts aiprof five seconds later, and lets
-/// it go on.
+/// Runs a mode of `ze_work` that waits, starts aiprof, and lets it go on when aiprof
+/// knows it.
 fn started_late(case: &Case) -> anyhow::Result<(BTreeMap<String, u64>, Account)> {
     let &Case {
         product,
@@ -156,9 +141,8 @@ fn started_late(case: &Case) -> anyhow::Result<(BTreeMap<String, u64>, Account)>
     let mut stdout = BufReader::new(program.stdout.take().context("stdout")?);
     let mut stdin = program.stdin.take().context("stdin")?;
     wait_for("ready", &mut stdout)?;
-    std::thread::sleep(HEAD_START);
     let output = shop.path("out.folded");
-    let mut aiprof = record(program.id(), &output)?;
+    let mut aiprof = record(&shop, program.id(), &output)?;
     writeln!(stdin)?;
     if first == First::Recording {
         wait_for("launched", &mut stdout)?;
@@ -256,7 +240,7 @@ fn a_program_of_a_tenth_of_a_second_has_named_kernels() -> anyhow::Result<()> {
             let module = real::compile(&shop, product)?;
             let output = shop.path("out.folded");
             let mut command = real::command(&binary()?, product, recording, &shop.path(""));
-            command.args(["--events", "launches", "-o"]).arg(&output);
+            command.args(["--only", "--events", "launches", "-o"]).arg(&output);
             command.arg("--").arg(build_work()?).args(mode);
             command.arg(format!("module={}", module.display()));
             let done = command.stdin(Stdio::null()).output()?;

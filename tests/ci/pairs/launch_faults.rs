@@ -49,9 +49,9 @@ fn faulting_arguments_under_4_khz_sampling() -> anyhow::Result<()> {
     let (threads, pages) = ((8 * cpus).to_string(), shop.path("pages"));
     let capture = shop.path("out.aiprof");
     let mut command = Command::new(binary()?);
-    command.args(["-F", "4000", "--call-stacks", "1000000", "-o"]);
+    command.args(["--only", "-F", "4000", "--call-stacks", "1000000", "-o"]);
     command.arg(&capture).arg("--").arg(&program);
-    let done = command.args([&threads, "400"]).arg(&pages).output()?;
+    let done = command.args([&threads, "800"]).arg(&pages).output()?;
     let stderr = String::from_utf8_lossy(&done.stderr);
     anyhow::ensure!(done.status.success(), "{}: {stderr}", done.status);
     println!("{stderr}");

@@ -55,7 +55,7 @@ fn programs_leave_probed_calls_as_ever() -> anyhow::Result<()> {
             let plain = machine.command(&program).args(arguments).output()?;
             let expected = Account::read(&String::from_utf8_lossy(&plain.stdout))?;
             std::fs::remove_file(&truth)?;
-            let aiprof = Aiprof::with(["--events", events]).command(&program, &arguments);
+            let aiprof = Aiprof::with(["--only", "--events", events]).command(&program, &arguments);
             let output = shop.path("out.folded");
             let run = record(aiprof, &machine.environment(), &output)?;
             assert_eq!(run.status.code(), plain.status.code(), "{}", run.stderr);

@@ -218,7 +218,7 @@ fn a_capture_is_known_by_its_content() -> anyhow::Result<()> {
     let module = Module::usual().write(&shop.path("module.zebin"))?;
     let (capture, trace) = (shop.path("no extension"), shop.path("trace.json"));
     let mut record = machine.command(&binary()?);
-    record.args(["--format", "capture", "-o"]).arg(&capture);
+    record.args(["--only", "--format", "capture", "-o"]).arg(&capture);
     let program = [build_shapes()?.display().to_string(), "many".into()];
     let module = format!("module={}", module.display());
     let accounts = checked(record.arg("--").args(program).arg(module))?;

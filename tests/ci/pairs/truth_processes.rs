@@ -1,13 +1,13 @@
 //! Programs that come, go, hide and change while they are sampled.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use aiprof_tests::aiprof::{Aiprof, Run, truth};
 use aiprof_tests::chain::{check, check_reached, check_share, from_entry};
-use aiprof_tests::child::Child;
-use aiprof_tests::folded::{Line, base};
+use aiprof_tests::child::{Child, LONG};
+use aiprof_tests::folded::{Folded, Line, base};
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::States;
 use aiprof_tests::workload::Workshop;
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
@@ -258,30 +258,32 @@ fn by_pid_with_children_and_nothing_else() -> anyhow::Result<()> {
     // Something else that burns CPU and must not appear.
     let other = shop.build("depth.c", "other", &[])?;
     let mut other = Child::start(Command::new(other).args(["60", "5"]).stdout(Stdio::null()))?;
-    let aiprof = Aiprof::counting()
-        .option("-p")
-        .option(pid.to_string())
-        .option("-d")
-        .option("4");
-    let starter = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(700));
-        family.write_line("go").and_then(|()| family.output())
-    });
-    let run = aiprof.record()?;
-    let output = starter.join().map_err(|_| anyhow::anyhow!("starter"))??;
+    let (states, out) = (States::new(&shop), shop.path("out.folded"));
+    let (family_pid, file) = (pid.to_string(), out.display().to_string());
+    let options = [
+        "-F", "499", "--weight", "samples", "-p", &family_pid, "-o", &file,
+    ];
+    let mut aiprof = Child::start(&mut states.command(&options, &[])?)?;
+    states.wait_known(pid)?;
+    family.write_line("go")?;
+    let output = family.output()?;
+    // It ends with them.
+    let said = aiprof.stderr()?;
+    anyhow::ensure!(aiprof.wait(LONG)?.success(), "{said}");
     other.kill();
+    let folded = Folded::parse(&std::fs::read_to_string(&out)?)?;
     let child = output
         .lines()
         .filter_map(|line| line.strip_prefix("pid ")?.parse::<u32>().ok())
         .find(|child| *child != pid)
         .ok_or_else(|| anyhow::anyhow!("no child: {output}"))?;
-    check_share("only the family", &run.folded, LEAST, 1.0, |l| {
+    check_share("only the family", &folded, LEAST, 1.0, |l| {
         l.pid == pid || l.pid == child
     })?;
-    check("parent", &run.folded.of_pid(pid), LEAST / 4, |l| {
+    check("parent", &folded.of_pid(pid), LEAST / 4, |l| {
         is_on_the_way(l, &["parent_spin"])
     })?;
-    check("child", &run.folded.of_pid(child), LEAST / 4, |l| {
+    check("child", &folded.of_pid(child), LEAST / 4, |l| {
         is_on_the_way(l, &["child_spin"])
     })
 }
