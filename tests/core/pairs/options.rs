@@ -268,7 +268,7 @@ fn diff_of_two_captures() -> anyhow::Result<()> {
     for (name, source) in [("before", "depth.c"), ("after", "split.c")] {
         let program = shop.build(source, name, &[])?;
         let capture = shop.path(&format!("{name}.aiprof"));
-        let mut recording = Aiprof::with(["-F", "499", "-o"])
+        let mut recording = Aiprof::with(["--only", "-F", "499", "-o"])
             .option(&capture)
             .command(program, &["1"])
             .to_command()?;
