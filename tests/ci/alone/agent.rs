@@ -81,19 +81,15 @@ impl Busy {
         windows.iter().map(|(_, about)| one(about)).sum()
     }
 
-    /// Checks that windows follow each other, and have all CPU time from the beginning of the
-    /// first to the end of the last: a gap would lack samples.
-    fn check_whole(&self, windows: &[(PathBuf, About)]) -> anyhow::Result<()> {
-        let ends = |about: &About| about.start_unix_ns + about.duration_ns;
+    /// Checks that windows follow each other, so many nanoseconds apart at most, and have their
+    /// CPU time.
+    fn check_whole(&self, windows: &[(PathBuf, About)], apart_ns: i64) -> anyhow::Result<()> {
         for pair in windows.windows(2) {
             if let [(_, this), (_, next)] = pair {
-                ensure!(this.start_unix_ns < next.start_unix_ns, "{this:?} {next:?}");
+                let gap = next.start_unix_ns - this.start_unix_ns - this.duration_ns;
+                ensure!(gap.abs() < apart_ns, "{gap} ns between two windows");
             }
         }
-        let (first, last) = windows.first().zip(windows.last()).context("no window")?;
-        let whole = self.between(first.1.start_unix_ns, ends(&last.1));
-        let gaps = whole - self.during(windows);
-        ensure!(gaps.abs() < 0.02 * whole, "{gaps} s of {whole} s in no window");
         self.check(windows)
     }
 
@@ -238,7 +234,7 @@ fn windows_follow_each_other_and_say_what_they_cost() -> anyhow::Result<()> {
         }
         ensure!(about.facts["aiprof.own_cpu_ns"] > 0, "it cost nothing");
     }
-    busy.check_whole(&windows)?;
+    busy.check_whole(&windows, 20_000_000)?;
     ensure!(status["windows"].as_u64() >= Some(4), "{status}");
     ensure!(status["frequency_hz"] == 997, "{status}");
     ensure!(status["memory_bytes"].as_u64() < Some(64 << 20), "{status}");
@@ -297,7 +293,7 @@ fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
         hz.first() == Some(&99) && hz.contains(&49) && hz.last() == Some(&197),
         "{hz:?}"
     );
-    busy.check_whole(&windows)
+    busy.check_whole(&windows, 40_000_000)
 }
 
 #[test]
@@ -396,8 +392,7 @@ fn in_its_turns_it_counts_for_all_of_them() -> anyhow::Result<()> {
     for (_, about) in &windows {
         // 99 Hz, counted twice.
         ensure!(about.period_ns / 2 == 10_101_400, "{about:?}");
-        // Within its turn.
-        ensure!(about.duration_ns <= 10_000_000_000, "{about:?}");
+        ensure!(about.duration_ns < 2_000_000_000, "{about:?}");
     }
     busy.check_weighed(&windows, 2).context(said)
 }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 
 use aiprof_tests::aiprof::binary;
 use aiprof_tests::attacker::NOBODY;
-use aiprof_tests::child::Child;
+use aiprof_tests::child::{Child, LONG};
 use aiprof_tests::folded::Folded;
 use aiprof_tests::level_zero::driver::{Driver, Exports, Machine, NEEDS};
 use aiprof_tests::level_zero::module::{Kernel, Module};
@@ -22,8 +22,6 @@ use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::trace::Trace;
 use aiprof_tests::workload::{Workshop, checked};
 
-/// How long anything may take that is not meant to.
-const LONG: Duration = Duration::from_secs(60);
 /// Samples a second.
 const RATE: u64 = 499;
 /// Where root's sockets are.

@@ -9,13 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use aiprof_tests::aiprof::binary;
-use aiprof_tests::child::Child;
+use aiprof_tests::child::{Child, LONG};
 use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::workload::Workshop;
 
 const NEEDS: [Need; 1] = [Need::Root];
-/// How long anything may take that is not meant to.
-const LONG: Duration = Duration::from_secs(60);
 
 /// A shell that is busy for so many seconds and exits with that many.
 fn busy(shop: &Workshop) -> anyhow::Result<String> {

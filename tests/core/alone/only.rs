@@ -20,6 +20,7 @@ use aiprof_tests::trace::Trace;
 use aiprof_tests::workload::Workshop;
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
+
 /// A program that works for a minute of CPU time, unless it is killed.
 fn busy(program: &Path) -> anyhow::Result<Child> {
     let mut command = Command::new(program);
