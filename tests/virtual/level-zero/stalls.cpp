@@ -256,9 +256,11 @@ void stalls_add(const Execution &execution, std::shared_ptr<const KernelInfo> ke
 		state().refused++;
 		return;
 	}
-	/* Windows without executions are left out. */
-	if (state().active.empty())
-		state().from = std::max(state().from, std::min(execution.start_ns, device_now_ns()));
+	/* Windows without executions are left out. An execution that the engine's thread
+	 * computes late may have begun before the last window ended: the next one begins
+	 * with it, and so overlaps the last. */
+	uint64_t from = state().active.empty() ? device_now_ns() : state().from;
+	state().from = std::min(from, execution.start_ns);
 	uint32_t gts = execution.sub < 0 ? gts_of_device() : 1;
 	uint32_t first = execution.sub < 0 ? 0 : static_cast<uint32_t>(execution.sub);
 	size_t entries = kernel->stalls.size();

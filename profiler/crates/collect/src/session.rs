@@ -217,6 +217,11 @@ const LINGER_NS: u64 = 2_000_000_000;
 /// Most events held between two looks at the rings; beyond it the oldest go
 /// into the profile without waiting for stragglers.
 const MAX_PENDING: usize = 1 << 17;
+/// Events after which a look at the rings sees whether they are filling up meanwhile.
+const BETWEEN_GLANCES: usize = 64;
+/// Most times that one look empties them: where that is not enough, the programs are faster
+/// than this reader, and what is lost is counted.
+const MAX_RELIEFS: usize = 4;
 /// Events for which room is kept.
 const USUALLY_PENDING: usize = 1024;
 /// Most processes remembered that could not be looked at.
@@ -631,6 +636,13 @@ impl Session {
         read.more
     }
 
+    /// Whether a ring is filling up while there is room for its events here.
+    fn is_filling(&self) -> bool {
+        let probes = self.probes.as_ref().map(|(_, ring)| ring);
+        let is_filling = probes.is_some_and(Ring::is_half_full) || self.ring.is_half_full();
+        is_filling && self.pending.len() + self.arrived.len() < MAX_PENDING
+    }
+
     /// Reads the rings of process events, and asks for what the events need.
     fn receive_processes(&mut self) {
         let known = self.arrived.len();
@@ -654,9 +666,17 @@ impl Session {
         self.tell_of_probes();
         self.pending.make_contiguous().sort_by_key(Event::time_ns);
         let take_all = all || self.pending.len() > MAX_PENDING;
+        let (mut taken, mut reliefs) = (0_usize, 0);
         while let Some(event) = self.pending.front() {
             if !take_all && event.time_ns() > horizon {
                 break;
+            }
+            taken += 1;
+            let may_glance = taken.is_multiple_of(BETWEEN_GLANCES) && reliefs < MAX_RELIEFS;
+            if may_glance && self.is_filling() {
+                // What it finds happened later and is taken in at the next look.
+                self.receive();
+                reliefs += 1;
             }
             if let Some(event) = self.pending.pop_front() {
                 self.take(event)?;

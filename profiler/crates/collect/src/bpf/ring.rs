@@ -102,6 +102,13 @@ impl Ring {
         }
     }
 
+    /// Whether more than half of it waits to be read.
+    pub fn is_half_full(&self) -> bool {
+        let begin = self.consumer_position().load(Ordering::Relaxed);
+        let end = self.producer_position().load(Ordering::Relaxed);
+        end.wrapping_sub(begin) > self.size / 2
+    }
+
     /// Frees everything before `at`. Sequentially consistent: a writer wakes the
     /// reader only if the reader had caught up with it. If this store could move
     /// behind the next look at the writer's progress, both sides could miss each
@@ -257,6 +264,17 @@ mod tests {
         fake.put(busy, &6u32.to_ne_bytes());
         assert_eq!(drain(&mut ring).0, [&b"second"[..], b"third"]);
         assert_eq!(drain(&mut ring).0, [b""; 0]);
+    }
+
+    #[test]
+    fn it_is_half_full_until_it_is_read() {
+        let (mut fake, mut ring) = Fake::new();
+        fake.write(&[1; 2040], 0);
+        assert!(!ring.is_half_full());
+        fake.write(b"more", 0);
+        assert!(ring.is_half_full());
+        drain(&mut ring);
+        assert!(!ring.is_half_full());
     }
 
     #[test]
