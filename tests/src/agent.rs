@@ -11,6 +11,8 @@ use crate::aiprof::binary;
 use crate::child::{Child, LONG};
 use crate::workload::Workshop;
 
+pub mod windows;
+
 /// An agent that runs.
 #[derive(Debug)]
 pub struct Agent {

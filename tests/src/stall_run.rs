@@ -317,7 +317,8 @@ impl Outcome {
             );
         }
         let unbound: Vec<_> = of_pprof.unbound.iter().take(5).collect();
-        ensure!(unbound.is_empty(), "{of_pprof}\n{unbound:#?}");
+        let stderr = &self.stderr;
+        ensure!(unbound.is_empty(), "{of_pprof}\n{unbound:#?}\n{stderr}");
         println!("{verdict}");
         Ok(verdict)
     }

@@ -54,30 +54,23 @@ impl Workshop {
     pub fn build(&self, source: &str, output: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
         let out = self.path(output);
         let here = self.dir.path().display().to_string();
-        let compile = |out: &Path| {
-            let mut command = compiler(&source_path(source));
-            command
-                .arg(source_path(source))
-                .arg("-o")
-                .arg(out)
-                .args(flags);
-            // A run path makes static-PIE programs of this libc crash at start.
-            let dynamic = !flags.iter().any(|flag| flag.starts_with("-static"));
-            if dynamic && !source.ends_with(".rs") {
-                command.args([&format!("-L{here}"), "-Wl,-rpath,$ORIGIN"]);
-            }
-            checked(&mut command).map(drop)
-        };
+        let search = format!("-L{here}");
+        let mut all = flags.to_vec();
+        // A run path makes static-PIE programs of this libc crash at start.
+        let dynamic = !flags.iter().any(|flag| flag.starts_with("-static"));
+        if dynamic && !source.ends_with(".rs") {
+            all.extend([&search, "-Wl,-rpath,$ORIGIN"]);
+        }
         // This directory's name would be in the program.
         if flags.iter().any(|flag| flag.contains(&here)) {
-            compile(&out)?;
+            compile(source, &out, &all)?;
             return Ok(out);
         }
         let mut sources = sources_of(source_path(source))?;
         let libraries = flags.iter().map(|flag| self.library_of(flag));
         sources.extend(libraries.filter(|library| library.exists()));
         let kept = cached(&flags.join("\n"), &sources, output, |dir| {
-            compile(&dir.join(output))
+            compile(source, &dir.join(output), &all)
         })?;
         std::fs::copy(&kept, &out).with_context(|| out.display().to_string())?;
         Ok(out)

@@ -5,7 +5,7 @@
 
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -54,9 +54,12 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
             libc::signal(signal, handler as libc::sighandler_t);
         }
     }
-    let mut child = Command::new(program).args(rest).spawn()?;
+    let child = libc::pid_t::try_from(Command::new(program).args(rest).spawn()?.id())?;
     let status = loop {
-        if let Some(status) = child.try_wait()? {
+        // Whoever lost its parent is waited for too: tests see from /proc who has ended.
+        if let Some((pid, status)) = ended()
+            && pid == child
+        {
             break Some(status);
         }
         if ASKED.load(Ordering::Relaxed) != 0 {
@@ -86,15 +89,20 @@ fn end_the_rest() {
             // SAFETY: kill(2) with integers; these are children that nobody has waited for.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
-        // SAFETY: waitpid(2) without a place for the status.
-        let waited = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
-        match waited {
-            0 if Instant::now() > end => return,
-            0 => thread::sleep(Duration::from_millis(2)),
-            pid if pid < 0 => return,
-            _ => {}
+        match ended() {
+            Some(_) => {}
+            None if children().is_empty() || Instant::now() > end => return,
+            None => thread::sleep(Duration::from_millis(2)),
         }
     }
+}
+
+/// A child that has ended since the last look.
+fn ended() -> Option<(libc::pid_t, ExitStatus)> {
+    let mut status = 0;
+    // SAFETY: waitpid(2) with a place for the status.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+    (pid > 0).then(|| (pid, ExitStatus::from_raw(status)))
 }
 
 fn children() -> Vec<i32> {
@@ -107,27 +115,46 @@ fn children() -> Vec<i32> {
 mod tests {
     use std::process::Command;
 
-    /// What a program leaves behind is gone when `reap` ends: also a process that left its
-    /// group and whose parent has ended.
-    #[test]
-    fn nothing_is_left_behind() {
+    /// What a shell prints that `reap` runs, and how it ends; `None`: xtask is not built.
+    fn reap(script: &str) -> Option<(String, Option<i32>)> {
         let own = std::env::current_exe().unwrap();
         // target/PROFILE/deps/xtask-HASH; the task itself lies above.
         let xtask = own.ancestors().nth(2).unwrap().join("xtask");
         if !xtask.is_file() {
-            println!("skipped: nothing_is_left_behind: xtask itself is not built");
-            return;
+            println!("skipped: tests of reap: xtask itself is not built");
+            return None;
         }
-        let script = "at=$(mktemp -u); mkfifo $at
-            setsid sh -c \"sleep 600 & echo \\$\\$ > $at; sleep 600\" &
-            read pid < $at; rm $at; echo $pid; exit 7";
         let output = Command::new(xtask)
             .args(["reap", "sh", "-c", script])
             .output();
         let output = output.unwrap();
-        assert_eq!(output.status.code(), Some(7));
-        let pid = String::from_utf8(output.stdout).unwrap();
+        Some((
+            String::from_utf8(output.stdout).unwrap(),
+            output.status.code(),
+        ))
+    }
+
+    /// What a program leaves behind is gone when `reap` ends: also a process that left its
+    /// group and whose parent has ended.
+    #[test]
+    fn nothing_is_left_behind() {
+        let script = "at=$(mktemp -u); mkfifo $at
+            setsid sh -c \"sleep 600 & echo \\$\\$ > $at; sleep 600\" &
+            read pid < $at; rm $at; echo $pid; exit 7";
+        let Some((pid, code)) = reap(script) else {
+            return;
+        };
+        assert_eq!(code, Some(7));
         let left = std::fs::read_to_string(format!("/proc/{}/comm", pid.trim()));
         assert!(left.is_err(), "{left:?}");
+    }
+
+    #[test]
+    fn a_process_without_a_parent_is_gone_when_it_ends() {
+        let script = "pid=$(sh -c 'sleep 0.01 >/dev/null & echo $!')
+            for i in $(seq 1000); do [ -e /proc/$pid ] || exit 7; sleep 0.01; done";
+        if let Some((_, code)) = reap(script) {
+            assert_eq!(code, Some(7));
+        }
     }
 }

@@ -4,206 +4,19 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::net::UnixDatagram;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use aiprof_tests::agent::{Agent, cpu_time, tree};
+use aiprof_tests::agent::windows::{Busy, ctl, files, programs, unix_ns, windows};
+use aiprof_tests::agent::{Agent, tree};
 use aiprof_tests::aiprof::binary;
-use aiprof_tests::child::{Child, LONG};
+use aiprof_tests::child::LONG;
 use aiprof_tests::need::{Need, skip_unless};
-use aiprof_tests::pprof::{self, About, Sample};
+use aiprof_tests::pprof::{self, Sample};
 use aiprof_tests::workload::Workshop;
-
-/// Processes that are always on a CPU, and what the kernel says of it.
-struct Busy {
-    children: Vec<Child>,
-    /// Nanoseconds since the Unix epoch, and the CPU time of all of them until then.
-    times: Arc<Mutex<Vec<(i64, f64)>>>,
-}
-
-impl Busy {
-    fn start(count: usize) -> anyhow::Result<Self> {
-        let one = |_| {
-            let mut command = Command::new("sh");
-            command.args(["-c", "while :; do :; done"]);
-            Child::start(command.stdin(Stdio::null()))
-        };
-        let children: Vec<Child> = (0..count).map(one).collect::<anyhow::Result<_>>()?;
-        let pids: Vec<u32> = children.iter().map(Child::pid).collect();
-        let times = Arc::new(Mutex::new(Vec::new()));
-        let known = Arc::downgrade(&times);
-        std::thread::spawn(move || {
-            while let Some(times) = known.upgrade() {
-                let used = pids.iter().map(|pid| cpu_time(*pid));
-                let used: anyhow::Result<Duration> = used.sum();
-                if let (Ok(used), Ok(mut times)) = (used, times.lock()) {
-                    times.push((unix_ns(), used.as_secs_f64()));
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        });
-        Ok(Self { children, times })
-    }
-
-    /// Their CPU time between two times, seconds.
-    fn between(&self, from: i64, to: i64) -> f64 {
-        let times = self
-            .times
-            .lock()
-            .map(|times| times.clone())
-            .unwrap_or_default();
-        let at = |when: i64| {
-            let next = times.partition_point(|(time, _)| *time < when);
-            match (
-                next.checked_sub(1).and_then(|before| times.get(before)),
-                times.get(next),
-            ) {
-                (Some((t0, used0)), Some((t1, used1))) => {
-                    used0 + (used1 - used0) * (when - t0) as f64 / (t1 - t0).max(1) as f64
-                }
-                (None, Some((_, used))) | (Some((_, used)), None) => *used,
-                (None, None) => 0.0,
-            }
-        };
-        at(to) - at(from)
-    }
-
-    /// The same of windows.
-    fn during(&self, windows: &[(PathBuf, About)]) -> f64 {
-        let one = |about: &About| {
-            let start = about.start_unix_ns;
-            self.between(start, start + about.duration_ns)
-        };
-        windows.iter().map(|(_, about)| one(about)).sum()
-    }
-
-    /// Checks that windows follow each other, so many nanoseconds apart at most, and have their
-    /// CPU time.
-    fn check_whole(&self, windows: &[(PathBuf, About)], apart_ns: i64) -> anyhow::Result<()> {
-        for pair in windows.windows(2) {
-            if let [(_, this), (_, next)] = pair {
-                let gap = next.start_unix_ns - this.start_unix_ns - this.duration_ns;
-                ensure!(gap.abs() < apart_ns, "{gap} ns between two windows");
-            }
-        }
-        self.check(windows)
-    }
-
-    /// Checks that windows have their CPU time: within 2 %, and what chance allows where they
-    /// shared the CPUs with others: more once in two million times.
-    fn check(&self, windows: &[(PathBuf, About)]) -> anyhow::Result<()> {
-        self.check_weighed(windows, 1)
-    }
-
-    /// The same of windows that count so often.
-    fn check_weighed(&self, windows: &[(PathBuf, About)], weight: u32) -> anyhow::Result<()> {
-        let weight = f64::from(weight);
-        let expected = self.during(windows);
-        let found = sampled(windows, |sample| self.has(sample))? / weight;
-        let cpus = std::thread::available_parallelism()?.get() as f64;
-        let mut variance = 0.0;
-        for window in windows {
-            let (length, period) = (
-                window.1.duration_ns as f64 / 1e9,
-                window.1.period_ns as f64 / 1e9 / weight,
-            );
-            let share = self.during(std::slice::from_ref(window)) / (length * cpus);
-            variance += length * cpus * period * share * (1.0 - share).max(0.0);
-        }
-        let allowed = 0.02 * expected + 5.0 * variance.sqrt();
-        ensure!(
-            (found - expected).abs() < allowed,
-            "{found} s sampled of {expected} s, {allowed} s may be wrong"
-        );
-        Ok(())
-    }
-
-    /// Waits until they have used a second of CPU time more.
-    fn works(&self) -> anyhow::Result<()> {
-        let used = || -> anyhow::Result<f64> {
-            let each = self.children.iter().map(|child| cpu_time(child.pid()));
-            Ok(each.sum::<anyhow::Result<Duration>>()?.as_secs_f64())
-        };
-        let (from, begun) = (used()?, Instant::now());
-        while used()? < from + 1.0 {
-            ensure!(begun.elapsed() < LONG, "no CPU for what is busy");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
-    }
-
-    fn has(&self, sample: &Sample) -> bool {
-        let pid = sample.numbers.get("pid").copied().unwrap_or(0);
-        self.children
-            .iter()
-            .any(|child| i64::from(child.pid()) == pid)
-    }
-}
-
-fn unix_ns() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    i64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// The windows of a directory, in their order.
-fn windows(directory: &Path) -> anyhow::Result<Vec<(PathBuf, About)>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        let name = path.to_string_lossy().into_owned();
-        let is_other = name.contains("off_cpu-") || name.contains("launches-");
-        if name.ends_with(".pb.gz") && !is_other {
-            found.push((path.clone(), pprof::about(&path)?));
-        }
-    }
-    found.sort_by_key(|(_, about)| about.start_unix_ns);
-    Ok(found)
-}
-
-/// CPU time of samples in all windows, seconds.
-fn sampled(windows: &[(PathBuf, About)], wanted: impl Fn(&Sample) -> bool) -> anyhow::Result<f64> {
-    let mut sum = 0.0;
-    for (path, _) in windows {
-        for sample in pprof::read(path)? {
-            if wanted(&sample) {
-                sum += sample.values.get("cpu").copied().unwrap_or(0) as f64 / 1e9;
-            }
-        }
-    }
-    Ok(sum)
-}
-
-fn files(shop: &Workshop) -> String {
-    format!(
-        "[metrics]\nlisten = \"off\"\n[[output]]\ntype = \"files\"\ndirectory = \"{}\"\n",
-        shop.path("files").display()
-    )
-}
-
-/// eBPF programs of a process tree that are loaded, by name.
-fn programs() -> anyhow::Result<Vec<(String, u64)>> {
-    let output = Command::new("bpftool")
-        .args(["prog", "show", "-j"])
-        .output()?;
-    let listed: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let all = listed.as_array().context("no list of programs")?;
-    let found = all.iter().filter_map(|program| {
-        let name = program.get("name")?.as_str()?.to_owned();
-        let ns = program
-            .get("run_time_ns")
-            .and_then(serde_json::Value::as_u64);
-        Some((name, ns.unwrap_or(0)))
-    });
-    Ok(found.collect())
-}
-
-fn is_sampled() -> anyhow::Result<bool> {
-    Ok(programs()?.iter().any(|(name, _)| name == "sampler"))
-}
 
 #[test]
 fn windows_follow_each_other_and_say_what_they_cost() -> anyhow::Result<()> {
@@ -296,52 +109,8 @@ fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
     busy.check_whole(&windows, 40_000_000)
 }
 
-#[test]
-fn a_budget_is_kept_and_sums_stay_true() -> anyhow::Result<()> {
-    let name = "a_budget_is_kept_and_sums_stay_true";
-    if skip_unless(name, &[Need::Root, Need::Tool("bpftool")]) {
-        return Ok(());
-    }
-    let shop = Workshop::new()?;
-    // Such a frequency takes more than twice as much, and the least a tenth of it.
-    let budget = 0.002;
-    // The end of a window costs the same whatever its length: of a short one most.
-    let window = Duration::from_secs(30);
-    let lines = format!(
-        "window = \"{}s\"\nfrequency = 997\n[budget]\ncpu = \"{}%\"\n{}",
-        window.as_secs(),
-        budget * 100.0,
-        files(&shop)
-    );
-    let mut agent = Agent::start(&shop, &lines)?;
-    // Nothing runs, and nothing is sampled.
-    std::thread::sleep(Duration::from_secs(3));
-    let busy = Busy::start(2)?;
-    agent.await_line("turned down")?;
-    // By the kernel's count, from ten seconds after that on, with one end of a window.
-    std::thread::sleep(Duration::from_secs(10));
-    let cpus = std::thread::available_parallelism()?.get() as f64;
-    let spent = || -> anyhow::Result<Duration> {
-        let ns: u64 = programs()?
-            .iter()
-            .filter(|(name, _)| ["sampler", "name_kernel", "execd"].contains(&name.as_str()))
-            .map(|(_, ns)| ns)
-            .sum();
-        Ok(cpu_time(agent.pid())? + Duration::from_nanos(ns))
-    };
-    let (from, at) = (spent()?, Instant::now());
-    std::thread::sleep(window);
-    let used = (spent()? - from).as_secs_f64() / at.elapsed().as_secs_f64() / cpus;
-    ensure!(
-        used <= budget,
-        "{used} of the CPUs, {budget} may be used:\n{}",
-        agent.said()?
-    );
-    let said = agent.end()?;
-    let windows = windows(&shop.path("files"))?;
-    let periods: Vec<i64> = windows.iter().map(|(_, about)| about.period_ns).collect();
-    ensure!(periods.first() < periods.last(), "{periods:?}\n{said}");
-    busy.check(&windows).context(said)
+fn is_sampled() -> anyhow::Result<bool> {
+    Ok(programs()?.iter().any(|(name, _)| name == "sampler"))
 }
 
 /// An id of a host whose turns alternate from this one on, which it waits for: drawn as the
@@ -405,16 +174,6 @@ fn during<T>(act: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<RangeInc
     Ok(begun - 1_000_000..=unix_ns() + 1_000_000)
 }
 
-/// Asks the agent; gives what is answered.
-fn ctl(args: &[&str]) -> anyhow::Result<String> {
-    let mut command = Command::new(binary()?);
-    command.args(["agent", "ctl"]).args(args);
-    let output = command.stdin(Stdio::null()).output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "{args:?}: {said}");
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &said)
-}
-
 #[test]
 fn an_engineer_gets_more_from_it_while_it_runs() -> anyhow::Result<()> {
     let name = "an_engineer_gets_more_from_it_while_it_runs";
@@ -429,7 +188,7 @@ fn an_engineer_gets_more_from_it_while_it_runs() -> anyhow::Result<()> {
     let at_rate = during(|| ctl(&["rate", "499"]))?;
     // Beside it, of one process, as often as anybody asks.
     let folded = shop.path("one.folded");
-    let pid = busy.children.first().context("nobody")?.pid().to_string();
+    let pid = busy.pids().next().context("nobody")?.to_string();
     let out = folded.display().to_string();
     ctl(&["profile", "-p", &pid, "-d", "2", "-o", &out])?;
     let folded = std::fs::read_to_string(folded)?;
@@ -471,91 +230,6 @@ fn an_engineer_gets_more_from_it_while_it_runs() -> anyhow::Result<()> {
     let (first, rest) = windows.split_at(1);
     busy.check(first)?;
     busy.check(rest.get(..1).context("none")?)
-}
-
-/// Launches in all windows.
-fn launches(directory: &Path) -> anyhow::Result<i64> {
-    let mut sum = 0;
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        let name = path.to_string_lossy().into_owned();
-        if name.ends_with(".pb.gz") && name.contains("launches-") {
-            for sample in pprof::read(&path)? {
-                sum += sample.values.get("launches").copied().unwrap_or(0);
-            }
-        }
-    }
-    Ok(sum)
-}
-
-#[test]
-fn launches_are_in_the_budget() -> anyhow::Result<()> {
-    let name = "launches_are_in_the_budget";
-    if skip_unless(name, &[Need::Root, Need::Tool("cc")]) {
-        return Ok(());
-    }
-    let shop = Workshop::new()?;
-    shop.library(
-        "call_storm.c",
-        "cuda",
-        &["-DRUNTIME", "-Wl,-soname,libcuda.so.1"],
-    )?;
-    std::os::unix::fs::symlink("libcuda.so", shop.path("libcuda.so.1"))?;
-    let program = shop.build("call_storm.c", "call_storm", &["-lcuda"])?;
-    let lines = format!("[budget]\ncpu = \"1%\"\n{}", files(&shop));
-    let mut agent = Agent::start(&shop, &lines)?;
-    let run = |schedule: &[&str]| -> anyhow::Result<Child> {
-        let mut command = Command::new(&program);
-        command.args(schedule).stdin(Stdio::null());
-        Child::start(command.stdout(Stdio::piped()))
-    };
-    let calls =
-        |child: &mut Child| -> anyhow::Result<i64> { Ok(child.read_line()?.trim().parse()?) };
-    // The first calls of a new program may come before its library is probed. Between the
-    // phases it calls once a second, so that windows can end there.
-    let mut calm = run(&["200", "2", "1", "3", "200", "3", "1", "3"])?;
-    let first = calls(&mut calm)?;
-    ctl(&["snapshot"])?;
-    let before = launches(&shop.path("files"))?;
-    let rest = calls(&mut calm)?;
-    let second = calls(&mut calm)?;
-    ctl(&["snapshot"])?;
-    let seen = launches(&shop.path("files"))? - before;
-    ensure!(
-        (second..=second + 2 * rest).contains(&seen) && before <= first + rest,
-        "{before} of {first}, {seen} of {second} launches"
-    );
-    // As many as it can: their probes alone take a third of a CPU.
-    let mut storm = run(&["0", "12", "0", "3"])?;
-    let said = agent.await_line("turned down")?;
-    let status = agent.status()?;
-    let recording = status["recording"].as_array().context("no list")?;
-    ensure!(
-        recording.iter().all(|what| what != "launches"),
-        "{status}\n{said}"
-    );
-    ensure!(status["frequency_hz"] == 19, "{status}\n{said}");
-    calls(&mut storm)?;
-    let free = calls(&mut storm)?;
-    // Where more may be spent they are recorded again, by another session.
-    agent.configure(&lines.replace("1%", "90%"))?;
-    agent.signal("HUP")?;
-    agent.await_line("read again")?;
-    let before = launches(&shop.path("files"))?;
-    let mut again = run(&["0", "3", "200", "3"])?;
-    let probed = calls(&mut again)?;
-    let third = calls(&mut again)?;
-    agent.end()?;
-    let seen = launches(&shop.path("files"))? - before;
-    ensure!(
-        free > 2 * probed,
-        "{free} calls without probes, {probed} with"
-    );
-    ensure!(
-        seen > third && seen <= probed + third,
-        "{seen} of {probed} and {third} launches"
-    );
-    Ok(())
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl Ring {
     }
 
     /// Whether more than half of it waits to be read.
-    pub fn is_half_full(&self) -> bool {
+    pub(crate) fn is_half_full(&self) -> bool {
         let begin = self.consumer_position().load(Ordering::Relaxed);
         let end = self.producer_position().load(Ordering::Relaxed);
         end.wrapping_sub(begin) > self.size / 2
