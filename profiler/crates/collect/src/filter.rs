@@ -273,3 +273,19 @@ fn descendants(pids: &[u32]) -> FxHashSet<u32> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::is_below;
+
+    #[test]
+    fn a_group_is_below_itself_and_those_around_it_only() {
+        for own in ["/", "/a", "/a/b", "/a/b/c"] {
+            assert!(is_below("/", own), "{own}");
+        }
+        assert!(is_below("/a/b", "/a/b") && is_below("/a/b", "/a/b/c"));
+        for own in ["/a", "/a/bc", "/a/bc/d", "/x/a/b"] {
+            assert!(!is_below("/a/b", own), "{own}");
+        }
+    }
+}

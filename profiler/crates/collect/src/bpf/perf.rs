@@ -583,7 +583,8 @@ mod tests {
 
     #[test]
     fn parses_fork_exit_comm_and_exec() {
-        let fork = record(b::PERF_RECORD_FORK, 0, &words(&[10, 9, 10, 9, 0, 0]));
+        // By the parent's thread 8.
+        let fork = record(b::PERF_RECORD_FORK, 0, &words(&[10, 9, 10, 8, 0, 0]));
         let event = parse_record(&fork).unwrap().unwrap();
         assert_eq!((event.pid, event.tid, event.time_ns), (10, 10, 99));
         assert_eq!(event.kind, ProcessEventKind::Fork { parent: 9 });

@@ -210,6 +210,12 @@ fn what_processes_made_goes_with_them() {
         take(&mut last, &call(2 * SECOND, pid, 1, 0));
     }
     take(&mut last, &process(3 * SECOND, 7, ProcessEventKind::Exit));
+    // Of the other process only a thread ends.
+    let mut thread = process(4 * SECOND, 8, ProcessEventKind::Exit);
+    if let Event::Process(event) = &mut thread {
+        event.tid = 9;
+    }
+    take(&mut last, &thread);
     take(&mut last, &Event::Sample(sample(20 * SECOND)));
     take(&mut last, &process(21 * SECOND, 8, ProcessEventKind::Exit));
     take(&mut last, &Event::Sample(sample(21 * SECOND + 1)));
