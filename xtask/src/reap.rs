@@ -85,13 +85,14 @@ pub(crate) fn may_sudo() -> bool {
 fn end_the_rest() {
     let end = Instant::now() + PATIENCE;
     loop {
-        for pid in children() {
+        let left = children();
+        for &pid in &left {
             // SAFETY: kill(2) with integers; these are children that nobody has waited for.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         match ended() {
             Some(_) => {}
-            None if children().is_empty() || Instant::now() > end => return,
+            None if left.is_empty() || Instant::now() > end => return,
             None => thread::sleep(Duration::from_millis(2)),
         }
     }

@@ -210,7 +210,7 @@ fn what_processes_made_goes_with_them() {
         take(&mut last, &call(2 * SECOND, pid, 1, 0));
     }
     take(&mut last, &process(3 * SECOND, 7, ProcessEventKind::Exit));
-    // Of the other process only a thread ends.
+    // A thread of process 8 ends; the process goes on.
     let mut thread = process(4 * SECOND, 8, ProcessEventKind::Exit);
     if let Event::Process(event) = &mut thread {
         event.tid = 9;
