@@ -116,9 +116,11 @@ fn time_in_calls_is_without_the_calls_nested_in_them() {
     let mut s = script();
     s.enter("urEnqueueKernelLaunch", UR, &[]);
     s.now += 5000;
-    s.enter(COPY, LOADER, &[0x11, 1, 2, 64]);
-    s.now += 2000;
-    s.leave(COPY, LOADER, 0, &[]);
+    for ns in [1500, 500] {
+        s.enter(COPY, LOADER, &[0x11, 1, 2, 64]);
+        s.now += ns;
+        s.leave(COPY, LOADER, 0, &[]);
+    }
     s.enter(APPEND, LOADER, &[0x11, 0x21]);
     s.now += 30_000;
     s.leave(APPEND, LOADER, 0, &[]);
@@ -198,6 +200,28 @@ fn a_new_window_knows_the_stacks_of_before() {
     let text = folded(&profile, Weight::Samples);
     let path = "train;1;[no symbols train];[no symbols train]";
     assert_eq!(text, format!("{path};{APPEND};-;gemm_[G] 1\n"));
+}
+
+#[test]
+fn a_new_window_names_kernels_of_before_anew() {
+    let mut s = script();
+    s.launch(0x11, 0x41);
+    let mut table = ProcessTable::default();
+    let mut aggregate = Aggregator::of_calls(true, Limits::default());
+    for event in s.events.drain(..) {
+        aggregate.apply(&mut table, &event);
+    }
+    aggregate.reset();
+    s.launch(0x11, 0x21);
+    s.launch(0x11, 0x41);
+    for event in &s.events {
+        aggregate.apply(&mut table, event);
+    }
+    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    let text = folded(&profile, Weight::Samples);
+    let path = format!("train;1;[no symbols train];[no symbols train];{APPEND};-");
+    let before = "[kernel created before attach 0x41]_[G]";
+    assert_eq!(text, format!("{path};{before} 1\n{path};gemm_[G] 1\n"));
 }
 
 #[test]

@@ -153,6 +153,16 @@ mod tests {
         assert_eq!(product(&plain, 0, 1), Some(327_680));
     }
 
+    /// By PyTorch's formula, worked out by hand: three rows of six results.
+    #[test]
+    fn height_and_width_have_a_stride_a_padding_and_a_dilation_each() {
+        let convolved = inputs(
+            "[[1, 1, 8, 8], [1, 1, 3, 3], [1], [], [], [], []]",
+            r#"["", "", "", "[2, 1]", "[0, 1]", "[1, 2]", "1"]"#,
+        );
+        assert_eq!(convolution(&convolved), Some(2 * 3 * 6 * 3 * 3));
+    }
+
     #[test]
     fn what_does_not_fit_counts_nothing() {
         let wrong = inputs("[[64, 10], [11, 256]]", "[]");

@@ -178,7 +178,34 @@ impl<R: Read> Read for Timed<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::BufRead as _;
+    use std::io::{BufRead as _, Write as _};
+    use std::time::SystemTime;
+
+    /// A JIT compiler writes many functions within a second.
+    #[test]
+    fn a_map_that_changed_within_the_second_is_read_again() {
+        let pid = std::process::id();
+        let path = format!("/tmp/perf-{pid}.map");
+        let process = (pid, 1);
+        let uid = rustix::process::geteuid().as_raw();
+        let mut maps = PerfMaps::default();
+        let mut names = Vec::new();
+        for (name, ns) in [("one", 1), ("two", 2)] {
+            let mut file = File::create(&path).unwrap();
+            writeln!(file, "1000 10 {name}").unwrap();
+            let modified = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, ns);
+            file.set_modified(modified).unwrap();
+            let mut warnings = Vec::new();
+            if let Some(known) = maps.maps.get_mut(&process) {
+                known.until = Instant::now();
+            }
+            maps.refresh(process, uid, &mut warnings);
+            assert_eq!(warnings, [""; 0]);
+            names.extend(maps.frames(process, 0x1004).into_iter().map(|f| f.name));
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(names, ["one", "two"]);
+    }
 
     #[test]
     fn reading_ends_at_the_deadline() {

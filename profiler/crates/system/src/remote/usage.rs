@@ -186,3 +186,35 @@ fn memory_of(pid: &str) -> u64 {
         .or_else(|| sum("status", ["RssAnon:", "RssShmem:"]))
         .unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::PidfdFlags;
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn the_time_of_a_process_that_has_ended_stays() {
+        let work = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo; read line";
+        let mut child = Command::new("sh")
+            .args(["-c", work])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let mut processes = Processes::none();
+        processes.add(pid.as_raw_nonzero().get(), process);
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        let used = processes.cpu_time();
+        assert!(used > Duration::ZERO);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(processes.cpu_time() >= used);
+        assert!(processes.living.is_empty());
+    }
+}

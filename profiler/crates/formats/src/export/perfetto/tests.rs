@@ -1,7 +1,9 @@
 use super::super::trace_events::Words;
-use super::write;
+use super::{recording, write};
 use crate::import::{json, perfetto};
-use aiprof_model::timeline::{Event, Id, Ph, Timeline};
+use crate::timeline::Store;
+use aiprof_model::timeline::recorded::{EventSink as _, Group, Recorded, Row};
+use aiprof_model::timeline::{Args, Event, Id, NONE, Ph, Time, Timeline, Track, TrackKind};
 use serde_json::Value;
 
 fn timeline(text: &str) -> Timeline {
@@ -227,4 +229,40 @@ fn times_that_are_none_do_no_harm() {
 fn no_events_are_a_trace() {
     let (bytes, _) = written(&Timeline::default());
     assert!(!bytes.is_empty());
+}
+
+/// Two GPUs with a counter of one name have a track each.
+#[test]
+fn counters_of_one_name_stay_with_their_groups() {
+    let mut recorded = Recorded::default();
+    let mut store = Store::new(Box::new(|| Err(std::io::ErrorKind::Unsupported.into())));
+    let name = recorded.names.intern("power");
+    for (device, watts) in [(0, 10.0), (1, 20.0)] {
+        let track = recorded.tracks.intern(Track {
+            job: 0,
+            rank: NONE,
+            pid: Id::Number(device),
+            tid: Id::NONE,
+            kind: TrackKind::Counter,
+        });
+        recorded.rows.push(Row {
+            group: Group::Named(format!("GPU {device}")),
+            name: "counters".into(),
+        });
+        let event = Event::new(Ph::Counter, name, track, Time::from_nanos(device));
+        let mut args = Args::new();
+        args.float("W", watts);
+        store.event(&event, 0, args.members()).unwrap();
+    }
+    let mut bytes = Vec::new();
+    recording::write(&recorded, store, &mut bytes).unwrap();
+    let mut read = Timeline::default();
+    perfetto::read(&bytes[..], "d/x.pftrace", &mut read).unwrap();
+    let counters = read.events.iter().filter(|event| event.ph == Ph::Counter);
+    let values: Vec<_> = counters.map(|event| told(&read, event).1).collect();
+    let of = |device: u32, watts: &str| {
+        let process = 1_100_000_000 + device;
+        format!("C power  {process}/ 0 {{\"W\":{watts}}} None None")
+    };
+    assert_eq!(values, [of(0, "10.0"), of(1, "20.0")]);
 }
