@@ -12,7 +12,6 @@
 #include <CL/cl.h>
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,13 +113,18 @@ static NOINLINE cl_event launch(struct work *w, int k, cl_uint waits, const cl_e
 
 typedef cl_int (*info)(void *, cl_uint, size_t, void *, size_t *);
 
-/* References, once the runtime has let go of its own: it does so soon after the end. */
+/* References, once the runtime has let go of its own: it does so soon after the end. Those
+   of what other commands wait for stay; so the end is when nothing changes for 50 ms. */
 static cl_uint references_of(void *object, info ask, cl_uint what)
 {
 	cl_uint references = 0;
-	for (int tries = 0; tries < 100000 && references != 1; tries++) {
-		CHECK(ask(object, what, sizeof(references), &references, NULL));
-		sched_yield();
+	for (int same = 0; same < 50 && references != 1; same++) {
+		cl_uint now = 0;
+		CHECK(ask(object, what, sizeof(now), &now, NULL));
+		if (now != references)
+			same = 0;
+		references = now;
+		usleep(1000);
 	}
 	return references;
 }
