@@ -43,10 +43,34 @@ pub fn find_tool(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Whether the machine lacks something that a test needs. The test must end then; that it
-/// was skipped, and why, is printed.
-#[must_use]
-pub fn skip_unless(name: &str, needs: &[Need]) -> bool {
+/// Ends a test here if the machine lacks something that it needs; prints that it was
+/// skipped, and why. The name is that of the function, or the first of two arguments.
+#[macro_export]
+macro_rules! skip_unless {
+    ($needs:expr) => {
+        $crate::skip_unless!($crate::own_name!(), $needs)
+    };
+    ($name:expr, $needs:expr) => {
+        if $crate::need::lacks($name, $needs) {
+            return Ok(());
+        }
+    };
+}
+
+/// The name of the function that this is used in.
+#[macro_export]
+macro_rules! own_name {
+    () => {{
+        fn here() {}
+        let path = std::any::type_name_of_val(&here);
+        path.rsplit("::").nth(1).unwrap_or(path)
+    }};
+}
+
+pub use crate::skip_unless;
+
+/// Whether the machine lacks something; prints that the test was skipped, and why.
+pub fn lacks(name: &str, needs: &[Need]) -> bool {
     let reason = needs.iter().find_map(|need| need.missing());
     if let Some(reason) = &reason {
         skip(name, reason);

@@ -78,9 +78,7 @@ fn took(line: &Value) -> anyhow::Result<u64> {
 #[test]
 fn vgem_fences_in_a_capture() -> anyhow::Result<()> {
     let needs = [Need::Root, Need::Path(NODES[1])];
-    if skip_unless("vgem_fences_in_a_capture", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let (truth, recorded) = recorded("vgem")?;
     for submission in &recorded.submissions {
         ensure!(&*submission.device == "vgem", "{submission:?}");
@@ -94,9 +92,7 @@ fn vgem_fences_in_a_capture() -> anyhow::Result<()> {
 #[test]
 fn vgem_fences_in_a_trace() -> anyhow::Result<()> {
     let needs = [Need::Root, Need::Path(NODES[1])];
-    if skip_unless("vgem_fences_in_a_trace", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let file = shop.path("trace.json");
     let args = [NODES[0], NODES[1], ROUNDS];
@@ -138,9 +134,7 @@ fn vgem_fences_in_a_trace() -> anyhow::Result<()> {
 fn scheduler_tracepoints_are_recorded() -> anyhow::Result<()> {
     let jobs = "/sys/kernel/tracing/events/gpu_scheduler";
     let needs = [Need::Root, Need::Path(NODES[1]), Need::Path(jobs)];
-    if skip_unless("scheduler_tracepoints_are_recorded", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let (_, recorded) = recorded("vgem")?;
     let points = recorded.points.iter();
     let points: Vec<_> = points.filter(|p| p.category == "gpu_scheduler").collect();

@@ -30,9 +30,7 @@ fn refused_ioctls_of_a_stand_in() -> anyhow::Result<()> {
     if std::env::var_os("AIPROF_VM_PROGRAMS").is_none() {
         needs.push(Need::Tool("cc"));
     }
-    if skip_unless("refused_ioctls_of_a_stand_in", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let args = ["xe", "/dev/null", ROUNDS];
     let (truth, recorded) = record(&shop, &["xe=/dev/null"], "ioctl_work", &args)?;
@@ -53,9 +51,7 @@ fn compare_with_stdin(truth: &[Value], recorded: &Recorded) -> anyhow::Result<()
 }
 
 fn on_cuse(test: &str, table: &str, node: &'static str, prefixes: &[&str]) -> anyhow::Result<()> {
-    if skip_unless(test, &[Need::Root, Need::Path(node)]) {
-        return Ok(());
-    }
+    skip_unless!(test, &[Need::Root, Need::Path(node)]);
     let (truth, recorded) = recorded(table)?;
     compare(&truth, &recorded.calls, prefixes)?;
     compare_stacks(&truth, &recorded, false)?;
@@ -100,9 +96,7 @@ fn kfd_ioctls() -> anyhow::Result<()> {
 /// device then belong to it.
 #[test]
 fn vfio_ioctls() -> anyhow::Result<()> {
-    if skip_unless("vfio_ioctls", &[Need::Root, Need::Path("/tmp/vfio-device")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Path("/tmp/vfio-device")]);
     let (_, address) = vfio_device().context("the device's place")?;
     let (truth, recorded) = recorded("vfio")?;
     compare(&truth, &recorded.calls, &["VFIO_"])?;
@@ -129,9 +123,7 @@ fn vfio_ioctls() -> anyhow::Result<()> {
 /// vgem: real DRM ioctls, seen at the kernel's own handler.
 #[test]
 fn vgem_ioctls() -> anyhow::Result<()> {
-    if skip_unless("vgem_ioctls", &[Need::Root, Need::Path(NODES[1])]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Path(NODES[1])]);
     let (truth, recorded) = recorded("vgem")?;
     let of = |name: &str| -> Vec<&FinishedCall> {
         recorded

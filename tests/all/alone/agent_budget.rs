@@ -14,10 +14,7 @@ use aiprof_tests::workload::Workshop;
 
 #[test]
 fn a_budget_is_kept_and_sums_stay_true() -> anyhow::Result<()> {
-    let name = "a_budget_is_kept_and_sums_stay_true";
-    if skip_unless(name, &[Need::Root, Need::Tool("bpftool")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Tool("bpftool")]);
     let shop = Workshop::new()?;
     // Such a frequency takes more than twice as much, and the least a tenth of it.
     let budget = 0.002;
@@ -62,10 +59,7 @@ fn a_budget_is_kept_and_sums_stay_true() -> anyhow::Result<()> {
 
 #[test]
 fn launches_are_in_the_budget() -> anyhow::Result<()> {
-    let name = "launches_are_in_the_budget";
-    if skip_unless(name, &[Need::Root, Need::Tool("cc")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Tool("cc")]);
     let shop = Workshop::new()?;
     shop.library(
         "call_storm.c",

@@ -95,9 +95,7 @@ fn check_lines(file: &Path, program: &Path, main: &str) -> anyhow::Result<()> {
 #[test]
 fn pprof_tells_source_lines() -> anyhow::Result<()> {
     let needs = [Need::Root, Need::Tool("c++"), Need::Tool("addr2line")];
-    if skip_unless("pprof_tells_source_lines", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let program = shop.build("inlines.cpp", "lines", &["-g"])?;
     let (live, capture) = (shop.path("live.pb.gz"), shop.path("x.aiprof"));
@@ -206,9 +204,7 @@ fn names_that_come_late_are_asked_for_again() -> anyhow::Result<()> {
         Need::Tool("objcopy"),
         Need::Tool("debuginfod-find"),
     ];
-    if skip_unless("names_that_come_late_are_asked_for_again", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let (program, id, debug) = split(&shop)?;
     let url = serve_slowly(&id, debug, Duration::from_millis(1500))?;
@@ -237,10 +233,7 @@ fn names_that_come_late_are_asked_for_again() -> anyhow::Result<()> {
 #[test]
 fn a_short_recording_beside_busy_processes_has_samples() -> anyhow::Result<()> {
     let needs = [Need::Root, Need::Tool("cc")];
-    let name = "a_short_recording_beside_busy_processes_has_samples";
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "busy", &[])?;
     let mut busy = Vec::new();
@@ -300,10 +293,7 @@ fn memory(pid: u32) -> u64 {
 fn memory_stays_where_it_is_while_programs_come_and_go() -> anyhow::Result<()> {
     const FILES: usize = 2400;
     let needs = [Need::Root, Need::Tool("cc")];
-    let name = "memory_stays_where_it_is_while_programs_come_and_go";
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let program = std::fs::read(shop.build("depth.c", "seed", &["-Wl,--build-id=sha1"])?)?;
     let at = program

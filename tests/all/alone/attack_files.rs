@@ -69,9 +69,7 @@ fn gains_nothing(attacker: &Attacker, args: &[&str]) -> anyhow::Result<()> {
 #[test]
 fn files_that_only_root_may_read_stay_unread() -> anyhow::Result<()> {
     const NAME: &str = "files_that_only_root_may_read_stay_unread";
-    if skip_unless(NAME, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &NEEDS);
     let Some(attacker) = attacker(NAME)? else {
         return Ok(());
     };
@@ -122,9 +120,7 @@ fn files_that_only_root_may_read_stay_unread() -> anyhow::Result<()> {
 #[test]
 fn commands_are_found_and_executed_with_the_callers_rights() -> anyhow::Result<()> {
     const NAME: &str = "commands_are_found_and_executed_with_the_callers_rights";
-    if skip_unless(NAME, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &NEEDS);
     let Some(attacker) = attacker(NAME)? else {
         return Ok(());
     };
@@ -144,9 +140,7 @@ fn commands_are_found_and_executed_with_the_callers_rights() -> anyhow::Result<(
 #[test]
 fn results_go_only_where_the_caller_may_write() -> anyhow::Result<()> {
     const NAME: &str = "results_go_only_where_the_caller_may_write";
-    if skip_unless(NAME, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &NEEDS);
     let Some(attacker) = attacker(NAME)? else {
         return Ok(());
     };
@@ -235,9 +229,7 @@ impl Planted {
 #[test]
 fn what_a_stranger_planted_leads_root_nowhere() -> anyhow::Result<()> {
     const NAME: &str = "what_a_stranger_planted_leads_root_nowhere";
-    if skip_unless(NAME, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &[Need::Root]);
     let planted = Planted::new()?;
     for sudo in [None, Some(1234)] {
         for name in ["link.svg", "dangling.svg", "pipe.svg", "folder/x.svg"] {
@@ -295,9 +287,7 @@ fn what_a_stranger_planted_leads_root_nowhere() -> anyhow::Result<()> {
 #[test]
 fn pruning_takes_only_what_is_our_own() -> anyhow::Result<()> {
     const NAME: &str = "pruning_takes_only_what_is_our_own";
-    if skip_unless(NAME, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &[Need::Root]);
     let planted = Planted::new()?;
     let folder = planted.path("strangers");
     let window = |n: u32| folder.join(format!("aiprof-2020010{n}T000000Z.folded"));
@@ -327,9 +317,7 @@ fn pruning_takes_only_what_is_our_own() -> anyhow::Result<()> {
 #[test]
 fn what_a_killed_run_left_is_cleared_up_by_the_next() -> anyhow::Result<()> {
     const NAME: &str = "what_a_killed_run_left_is_cleared_up_by_the_next";
-    if skip_unless(NAME, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &[Need::Root]);
     let planted = Planted::new()?;
     let temporaries = || -> anyhow::Result<Vec<PathBuf>> {
         let mut found = files(&planted.path("roots"))?;
@@ -364,9 +352,7 @@ fn what_a_killed_run_left_is_cleared_up_by_the_next() -> anyhow::Result<()> {
 #[test]
 fn a_result_that_nobody_can_get_is_an_error_at_once() -> anyhow::Result<()> {
     const NAME: &str = "a_result_that_nobody_can_get_is_an_error_at_once";
-    if skip_unless(NAME, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &[Need::Root]);
     let planted = Planted::new()?;
     let a = planted.path("a.folded").display().to_string();
     let shell = |script: &str| {
@@ -415,9 +401,7 @@ fn a_result_that_nobody_can_get_is_an_error_at_once() -> anyhow::Result<()> {
 #[test]
 fn a_setuid_program_file_is_refused() -> anyhow::Result<()> {
     const NAME: &str = "a_setuid_program_file_is_refused";
-    if skip_unless(NAME, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &NEEDS);
     let Some(attacker) = attacker(NAME)? else {
         return Ok(());
     };
@@ -581,9 +565,7 @@ const MAGIC: usize = 8;
 fn texts_of_others_enter_no_capture() -> anyhow::Result<()> {
     const NAME: &str = "texts_of_others_enter_no_capture";
     let needs = [NEEDS[0], NEEDS[1], Need::Tool("g++"), Need::Tool("mkfifo")];
-    if skip_unless(NAME, &needs) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &needs);
     let Some(attacker) = attacker(NAME)? else {
         return Ok(());
     };
@@ -609,9 +591,7 @@ fn texts_of_others_enter_no_capture() -> anyhow::Result<()> {
 fn capabilities_open_only_what_they_are_for() -> anyhow::Result<()> {
     const NAME: &str = "capabilities_open_only_what_they_are_for";
     let needs = [NEEDS[0], NEEDS[1], Need::Tool("strace")];
-    if skip_unless(NAME, &needs) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &needs);
     let Some(attacker) = attacker(NAME)? else {
         return Ok(());
     };

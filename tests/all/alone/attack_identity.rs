@@ -25,11 +25,8 @@ fn is_of(line: &Line, function: &str) -> bool {
 
 #[test]
 fn a_false_twin_of_another_user_changes_nothing() -> anyhow::Result<()> {
-    let name = "a_false_twin_of_another_user_changes_nothing";
     let needs = [Need::Root, Need::Tool("cc"), Need::Tool("setpriv")];
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let own = shop.build("twin.c", "own", &[BUILD_ID, "-DNAME=own_work"])?;
     // The same functions elsewhere under other names, and no unwind data.
@@ -97,9 +94,7 @@ const CONTAINERS: usize = 50;
 #[test]
 fn one_image_in_fifty_containers_is_one_set_of_tables() -> anyhow::Result<()> {
     let name = "one_image_in_fifty_containers_is_one_set_of_tables";
-    if skip_unless(name, &[Need::Root, Need::Tool("cc")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Tool("cc")]);
     let shop = Workshop::new()?;
     let image = shop.path("image");
     std::fs::create_dir(&image)?;
@@ -179,10 +174,7 @@ fn at_once(shop: &Workshop, files: &[PathBuf]) -> anyhow::Result<(Run, Pages)> {
 
 #[test]
 fn few_descriptors_close_old_files_and_refuse_no_new_ones() -> anyhow::Result<()> {
-    let name = "few_descriptors_close_old_files_and_refuse_no_new_ones";
-    if skip_unless(name, &[Need::Root, Need::Tool("cc"), Need::Tool("prlimit")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Tool("cc"), Need::Tool("prlimit")]);
     let shop = Workshop::new()?;
     let program = shop.build("twin.c", "one", &["-DNAME=short_work"])?;
     // Copies: each is a file of its own.

@@ -14,7 +14,7 @@ use aiprof_tests::attack::{
 };
 use aiprof_tests::child::Child;
 use aiprof_tests::folded::Folded;
-use aiprof_tests::need::{Need, skip, skip_unless};
+use aiprof_tests::need::{Need, lacks, skip, skip_unless};
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
 /// Windows that must have the witness's names.
@@ -133,7 +133,7 @@ fn with_map(
     name: &str,
     plant: impl FnOnce(&Path) -> anyhow::Result<()>,
 ) -> anyhow::Result<Option<(Vec<String>, String)>> {
-    if skip_unless(name, &NEEDS) {
+    if lacks(name, &NEEDS) {
         return Ok(None);
     }
     let yard = Yard::new()?;
@@ -245,9 +245,7 @@ fn a_map_that_grows_while_it_is_read() -> anyhow::Result<()> {
 fn a_map_that_is_never_read() -> anyhow::Result<()> {
     for mode in ["hang-lookup", "hang-open", "hang-read", "slow-100"] {
         let name = "a_map_that_is_never_read";
-        if skip_unless(name, &NEEDS) {
-            return Ok(());
-        }
+        skip_unless!(&NEEDS);
         let yard = Yard::new()?;
         let witness = Witness::start(&yard)?;
         let map = yard.path("map");
@@ -276,9 +274,7 @@ fn a_map_that_is_never_read() -> anyhow::Result<()> {
 #[test]
 fn a_debug_file_that_is_never_read() -> anyhow::Result<()> {
     let name = "a_debug_file_that_is_never_read";
-    if skip_unless(name, &[NEEDS[0], NEEDS[1], Need::Tool("objcopy")]) {
-        return Ok(());
-    }
+    skip_unless!(&[NEEDS[0], NEEDS[1], Need::Tool("objcopy")]);
     let yard = Yard::new()?;
     let witness = Witness::start(&yard)?;
     let point = yard.strangers_dir("program")?.join(".debug");
@@ -309,10 +305,7 @@ fn a_debug_file_that_is_never_read() -> anyhow::Result<()> {
 
 #[test]
 fn debug_information_that_is_cut_off_while_it_is_read() -> anyhow::Result<()> {
-    let name = "debug_information_that_is_cut_off_while_it_is_read";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let yard = Yard::new()?;
     let witness = Witness::start(&yard)?;
     let program = yard.build("frames.c", "stranger", &["-g"])?;

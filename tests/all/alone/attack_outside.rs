@@ -176,9 +176,7 @@ fn text(path: &Path) -> anyhow::Result<&str> {
 #[test]
 fn what_a_stranger_mapped_first_is_read_for_root_all_the_same() -> anyhow::Result<()> {
     let name = "what_a_stranger_mapped_first_is_read_for_root_all_the_same";
-    if skip_unless(name, &[NEEDS[0], NEEDS[1], FUSE]) {
-        return Ok(());
-    }
+    skip_unless!(&[NEEDS[0], NEEDS[1], FUSE]);
     let yard = Yard::new()?;
     let program = yard.build("large.c", "large", &["-g"])?;
     let outsiders = build_outsider(&yard)?;
@@ -216,9 +214,7 @@ fn what_a_stranger_mapped_first_is_read_for_root_all_the_same() -> anyhow::Resul
 #[test]
 fn what_a_stranger_has_mapped_too_is_named_for_root_all_the_same() -> anyhow::Result<()> {
     let name = "what_a_stranger_has_mapped_too_is_named_for_root_all_the_same";
-    if skip_unless(name, &[NEEDS[0], NEEDS[1], FUSE]) {
-        return Ok(());
-    }
+    skip_unless!(&[NEEDS[0], NEEDS[1], FUSE]);
     let yard = Yard::new()?;
     let program = yard.build("frames.c", "shared", &["-g"])?;
     let outsiders = build_outsider(&yard)?;
@@ -261,9 +257,7 @@ impl Drop for Mounted {
 fn no_debug_file_of_a_stranger_renames_functions_of_root() -> anyhow::Result<()> {
     let name = "no_debug_file_of_a_stranger_renames_functions_of_root";
     let tools = [Need::Tool("objcopy"), Need::Tool("fusermount3")];
-    if skip_unless(name, &[NEEDS[0], NEEDS[1], FUSE, tools[0], tools[1]]) {
-        return Ok(());
-    }
+    skip_unless!(&[NEEDS[0], NEEDS[1], FUSE, tools[0], tools[1]]);
     const ID: &str = "cd0123456789abcdef0123456789abcdef012345";
     let yard = Yard::new()?;
     let program = yard.build("frames.c", "shared", &[&format!("-Wl,--build-id=0x{ID}")])?;
@@ -310,9 +304,7 @@ fn deleted_programs_that_have_ended_take_no_memory() -> anyhow::Result<()> {
     let name = "deleted_programs_that_have_ended_take_no_memory";
     const PROGRAMS: u64 = 24;
     const MIB: u64 = 32;
-    if skip_unless(name, &[NEEDS[0], NEEDS[1], Need::Path(SHM)]) {
-        return Ok(());
-    }
+    skip_unless!(&[NEEDS[0], NEEDS[1], Need::Path(SHM)]);
     let yard = Yard::new()?;
     let outsiders = build_outsider(&yard)?;
     // Some machines allow no programs there.
@@ -353,13 +345,10 @@ fn deleted_programs_that_have_ended_take_no_memory() -> anyhow::Result<()> {
 /// Another user maps ever new files, whose paths are long.
 #[test]
 fn ever_new_files_do_not_fill_the_memory() -> anyhow::Result<()> {
-    let name = "ever_new_files_do_not_fill_the_memory";
     const FILES: &str = "100000";
     /// MiB: eight thousand files with all that is known of them.
     const MOST: u64 = 96;
-    if skip_unless(name, &[NEEDS[0], NEEDS[1], Need::Path(SHM)]) {
-        return Ok(());
-    }
+    skip_unless!(&[NEEDS[0], NEEDS[1], Need::Path(SHM)]);
     let yard = Yard::new()?;
     let outsiders = build_outsider(&yard)?;
     // There no file gets the number of one that was deleted.
@@ -386,11 +375,8 @@ fn ever_new_files_do_not_fill_the_memory() -> anyhow::Result<()> {
 /// their turn behind everybody, and nobody waits for them in the end.
 #[test]
 fn names_that_take_work_are_not_waited_for() -> anyhow::Result<()> {
-    let name = "names_that_take_work_are_not_waited_for";
     const PROGRAMS: usize = 60;
-    if skip_unless(name, &[NEEDS[0], NEEDS[1], Need::Tool("objcopy")]) {
-        return Ok(());
-    }
+    skip_unless!(&[NEEDS[0], NEEDS[1], Need::Tool("objcopy")]);
     let yard = Yard::new()?;
     let dir = yard.strangers_dir("programs")?;
     let flags = ["-g", "-Wl,--build-id=none"];
@@ -423,10 +409,7 @@ fn names_that_take_work_are_not_waited_for() -> anyhow::Result<()> {
 /// Another user's mapping lists fill the pool that the stacks are walked by.
 #[test]
 fn lists_of_mappings_that_fill_the_pool() -> anyhow::Result<()> {
-    let name = "lists_of_mappings_that_fill_the_pool";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let yard = Yard::new()?;
     let outsiders = build_outsider(&yard)?;
     let before = Witness::start(&yard)?;
@@ -457,9 +440,7 @@ impl Drop for Jit {
 #[test]
 fn who_gets_the_number_of_an_ended_process_names_nothing_of_it() -> anyhow::Result<()> {
     let name = "who_gets_the_number_of_an_ended_process_names_nothing_of_it";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let numbers: u32 = fs::read_to_string("/proc/sys/kernel/pid_max")?
         .trim()
         .parse()?;
@@ -502,9 +483,7 @@ fn who_gets_the_number_of_an_ended_process_names_nothing_of_it() -> anyhow::Resu
 fn a_perf_map_leads_nobody_to_what_only_root_may_read() -> anyhow::Result<()> {
     const NAME: &str = "a_perf_map_leads_nobody_to_what_only_root_may_read";
     const SECRET: &str = "the-secret-that-only-root-may-read";
-    if skip_unless(NAME, &[NEEDS[0], NEEDS[1], Need::Tool("setcap")]) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &[NEEDS[0], NEEDS[1], Need::Tool("setcap")]);
     let Some(attacker) = Attacker::new()? else {
         skip(NAME, "file capabilities have no effect here");
         return Ok(());
@@ -545,9 +524,7 @@ fn a_perf_map_leads_nobody_to_what_only_root_may_read() -> anyhow::Result<()> {
 #[test]
 fn nobody_looks_into_a_program_with_capabilities() -> anyhow::Result<()> {
     const NAME: &str = "nobody_looks_into_a_program_with_capabilities";
-    if skip_unless(NAME, &[NEEDS[0], NEEDS[1], Need::Tool("setcap")]) {
-        return Ok(());
-    }
+    skip_unless!(NAME, &[NEEDS[0], NEEDS[1], Need::Tool("setcap")]);
     let Some(attacker) = Attacker::new()? else {
         skip(NAME, "file capabilities have no effect here");
         return Ok(());

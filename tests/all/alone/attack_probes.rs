@@ -155,9 +155,7 @@ fn flood(yard: &Yard) -> anyhow::Result<Child> {
 
 #[test]
 fn six_hundred_copies_of_a_runtime() -> anyhow::Result<()> {
-    if skip_unless("six_hundred_copies_of_a_runtime", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let before = complaints()?;
     let yard = Yard::new()?;
     let victim = Victim::build(&yard)?;
@@ -234,9 +232,7 @@ fn absent(yard: &Yard, library: &Path) -> anyhow::Result<Option<Child>> {
 #[test]
 fn arguments_in_pages_that_never_come() -> anyhow::Result<()> {
     let test = "arguments_in_pages_that_never_come";
-    if skip_unless(test, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let before = complaints()?;
     let yard = Yard::new()?;
     let victim = Victim::build(&yard)?;
@@ -287,11 +283,8 @@ fn copied_libc_kib(pid: u32) -> anyhow::Result<u64> {
 /// itself, and in nobody else's programs.
 #[test]
 fn a_table_of_functions_of_everybodys_library() -> anyhow::Result<()> {
-    let test = "a_table_of_functions_of_everybodys_library";
     let needs = [&NEEDS[..], &[Need::Path("/usr/include/CL/cl.h")]].concat();
-    if skip_unless(test, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let yard = Yard::new()?;
     let program = yard.build("liar.c", "liar", &["-lOpenCL"])?;
     let mut command = Command::new(&program);
@@ -356,10 +349,7 @@ impl Drop for Userfaultfd {
 /// libraries, beside a program whose stacks are known.
 #[test]
 fn everything_at_once() -> anyhow::Result<()> {
-    let test = "everything_at_once";
-    if skip_unless(test, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let before = complaints()?;
     let yard = Yard::new()?;
     let victim = Victim::build(&yard)?;
@@ -442,9 +432,7 @@ impl Drop for PerfMap {
 
 #[test]
 fn two_thousand_short_processes_with_a_runtime() -> anyhow::Result<()> {
-    if skip_unless("two_thousand_short_processes_with_a_runtime", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let before = complaints()?;
     let yard = Yard::new()?;
     let victim = Victim::build(&yard)?;

@@ -57,15 +57,12 @@ fn allowed(unit: &Path) -> anyhow::Result<BTreeSet<String>> {
 
 #[test]
 fn the_unit_allows_every_system_call_of_a_recording() -> anyhow::Result<()> {
-    let name = "the_unit_allows_every_system_call_of_a_recording";
     let needs = [
         Need::Root,
         Need::Tool("strace"),
         Need::Tool("systemd-analyze"),
     ];
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let dir = tempfile::tempdir()?;
     let agent = format!(
         "window = \"2s\"\nstate = \"{0}/state\"\n[record]\noff_cpu = true\n[metrics]\nlisten = \"off\"\n\
@@ -115,12 +112,7 @@ fn the_unit_allows_every_system_call_of_a_recording() -> anyhow::Result<()> {
 
 #[test]
 fn the_unit_refuses_what_a_recording_never_needs() -> anyhow::Result<()> {
-    if skip_unless(
-        "the_unit_refuses_what_a_recording_never_needs",
-        &[Need::Tool("systemd-analyze")],
-    ) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Tool("systemd-analyze")]);
     for name in ["aiprof.service", "aiprof-agent.service"] {
         let unit = unit(name);
         let allowed = allowed(&unit)?;

@@ -85,9 +85,7 @@ fn capabilities(objects: &[Value]) -> anyhow::Result<Vec<String>> {
 #[test]
 fn manifests_are_what_kubernetes_knows() -> anyhow::Result<()> {
     let name = "manifests_are_what_kubernetes_knows";
-    if skip_unless(name, &[Need::Tool("python3")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Tool("python3")]);
     let Some(python) = or_skip(name, validator()) else {
         return Ok(());
     };
@@ -172,9 +170,7 @@ fn chart(shop: &Workshop, python: &Path, values: &Value) -> anyhow::Result<Vec<V
 #[test]
 fn helm_makes_what_the_manifests_have() -> anyhow::Result<()> {
     let name = "helm_makes_what_the_manifests_have";
-    if skip_unless(name, &[Need::Tool("python3")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Tool("python3")]);
     let both = validator().and_then(|python| Ok((python, helm()?)));
     let Some((python, helm)) = or_skip(name, both) else {
         return Ok(());
@@ -310,9 +306,7 @@ fn seen(pid: u32, with: &[String]) -> anyhow::Result<(Option<Seen>, String)> {
 fn a_pod_s_capabilities_are_enough_and_each_is_needed() -> anyhow::Result<()> {
     let name = "a_pod_s_capabilities_are_enough_and_each_is_needed";
     let needs = [Need::Root, Need::Tool("setpriv"), Need::Tool("python3")];
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let Some(python) = or_skip(name, validator()) else {
         return Ok(());
     };
@@ -449,9 +443,7 @@ fn dashboards_and_alerts_name_only_metrics_that_there_are() -> anyhow::Result<()
 
 #[test]
 fn alerts_fire_when_they_should() -> anyhow::Result<()> {
-    if skip_unless("alerts_fire_when_they_should", &[Need::Tool("promtool")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Tool("promtool")]);
     let folder = deploy("prometheus");
     let promtool =
         |args: &[&str]| checked(Command::new("promtool").args(args).current_dir(&folder));
@@ -492,12 +484,9 @@ fn free_port() -> anyhow::Result<u16> {
 
 #[test]
 fn prometheus_scrapes_the_agent_and_knows_every_expression() -> anyhow::Result<()> {
-    let name = "prometheus_scrapes_the_agent_and_knows_every_expression";
     let tools = ["promtool", "prometheus", "python3"].map(Need::Tool);
     let needs = [&[Need::Root][..], &tools].concat();
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let server = Server::start()?;
     let (agent_port, port) = (free_port()?, free_port()?);
@@ -585,10 +574,7 @@ fn prometheus_scrapes_the_agent_and_knows_every_expression() -> anyhow::Result<(
 /// A ConfigMap's files are links, and what they lead to is replaced.
 #[test]
 fn a_configuration_behind_links_is_read_again() -> anyhow::Result<()> {
-    let name = "a_configuration_behind_links_is_read_again";
-    if skip_unless(name, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let (first, second) = (Server::start()?, Server::start()?);
     let lines = |to: &Server| {
@@ -652,9 +638,7 @@ fn a_configuration_behind_links_is_read_again() -> anyhow::Result<()> {
 #[test]
 fn ansible_knows_the_role() -> anyhow::Result<()> {
     let name = "ansible_knows_the_role";
-    if skip_unless(name, &[Need::Tool("python3")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Tool("python3")]);
     let packages = ["ansible-core>=2.14,<2.20"];
     let found = packages::python(
         "AIPROF_ANSIBLE_PYTHON",

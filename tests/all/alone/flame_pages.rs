@@ -281,9 +281,7 @@ fn in_browser(shop: &Workshop, pictures: &[(PathBuf, &str)]) -> anyhow::Result<V
 #[test]
 fn pictures_open_on_their_answer() -> anyhow::Result<()> {
     let needs = [Need::Tool("node"), Need::Tool("chromium")];
-    if skip_unless("pictures_open_on_their_answer", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let (mut pictures, mut truths) = (Vec::new(), Vec::new());
     for (name, word) in RECORDED {
@@ -318,10 +316,7 @@ fn pictures_open_on_their_answer() -> anyhow::Result<()> {
 
 #[test]
 fn a_difference_has_a_scale_and_opens_on_its_answer() -> anyhow::Result<()> {
-    let name = "a_difference_has_a_scale_and_opens_on_its_answer";
-    if skip_unless(name, &[Need::Tool("node"), Need::Tool("chromium")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Tool("node"), Need::Tool("chromium")]);
     let shop = Workshop::new()?;
     let svg = shop.path("diff.svg");
     let mut command = Command::new(binary()?);

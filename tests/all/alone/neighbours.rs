@@ -56,9 +56,7 @@ fn recording(out: &Path) -> anyhow::Result<Child> {
 
 /// Runs a command often beside a recording. It must succeed each time.
 fn beside(name: &str, tool: &'static str, args: &[&str]) -> anyhow::Result<()> {
-    if skip_unless(name, &[Need::Root, Need::Tool(tool)]) {
-        return Ok(());
-    }
+    skip_unless!(name, &[Need::Root, Need::Tool(tool)]);
     let shop = Workshop::new()?;
     let before = complaints()?;
     let _recording = recording(&shop.path("beside.folded"))?;
@@ -101,9 +99,7 @@ fn bpftrace_with_probes_on_a_library() -> anyhow::Result<()> {
 
 #[test]
 fn a_second_aiprof() -> anyhow::Result<()> {
-    if skip_unless("a_second_aiprof", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let before = complaints()?;
     let _recording = recording(&shop.path("beside.folded"))?;

@@ -238,9 +238,7 @@ fn one_command_installs_and_profiles_arrive_and_a_purge_leaves_nothing() -> anyh
     let name = "one_command_installs_and_profiles_arrive_and_a_purge_leaves_nothing";
     let tools = ["mmdebstrap", "unshare", "nsenter", "strip", "python3"].map(Need::Tool);
     let needs = [&[Need::Root][..], &tools].concat();
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let begun = Instant::now();
     let package = packages(&shop, "deb")?;
@@ -349,11 +347,8 @@ fn one_command_installs_and_profiles_arrive_and_a_purge_leaves_nothing() -> anyh
 
 #[test]
 fn an_rpm_has_the_same_files_and_needs() -> anyhow::Result<()> {
-    let name = "an_rpm_has_the_same_files_and_needs";
     let tools = ["rpm", "strip", "python3"].map(Need::Tool);
-    if aiprof_tests::need::skip_unless(name, &tools) {
-        return Ok(());
-    }
+    skip_unless!(&tools);
     let shop = Workshop::new()?;
     let package = packages(&shop, "rpm")?;
     let query = |what: &str| checked(Command::new("rpm").args(["-qp", what]).arg(&package));

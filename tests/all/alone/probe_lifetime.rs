@@ -64,9 +64,7 @@ fn told(accounts: &[Account]) -> BTreeMap<&str, u64> {
 
 #[test]
 fn fifty_programs_start_and_stop_for_20_seconds() -> anyhow::Result<()> {
-    if skip_unless("fifty_programs_start_and_stop_for_20_seconds", &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
     let module = Module::usual().write(&shop.path("module.zebin"))?;
@@ -140,9 +138,7 @@ fn start_loop(shop: &Workshop, machine: &Machine, seconds: u32) -> anyhow::Resul
 
 #[test]
 fn killed_amid_launches_it_leaves_nothing() -> anyhow::Result<()> {
-    if skip_unless("killed_amid_launches_it_leaves_nothing", &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
     let mut program = start_loop(&shop, &machine, 15)?;

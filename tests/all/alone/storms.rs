@@ -105,9 +105,7 @@ fn check_names(folded: &Folded, comms: &[&str], least: u64) -> anyhow::Result<()
 
 #[test]
 fn fork_and_exit_5000_a_second() -> anyhow::Result<()> {
-    if skip_unless("fork_and_exit_5000_a_second", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let (folded, stderr, processes) = record(&["fork", SECONDS, "5000"])?;
     anyhow::ensure!(processes > 20_000.0, "only {processes} processes; {stderr}");
     check_names(&folded, &["storm"], 300)?;
@@ -124,9 +122,7 @@ fn fork_and_exit_5000_a_second() -> anyhow::Result<()> {
 
 #[test]
 fn fork_exec_and_exit_at_full_rate() -> anyhow::Result<()> {
-    if skip_unless("fork_exec_and_exit_at_full_rate", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let (folded, stderr, processes) = record(&["exec", SECONDS, "0"])?;
     anyhow::ensure!(processes > 3_000.0, "only {processes} processes; {stderr}");
     check_names(&folded, &["storm", "brief"], 300)?;

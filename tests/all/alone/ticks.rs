@@ -6,10 +6,7 @@ use aiprof_tests::workload::Workshop;
 
 #[test]
 fn programs_that_share_a_tick_are_told_apart_by_what_they_use() -> anyhow::Result<()> {
-    let name = "programs_that_share_a_tick_are_told_apart_by_what_they_use";
-    if skip_unless(name, &[Need::Root, Need::Tool("cc")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Tool("cc")]);
     let shop = Workshop::new()?;
     let program = shop.build("ticks.c", "ticks", &["-pthread"])?;
     // Each tenth of a second all samples would fall into one of the five places: one had all

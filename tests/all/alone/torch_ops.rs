@@ -15,7 +15,7 @@ use aiprof_tests::aiprof::{Aiprof, binary, lost, truth};
 use aiprof_tests::attack::as_stranger;
 use aiprof_tests::child::Child;
 use aiprof_tests::folded::Folded;
-use aiprof_tests::need::{Need, skip, skip_unless};
+use aiprof_tests::need::{Need, lacks, skip, skip_unless};
 use aiprof_tests::python::Frame;
 use aiprof_tests::torch::TorchPython;
 use aiprof_tests::trace::{Span, Trace};
@@ -30,7 +30,7 @@ const SLACK_NS: u64 = 50_000;
 /// A Python with PyTorch, or `None` after saying why not.
 fn with_torch(name: &str) -> anyhow::Result<Option<TorchPython>> {
     let needs = [NEEDS.as_slice(), &[Need::Tool("gcc"), Need::Tool("nm")]].concat();
-    if skip_unless(name, &needs) {
+    if lacks(name, &needs) {
         return Ok(None);
     }
     Ok(match TorchPython::find() {
@@ -288,9 +288,7 @@ fn client(shop: &Workshop, mode: &str) -> anyhow::Result<(Output, String)> {
 
 #[test]
 fn faults_of_clients_are_counted() -> anyhow::Result<()> {
-    if skip_unless("faults_of_clients_are_counted", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     // What is asked for and not reported is one window each; of a window that was not to be
     // read it is said why.
@@ -324,9 +322,7 @@ fn faults_of_clients_are_counted() -> anyhow::Result<()> {
 
 #[test]
 fn nobody_outside_of_the_recording_is_asked() -> anyhow::Result<()> {
-    if skip_unless("nobody_outside_of_the_recording_is_asked", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let out = shop.path("out.folded");
     let run = Aiprof::with(["--torch-ops", "-o"])
@@ -367,9 +363,7 @@ fn nobody_outside_of_the_recording_is_asked() -> anyhow::Result<()> {
 
 #[test]
 fn a_name_that_is_taken_is_said() -> anyhow::Result<()> {
-    if skip_unless("a_name_that_is_taken_is_said", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let ran = shop.path("ran");
     let address = SocketAddr::from_abstract_name("dynolog\0")?;

@@ -141,9 +141,7 @@ fn check_processor(answer: &Value, trace: &Trace, truth: &Truth) -> anyhow::Resu
 #[test]
 fn traces_open_in_real_viewers_without_a_warning() -> anyhow::Result<()> {
     let name = "traces_open_in_real_viewers_without_a_warning";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let Some(viewers) = viewers(name) else {
         return Ok(());
     };
@@ -308,9 +306,7 @@ fn compare_others(answer: &Value, trace: &Trace) -> anyhow::Result<()> {
 #[test]
 fn perfetto_has_a_recording_as_it_was_recorded() -> anyhow::Result<()> {
     let name = "perfetto_has_a_recording_as_it_was_recorded";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let Some(viewers) = viewers(name) else {
         return Ok(());
     };
@@ -347,9 +343,7 @@ fn in_both(
 #[test]
 fn perfetto_has_waits_as_they_were_recorded() -> anyhow::Result<()> {
     let name = "perfetto_has_waits_as_they_were_recorded";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let Some(viewers) = viewers(name) else {
         return Ok(());
     };
@@ -398,12 +392,7 @@ const TORCH: &str = r#"{"deviceProperties": [{"id": 0}], "traceEvents": [
 #[test]
 fn perfetto_reads_what_is_written_in_its_own_format() -> anyhow::Result<()> {
     let name = "perfetto_reads_what_is_written_in_its_own_format";
-    if skip_unless(
-        name,
-        &[Need::Tool("node"), Need::Tool("npm"), Need::Tool("python3")],
-    ) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Tool("node"), Need::Tool("npm"), Need::Tool("python3")]);
     let Some(viewers) = viewers(name) else {
         return Ok(());
     };

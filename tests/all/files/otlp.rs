@@ -54,9 +54,7 @@ fn read(python: &Path, file: &Path) -> anyhow::Result<(BTreeMap<Key, i64>, Vec<S
 #[test]
 fn opentelemetry_reads_what_was_recorded() -> anyhow::Result<()> {
     let name = "opentelemetry_reads_what_was_recorded";
-    if skip_unless(name, &[Need::Root, Need::Tool("cc"), Need::Tool("python3")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Tool("cc"), Need::Tool("python3")]);
     let package = ["opentelemetry-proto==1.45.2"];
     let (python, _) = match packages::python("AIPROF_TESTS_OTLP", "otlp", &package, FIND) {
         Ok(found) => found,

@@ -20,10 +20,7 @@ use aiprof_tests::workload::Workshop;
 
 #[test]
 fn windows_follow_each_other_and_say_what_they_cost() -> anyhow::Result<()> {
-    let name = "windows_follow_each_other_and_say_what_they_cost";
-    if skip_unless(name, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let busy = Busy::start(2)?;
     let lines = format!(
@@ -56,10 +53,7 @@ fn windows_follow_each_other_and_say_what_they_cost() -> anyhow::Result<()> {
 
 #[test]
 fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
-    let name = "a_configuration_that_is_read_again_loses_no_sample";
-    if skip_unless(name, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let busy = Busy::start(2)?;
     let with_labels = |window: &str, hz: u32, more: &str| {
@@ -129,10 +123,7 @@ fn with_every_other_turn(one_in: u64, turn: u64) -> anyhow::Result<String> {
 
 #[test]
 fn in_its_turns_it_counts_for_all_of_them() -> anyhow::Result<()> {
-    let name = "in_its_turns_it_counts_for_all_of_them";
-    if skip_unless(name, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let busy = Busy::start(2)?;
     let turn = u64::try_from(unix_ns())? / 10_000_000_000;
@@ -176,19 +167,16 @@ fn during<T>(act: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<RangeInc
 
 #[test]
 fn an_engineer_gets_more_from_it_while_it_runs() -> anyhow::Result<()> {
-    let name = "an_engineer_gets_more_from_it_while_it_runs";
-    if skip_unless(name, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let busy = Busy::start(2)?;
     let lines = format!("[budget]\ncpu = \"50%\"\n{}", files(&shop));
     let agent = Agent::start(&shop, &lines)?;
     busy.works()?;
     let at_rate = during(|| ctl(&["rate", "499"]))?;
-    // Beside it, of one process, as often as anybody asks.
+    // A profile of one process, beside the agent's own.
     let folded = shop.path("one.folded");
-    let pid = busy.pids().next().context("nobody")?.to_string();
+    let pid = busy.pids().next().context("no busy program")?.to_string();
     let out = folded.display().to_string();
     ctl(&["profile", "-p", &pid, "-d", "2", "-o", &out])?;
     let folded = std::fs::read_to_string(folded)?;
@@ -234,10 +222,7 @@ fn an_engineer_gets_more_from_it_while_it_runs() -> anyhow::Result<()> {
 
 #[test]
 fn a_killed_agent_leaves_nothing_attached() -> anyhow::Result<()> {
-    let name = "a_killed_agent_leaves_nothing_attached";
-    if skip_unless(name, &[Need::Root, Need::Tool("bpftool")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Tool("bpftool")]);
     let shop = Workshop::new()?;
     let lines = format!("window = \"2s\"\n{}", files(&shop));
     let mut agent = Agent::start(&shop, &lines)?;
@@ -276,10 +261,7 @@ fn a_killed_agent_leaves_nothing_attached() -> anyhow::Result<()> {
 
 #[test]
 fn the_service_manager_hears_how_it_is() -> anyhow::Result<()> {
-    let name = "the_service_manager_hears_how_it_is";
-    if skip_unless(name, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let place = shop.path("notify");
     let socket = UnixDatagram::bind(&place)?;
@@ -319,10 +301,7 @@ fn the_service_manager_hears_how_it_is() -> anyhow::Result<()> {
 
 #[test]
 fn what_cannot_be_is_refused_at_the_start() -> anyhow::Result<()> {
-    let name = "what_cannot_be_is_refused_at_the_start";
-    if skip_unless(name, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let state = shop.path("state");
     let run = |lines: &str, more: &[&str]| -> anyhow::Result<(Option<i32>, String)> {

@@ -168,10 +168,7 @@ fn await_status(recording: &Recording, word: &str) -> anyhow::Result<()> {
 
 #[test]
 fn paused_phases_have_no_samples_and_the_others_all() -> anyhow::Result<()> {
-    let name = "paused_phases_have_no_samples_and_the_others_all";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let shop = Workshop::new()?;
     let out = shop.path("out.folded");
     let file = out.to_str().context("a path")?;
@@ -199,10 +196,7 @@ fn paused_phases_have_no_samples_and_the_others_all() -> anyhow::Result<()> {
 
 #[test]
 fn launches_are_those_of_the_phases_that_were_recorded() -> anyhow::Result<()> {
-    let name = "launches_are_those_of_the_phases_that_were_recorded";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let shop = Workshop::new()?;
     let out = shop.path("out.folded");
     let file = out.to_str().context("a path")?;
@@ -231,10 +225,7 @@ fn launches_are_those_of_the_phases_that_were_recorded() -> anyhow::Result<()> {
 
 #[test]
 fn a_trace_shows_the_pause_and_true_lengths_of_calls_across_it() -> anyhow::Result<()> {
-    let name = "a_trace_shows_the_pause_and_true_lengths_of_calls_across_it";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let shop = Workshop::new()?;
     let out = shop.path("out.json");
     let file = out.to_str().context("a path")?;
@@ -286,10 +277,7 @@ fn a_trace_shows_the_pause_and_true_lengths_of_calls_across_it() -> anyhow::Resu
 
 #[test]
 fn processes_that_begin_in_a_pause_have_whole_stacks_after_it() -> anyhow::Result<()> {
-    let name = "processes_that_begin_in_a_pause_have_whole_stacks_after_it";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let shop = Workshop::new()?;
     let out = shop.path("out.folded");
     let control = format!("test-{}", std::process::id());
@@ -328,10 +316,7 @@ fn processes_that_begin_in_a_pause_have_whole_stacks_after_it() -> anyhow::Resul
 
 #[test]
 fn many_pauses_lose_nothing_and_leave_nothing() -> anyhow::Result<()> {
-    let name = "many_pauses_lose_nothing_and_leave_nothing";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let shop = Workshop::new()?;
     let out = shop.path("out.folded");
     let file = out.to_str().context("a path")?;
@@ -361,11 +346,8 @@ fn many_pauses_lose_nothing_and_leave_nothing() -> anyhow::Result<()> {
 
 #[test]
 fn nobody_else_can_steer_a_recording() -> anyhow::Result<()> {
-    let name = "nobody_else_can_steer_a_recording";
     let needs = [needs(), vec![Need::Tool("setpriv"), Need::Tool("python3")]].concat();
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let out = shop.path("out.folded");
     let file = out.to_str().context("a path")?;
@@ -427,9 +409,7 @@ fn nobody_else_can_steer_a_recording() -> anyhow::Result<()> {
 
 #[test]
 fn what_a_killed_recording_left_is_taken_over() -> anyhow::Result<()> {
-    if skip_unless("what_a_killed_recording_left_is_taken_over", &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let shop = Workshop::new()?;
     let out = shop.path("out.folded");
     let file = out.to_str().context("a path")?;
@@ -458,9 +438,7 @@ fn what_a_killed_recording_left_is_taken_over() -> anyhow::Result<()> {
 
 #[test]
 fn a_trigger_begins_the_recording() -> anyhow::Result<()> {
-    if skip_unless("a_trigger_begins_the_recording", &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     for (trigger, launches_b) in [
         ("kernel=kernel_b", 1),
         ("call=zeEventHostSignal", 0),
@@ -526,9 +504,7 @@ fn report(from: &Path, to: &Path, options: &[&str]) -> anyhow::Result<()> {
 
 #[test]
 fn a_window_has_the_last_seconds_only() -> anyhow::Result<()> {
-    if skip_unless("a_window_has_the_last_seconds_only", &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let shop = Workshop::new()?;
     let out = shop.path("dumps");
     let file = out.to_str().context("a path")?;
@@ -583,10 +559,7 @@ fn a_window_has_the_last_seconds_only() -> anyhow::Result<()> {
 
 #[test]
 fn a_slow_kernel_has_the_window_before_it_written() -> anyhow::Result<()> {
-    let name = "a_slow_kernel_has_the_window_before_it_written";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     for format in ["json", "folded"] {
         let shop = Workshop::new()?;
         let out = shop.path("dumps");
@@ -642,10 +615,7 @@ fn a_slow_kernel_has_the_window_before_it_written() -> anyhow::Result<()> {
 
 #[test]
 fn a_full_disk_refuses_a_dump_and_the_recording_goes_on() -> anyhow::Result<()> {
-    let name = "a_full_disk_refuses_a_dump_and_the_recording_goes_on";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let shop = Workshop::new()?;
     let out = shop.path("dumps");
     std::fs::create_dir(&out)?;
@@ -669,10 +639,7 @@ fn a_full_disk_refuses_a_dump_and_the_recording_goes_on() -> anyhow::Result<()> 
 
 #[test]
 fn unitrace_sessions_are_paused_and_resumed_by_name() -> anyhow::Result<()> {
-    let name = "unitrace_sessions_are_paused_and_resumed_by_name";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let shop = Workshop::new()?;
     let inner = program(&shop)?;
     let out = shop.path("perf.txt");

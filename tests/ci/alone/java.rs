@@ -147,9 +147,7 @@ fn check_program(class: &str, args: &[&str], burns: &str) -> anyhow::Result<()> 
 
 #[test]
 fn chains_of_java_methods() -> anyhow::Result<()> {
-    if skip_unless("chains_of_java_methods", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_program("Chains", &[SECONDS], "spin")
 }
 
@@ -157,18 +155,14 @@ fn chains_of_java_methods() -> anyhow::Result<()> {
 /// many parameters; in two threads.
 #[test]
 fn ways_of_calling_java_methods() -> anyhow::Result<()> {
-    if skip_unless("ways_of_calling_java_methods", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_program("JavaFrames", &[SECONDS, "2"], "burn")
 }
 
 /// With a perf map too each frame is there once.
 #[test]
 fn a_perf_map_of_java_changes_nothing() -> anyhow::Result<()> {
-    if skip_unless("a_perf_map_of_java_changes_nothing", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     compile(&shop, "Chains.java")?;
     let mode = ["-XX:+UnlockDiagnosticVMOptions", "-XX:+DumpPerfMapAtExit"];

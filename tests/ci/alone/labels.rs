@@ -67,9 +67,7 @@ fn pids(file: &Path) -> anyhow::Result<BTreeSet<u32>> {
 #[test]
 fn filters_and_labels_say_where_processes_ran() -> anyhow::Result<()> {
     let name = "filters_and_labels_say_where_processes_ran";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let group = match Cgroup::new(&format!("docker-{ID}.scope")) {
         Ok(group) => group,
         Err(reason) => {
@@ -278,9 +276,7 @@ fn judge_traces(shop: &Workshop, capture: &str, pid: u32) -> anyhow::Result<()> 
 fn pods_have_the_names_of_their_logs() -> anyhow::Result<()> {
     let name = "pods_have_the_names_of_their_logs";
     let needs = [Need::Root, Need::Tool("cc"), Need::Tool("unshare")];
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     const UID: &str = "2f0a7dd4-6a7e-4dd1-9c3c-6f3b1c1a2d3e";
     let uid = UID.replace('-', "_");
     let slice = match Cgroup::new(&format!("kubepods-burstable-pod{uid}.slice")) {
@@ -390,11 +386,8 @@ trap 'kill $kids' EXIT
 
 #[test]
 fn processes_have_the_device_that_they_use() -> anyhow::Result<()> {
-    let name = "processes_have_the_device_that_they_use";
     let needs = [Need::Root, Need::Tool("cc"), Need::Tool("unshare")];
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     for program in ["tallow", "birch", "cedar"] {
         shop.build("depth.c", program, &[])?;

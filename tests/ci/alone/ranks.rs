@@ -77,9 +77,7 @@ fn set(ranks: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn ranks_of_a_job_share_one_recording() -> anyhow::Result<()> {
-    if skip_unless("ranks_of_a_job_share_one_recording", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     // Each has an output of its own; only that of the one that records is written.
     let files: Vec<_> = (0..3).map(|n| shop.path(&format!("{n}.folded"))).collect();
@@ -130,9 +128,7 @@ fn ranks_of_a_job_share_one_recording() -> anyhow::Result<()> {
 
 #[test]
 fn a_rank_that_is_killed_harms_no_other() -> anyhow::Result<()> {
-    if skip_unless("a_rank_that_is_killed_harms_no_other", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let file = shop.path("x.folded");
     let options = ["--by", "rank", "-o", file.to_str().context("a path")?];
@@ -185,9 +181,7 @@ fn a_rank_that_is_killed_harms_no_other() -> anyhow::Result<()> {
 #[test]
 fn mpirun_starts_one_recording() -> anyhow::Result<()> {
     let needs = [Need::Root, Need::Tool("mpirun")];
-    if skip_unless("mpirun_starts_one_recording", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let file = shop.path("x.folded");
     // Between mpirun and aiprof may be others.

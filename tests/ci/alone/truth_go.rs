@@ -68,9 +68,7 @@ fn record(program: PathBuf) -> anyhow::Result<Run> {
 
 #[test]
 fn go_without_symbols() -> anyhow::Result<()> {
-    if skip_unless("go_without_symbols", &GO) {
-        return Ok(());
-    }
+    skip_unless!(&GO);
     let shop = Workshop::new()?;
     for flags in [&["-ldflags=-s"][..], &["-ldflags=-s", "-buildmode=pie"]] {
         let run = record(build(&shop, "goroutines.go", flags)?)?;
@@ -91,9 +89,7 @@ fn go_without_symbols() -> anyhow::Result<()> {
 
 #[test]
 fn go_and_c_call_each_other() -> anyhow::Result<()> {
-    if skip_unless("go_and_c_call_each_other", &CGO) {
-        return Ok(());
-    }
+    skip_unless!(&CGO);
     let shop = Workshop::new()?;
     let run = record(build(&shop, "gocalls.go", &[])?)?;
     let down = ["runtime.goexit", "main.main", "runtime.asmcgocall", "spin"];

@@ -85,10 +85,7 @@ fn record(shop: &Workshop, options: &[&str]) -> anyhow::Result<Run> {
 
 #[test]
 fn waits_are_as_long_as_they_were_and_for_what_they_were() -> anyhow::Result<()> {
-    let name = "waits_are_as_long_as_they_were_and_for_what_they_were";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let run = record(&shop, &["--off-cpu", "-F", "997"])?;
     for (function, reason) in WAITS {
@@ -107,10 +104,7 @@ fn waits_are_as_long_as_they_were_and_for_what_they_were() -> anyhow::Result<()>
 
 #[test]
 fn a_capture_has_the_same_waits_and_the_cpu_time() -> anyhow::Result<()> {
-    let name = "a_capture_has_the_same_waits_and_the_cpu_time";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("waits.c", "waits", &["-pthread"])?;
     let capture = shop.path("run.aiprof");
@@ -234,10 +228,7 @@ fn judge_trace(trace: &Trace, output: &str) -> anyhow::Result<()> {
 
 #[test]
 fn traces_have_each_thread_s_waits_on_its_track() -> anyhow::Result<()> {
-    let name = "traces_have_each_thread_s_waits_on_its_track";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("waits.c", "waits", &["-pthread"])?;
     let run = |options: &[&str], file: &str| -> anyhow::Result<String> {
@@ -289,10 +280,7 @@ fn traces_have_each_thread_s_waits_on_its_track() -> anyhow::Result<()> {
 /// The library is the test's own: synthetic.
 #[test]
 fn waiting_for_an_accelerator_is_told_from_other_waits() -> anyhow::Result<()> {
-    let name = "waiting_for_an_accelerator_is_told_from_other_waits";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let library = shop.path("libcuda.so.1");
     let flags = ["-shared", "-fPIC", "-DLIBRARY", "-Wl,-soname,libcuda.so.1"];
@@ -316,10 +304,7 @@ fn waiting_for_an_accelerator_is_told_from_other_waits() -> anyhow::Result<()> {
 
 #[test]
 fn waits_are_at_python_lines() -> anyhow::Result<()> {
-    let name = "waits_are_at_python_lines";
-    if skip_unless(name, &[Need::Root, Need::Tool("python3")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Tool("python3")]);
     let shop = Workshop::new()?;
     let script = shop.path("naps.py");
     let text = "import time\n\

@@ -55,12 +55,7 @@ fn exported(library: &std::path::Path) -> anyhow::Result<BTreeSet<String>> {
 
 #[test]
 fn exports_the_names_of_the_real_libraries() -> anyhow::Result<()> {
-    if skip_unless(
-        "exports_the_names_of_the_real_libraries",
-        &[NEEDS[0], Need::Tool("nm")],
-    ) {
-        return Ok(());
-    }
+    skip_unless!(&[NEEDS[0], Need::Tool("nm")]);
     let runtime = Runtime::build(&[])?;
     let aiupti: BTreeSet<String> = [
         "_Z20aiuptiActivityEnable19AIUpti_ActivityKind",
@@ -93,9 +88,7 @@ fn exports_the_names_of_the_real_libraries() -> anyhow::Result<()> {
 #[test]
 fn builds_of_another_abi_do_the_same() -> anyhow::Result<()> {
     let needs = [NEEDS[0], Need::Tool("nm")];
-    if skip_unless("builds_of_another_abi_do_the_same", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let runtime = Runtime::build(&["-DFLEX_CONST=const", "-DFLEX_OTHER_ABI"])?;
     let flex = exported(&runtime.library("flex"))?;
     let name = "_ZN4flex13RuntimeStream22launchOperationComputeEPKNS_13ComputeParamsE";
@@ -146,9 +139,7 @@ fn check_nesting(truth: &Truth) -> anyhow::Result<()> {
 
 #[test]
 fn plain_run_is_told_and_records_nothing() -> anyhow::Result<()> {
-    if skip_unless("plain_run_is_told_and_records_nothing", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let arguments = [
         "plain",
         "--launches",
@@ -189,9 +180,7 @@ fn plain_run_is_told_and_records_nothing() -> anyhow::Result<()> {
 
 #[test]
 fn known_durations_and_wrapping_counter() -> anyhow::Result<()> {
-    if skip_unless("known_durations_and_wrapping_counter", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     // 20 GHz: the counter wraps every 0.2 s.
     let variables = [
         (
@@ -228,9 +217,7 @@ fn known_durations_and_wrapping_counter() -> anyhow::Result<()> {
 
 #[test]
 fn ranks_have_their_own_devices_and_meet_at_barriers() -> anyhow::Result<()> {
-    if skip_unless("ranks_have_their_own_devices_and_meet_at_barriers", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let arguments = ["every", "--launches", "2", "--ranks", "3"];
     let (accounts, truths) = run(&arguments, &[("VAIU_DRIFT_PPM", "0,40,-60")])?;
     assert_eq!((truths.len(), accounts.len()), (3, 4));
@@ -261,9 +248,7 @@ fn ranks_have_their_own_devices_and_meet_at_barriers() -> anyhow::Result<()> {
 
 #[test]
 fn functions_left_by_exceptions_and_jumps_are_told() -> anyhow::Result<()> {
-    if skip_unless("functions_left_by_exceptions_and_jumps_are_told", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for (mode, how) in [
         ("throw", "unwound"),
         ("cancel", "unwound"),
@@ -298,9 +283,7 @@ fn functions_left_by_exceptions_and_jumps_are_told() -> anyhow::Result<()> {
 
 #[test]
 fn backtrace_sees_the_caller_everywhere() -> anyhow::Result<()> {
-    if skip_unless("backtrace_sees_the_caller_everywhere", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let (accounts, truths) = run(&["backtrace", "--launches", "1"], &[])?;
     // The hook runs in every call but those before and after it was set.
     let others = [
@@ -322,9 +305,7 @@ fn backtrace_sees_the_caller_everywhere() -> anyhow::Result<()> {
 
 #[test]
 fn accounts_do_not_depend_on_the_run() -> anyhow::Result<()> {
-    if skip_unless("accounts_do_not_depend_on_the_run", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for arguments in [
         ["profiled", "--launches", "50", "--threads", "2"],
         ["profiled", "--launches", "50", "--late", "17"],
@@ -336,12 +317,7 @@ fn accounts_do_not_depend_on_the_run() -> anyhow::Result<()> {
 
 #[test]
 fn python_calls_through_ctypes() -> anyhow::Result<()> {
-    if skip_unless(
-        "python_calls_through_ctypes",
-        &[NEEDS[0], Need::Tool("python3")],
-    ) {
-        return Ok(());
-    }
+    skip_unless!(&[NEEDS[0], Need::Tool("python3")]);
     let shop = Workshop::new()?;
     let runtime = Runtime::build(&[])?;
     let truth = TruthFiles::new(&shop, "truth");
@@ -361,9 +337,7 @@ fn python_calls_through_ctypes() -> anyhow::Result<()> {
 
 #[test]
 fn early_library_costs_every_operation() -> anyhow::Result<()> {
-    if skip_unless("early_library_costs_every_operation", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let cost = [("VAIU_TELEMETRY_NS", "300000")];
     let shortest = |arguments: &[&str]| -> anyhow::Result<u64> {
         let (_, truths) = run(arguments, &cost)?;

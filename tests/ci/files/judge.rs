@@ -79,9 +79,7 @@ const BLOCKS: [&str; 6] = [
 
 #[test]
 fn windows_of_blocks_have_one_stack() -> anyhow::Result<()> {
-    if skip_unless("windows_of_blocks_have_one_stack", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let run = record(&BLOCKS)?;
     let expected = expected(&run)?;
     let sole: u64 = expected.cells.values().map(|due| due.sole).sum();
@@ -110,9 +108,7 @@ fn windows_of_blocks_have_one_stack() -> anyhow::Result<()> {
 
 #[test]
 fn windows_of_a_mixture_have_several_stacks() -> anyhow::Result<()> {
-    if skip_unless("windows_of_a_mixture_have_several_stacks", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for mode in [
         &["launch", "plan=7030", "sync=10", "launches=300"][..],
         &[
@@ -137,9 +133,7 @@ fn windows_of_a_mixture_have_several_stacks() -> anyhow::Result<()> {
 
 #[test]
 fn a_sample_that_is_nowhere_is_missed() -> anyhow::Result<()> {
-    if skip_unless("a_sample_that_is_nowhere_is_missed", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let run = record(&BLOCKS)?;
     let expected = expected(&run)?;
     let known = paths(&run.accounts)?;

@@ -10,9 +10,7 @@ use aiprof_tests::workload::{Workshop, checked, source_path};
 
 #[test]
 fn workloads_run_on_intels_driver() -> anyhow::Result<()> {
-    if skip_unless("workloads_run_on_intels_driver", &real::NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&real::NEEDS);
     let program = build_work()?;
     for product in [Product::Skl, Product::Pvc] {
         for recording in [Recording::Full, Recording::Off] {
@@ -45,10 +43,7 @@ fn workloads_run_on_intels_driver() -> anyhow::Result<()> {
 
 #[test]
 fn intels_compiler_makes_spirv_that_its_driver_compiles() -> anyhow::Result<()> {
-    let name = "intels_compiler_makes_spirv_that_its_driver_compiles";
-    if skip_unless(name, &real::NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&real::NEEDS);
     let shop = Workshop::new()?;
     let module = real::spirv(&shop, "kernels.cl")?;
     let program = build_work()?;
@@ -67,9 +62,7 @@ fn opencl_runs_on_pocl_and_on_intels_driver() -> anyhow::Result<()> {
         Need::Path("/etc/OpenCL/vendors/pocl.icd"),
         Need::Path("/etc/OpenCL/vendors/intel.icd"),
     ]);
-    if skip_unless("opencl_runs_on_pocl_and_on_intels_driver", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let program = shop.build("cl_work.c", "cl_work", &["-lOpenCL"])?;
     let mut pocl = Command::new(&program);

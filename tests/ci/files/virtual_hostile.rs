@@ -34,9 +34,7 @@ fn driver_functions() -> anyhow::Result<BTreeSet<String>> {
 
 #[test]
 fn every_call_can_be_left_in_every_way() -> anyhow::Result<()> {
-    if skip_unless("every_call_can_be_left_in_every_way", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let machine = Machine::new(&Driver::build(Exports::All)?);
     let program = build_unwind()?;
     let functions = driver_functions()?;
@@ -58,9 +56,7 @@ fn every_call_can_be_left_in_every_way() -> anyhow::Result<()> {
 
 #[test]
 fn bad_pointers_are_refused() -> anyhow::Result<()> {
-    if skip_unless("bad_pointers_are_refused", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
     let mode = ["threads=8", "seconds=0.3"];
@@ -92,9 +88,7 @@ fn two_paths(command: &mut Command, shop: &Workshop, launches: u64) -> anyhow::R
 fn rust_through_raw_bindings() -> anyhow::Result<()> {
     let mut needs = NEEDS.to_vec();
     needs.push(Need::Tool("rustc"));
-    if skip_unless("rust_through_raw_bindings", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?).truth(&shop.path("truth.json"));
     let truth = two_paths(&mut machine.command(&build_rust()?), &shop, 500)?;
@@ -109,9 +103,7 @@ fn rust_through_raw_bindings() -> anyhow::Result<()> {
 fn python_through_ctypes() -> anyhow::Result<()> {
     let mut needs = NEEDS.to_vec();
     needs.push(Need::Tool("python3"));
-    if skip_unless("python_through_ctypes", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?).truth(&shop.path("truth.json"));
     let mut command = machine.command(Path::new("python3"));

@@ -64,9 +64,7 @@ fn by_engine(truth: &Truth) -> BTreeMap<(u32, u32, i32, u32, u32), Vec<Span>> {
 
 #[test]
 fn program_and_truth_agree() -> anyhow::Result<()> {
-    if skip_unless("program_and_truth_agree", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
     let program = build_work()?;
@@ -87,9 +85,7 @@ fn program_and_truth_agree() -> anyhow::Result<()> {
 
 #[test]
 fn basic_mode_is_complete() -> anyhow::Result<()> {
-    if skip_unless("basic_mode_is_complete", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
     let program = build_work()?;
@@ -121,9 +117,7 @@ fn basic_mode_is_complete() -> anyhow::Result<()> {
 
 #[test]
 fn kernels_take_the_time_their_module_says() -> anyhow::Result<()> {
-    if skip_unless("kernels_take_the_time_their_module_says", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let driver = Driver::build(Exports::All)?;
     let program = build_work()?;
@@ -152,9 +146,7 @@ fn kernels_take_the_time_their_module_says() -> anyhow::Result<()> {
 
 #[test]
 fn clock_wraps_and_drifts() -> anyhow::Result<()> {
-    if skip_unless("clock_wraps_and_drifts", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let driver = Driver::build(Exports::All)?;
     let program = build_work()?;
@@ -178,9 +170,7 @@ fn clock_wraps_and_drifts() -> anyhow::Result<()> {
 
 #[test]
 fn devices_and_subdevices() -> anyhow::Result<()> {
-    if skip_unless("devices_and_subdevices", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let driver = Driver::build(Exports::All)?;
     let program = build_work()?;
@@ -208,9 +198,7 @@ fn devices_and_subdevices() -> anyhow::Result<()> {
 
 #[test]
 fn without_loader_and_without_exports() -> anyhow::Result<()> {
-    if skip_unless("without_loader_and_without_exports", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let hidden = Driver::build(Exports::TablesOnly)?;
     let symbols = checked(Command::new("nm").arg("-D").arg(hidden.path()))?;
@@ -269,9 +257,7 @@ fn count_with_bpftrace(
 fn bpftrace_counts_the_same_calls() -> anyhow::Result<()> {
     let mut needs = NEEDS.to_vec();
     needs.extend([Need::Root, Need::Tool("bpftrace")]);
-    if skip_unless("bpftrace_counts_the_same_calls", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let truth_file = shop.path("truth.json");
     let machine = Machine::new(&Driver::build(Exports::All)?).truth(&truth_file);
@@ -312,9 +298,7 @@ fn bpftrace_counts_the_same_calls() -> anyhow::Result<()> {
 
 #[test]
 fn counts_only_and_nothing_at_all() -> anyhow::Result<()> {
-    if skip_unless("counts_only_and_nothing_at_all", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let driver = Driver::build(Exports::All)?;
     let program = build_work()?;
@@ -339,9 +323,7 @@ fn counts_only_and_nothing_at_all() -> anyhow::Result<()> {
 
 #[test]
 fn two_processes_share_one_clock() -> anyhow::Result<()> {
-    if skip_unless("two_processes_share_one_clock", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let driver = Driver::build(Exports::All)?;
     let program = build_work()?;
@@ -367,9 +349,7 @@ fn two_processes_share_one_clock() -> anyhow::Result<()> {
 
 #[test]
 fn spirv_becomes_a_zebin() -> anyhow::Result<()> {
-    if skip_unless("spirv_becomes_a_zebin", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let truth_file = shop.path("truth.json");
     let machine = Machine::new(&Driver::build(Exports::All)?).truth(&truth_file);

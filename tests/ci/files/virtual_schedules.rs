@@ -59,9 +59,7 @@ fn kernels(truth: &Truth) -> Vec<&Exec> {
 
 #[test]
 fn every_execution_has_its_samples() -> anyhow::Result<()> {
-    if skip_unless("every_execution_has_its_samples", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for mode in [
         &["launch", "plan=7030", "launches=200", "sync=10"][..],
         &[
@@ -97,9 +95,7 @@ fn every_execution_has_its_samples() -> anyhow::Result<()> {
 
 #[test]
 fn plans_give_their_shares() -> anyhow::Result<()> {
-    if skip_unless("plans_give_their_shares", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let machine = machine(&shop)?;
     let shares = |mode: &[&str]| -> anyhow::Result<BTreeMap<u32, usize>> {
@@ -124,9 +120,7 @@ fn plans_give_their_shares() -> anyhow::Result<()> {
 
 #[test]
 fn cost_follows_the_turn_not_the_size() -> anyhow::Result<()> {
-    if skip_unless("cost_follows_the_turn_not_the_size", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let kernel = Kernel::new("turns", 0)
         .turns(&[1_000_000, 9_000_000])
@@ -149,9 +143,7 @@ fn cost_follows_the_turn_not_the_size() -> anyhow::Result<()> {
 
 #[test]
 fn gts_have_streams_of_their_own() -> anyhow::Result<()> {
-    if skip_unless("gts_have_streams_of_their_own", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     // Work of the whole device is spread over all of them.
     let shop = Workshop::new()?;
     let spread = machine(&shop)?.set("VZE_GTS", "8");
@@ -181,9 +173,7 @@ fn gts_have_streams_of_their_own() -> anyhow::Result<()> {
 
 #[test]
 fn dropped_windows_are_told() -> anyhow::Result<()> {
-    if skip_unless("dropped_windows_are_told", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let machine = machine(&shop)?.set("VZE_STALLS_DROP", "3");
     let run = paths(&shop, &machine, &module(), &["launch", "launches=500"])?;
@@ -206,9 +196,7 @@ fn dropped_windows_are_told() -> anyhow::Result<()> {
 
 #[test]
 fn one_sample_of_many_is_written() -> anyhow::Result<()> {
-    if skip_unless("one_sample_of_many_is_written", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let machine = machine(&shop)?.set("VZE_STALLS_EVERY", "10");
     let run = paths(&shop, &machine, &module(), &["launch", "launches=100"])?;
@@ -231,9 +219,7 @@ fn addresses(truth: &Truth) -> BTreeMap<String, BTreeSet<u64>> {
 
 #[test]
 fn a_place_is_used_again() -> anyhow::Result<()> {
-    if skip_unless("a_place_is_used_again", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for reuse in ["0", "1"] {
         let shop = Workshop::new()?;
         let machine = machine(&shop)?.set("VZE_ISA_REUSE", reuse);
@@ -264,9 +250,7 @@ fn a_place_is_used_again() -> anyhow::Result<()> {
 
 #[test]
 fn kernels_share_an_allocation() -> anyhow::Result<()> {
-    if skip_unless("kernels_share_an_allocation", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let machine = machine(&shop)?.set("VZE_ISA_POOL", "1");
     let mut small = ["a", "b", "c", "d"].map(|name| Kernel::new(name, 1000).stall(8, "sbid", 3));
@@ -284,9 +268,7 @@ fn kernels_share_an_allocation() -> anyhow::Result<()> {
 
 #[test]
 fn two_processes_have_equal_addresses() -> anyhow::Result<()> {
-    if skip_unless("two_processes_have_equal_addresses", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let mode = ["launch", "launches=50", "processes=2"];
     let run = paths(&shop, &machine(&shop)?, &module(), &mode)?;
@@ -305,9 +287,7 @@ fn two_processes_have_equal_addresses() -> anyhow::Result<()> {
 #[test]
 fn a_schedule_file_tells_of_real_code() -> anyhow::Result<()> {
     let needs = [&NEEDS[..], &real::NEEDS].concat();
-    if skip_unless("a_schedule_file_tells_of_real_code", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let zebin = real::compile(&shop, real::Product::Pvc)?;
     let schedule = shop.path("schedule");
@@ -341,9 +321,7 @@ fn a_schedule_file_tells_of_real_code() -> anyhow::Result<()> {
 #[test]
 fn static_probes_fire_as_in_the_patched_driver() -> anyhow::Result<()> {
     let needs = [&NEEDS[..], &[Need::Root, Need::Tool("bpftrace")]].concat();
-    if skip_unless("static_probes_fire_as_in_the_patched_driver", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let driver = Driver::build(Exports::All)?;
     let dump = shop.path("dump");
@@ -399,9 +377,7 @@ fn take(bytes: &mut &[u8], n: usize) -> anyhow::Result<u64> {
 
 #[test]
 fn framed_windows_have_their_times_and_drops() -> anyhow::Result<()> {
-    if skip_unless("framed_windows_have_their_times_and_drops", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let machine = machine(&shop)?
         .set("VZE_STALLS_FRAMED", "1")

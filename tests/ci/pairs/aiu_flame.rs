@@ -242,10 +242,7 @@ const WARM: [&str; 4] = ["--late", "100", "--pause-us", "1000"];
 
 #[test]
 fn cycles_by_call_path_kernel_and_phase_are_the_device_s() -> anyhow::Result<()> {
-    let name = "cycles_by_call_path_kernel_and_phase_are_the_device_s";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for (arguments, paths) in [
         (&["timed", "--paths", "--launches", "700"][..], true),
         (&["timed", "--launches", "400"], false),
@@ -278,10 +275,7 @@ fn cycles_by_call_path_kernel_and_phase_are_the_device_s() -> anyhow::Result<()>
 /// off: cycles are exact all the same, and times within the 1 % that a fit is used for.
 #[test]
 fn wraps_drift_and_jitter_leave_the_cycles_exact() -> anyhow::Result<()> {
-    let name = "wraps_drift_and_jitter_leave_the_cycles_exact";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let environment = [
         ("VAIU_SOC_HZ", "4e9"),
         ("VAIU_DRIFT_PPM", "300"),
@@ -301,10 +295,7 @@ fn wraps_drift_and_jitter_leave_the_cycles_exact() -> anyhow::Result<()> {
 /// Before libaiupti #114 records had no counter values: each is as long as it says.
 #[test]
 fn records_without_counter_values_are_their_own_length() -> anyhow::Result<()> {
-    let name = "records_without_counter_values_are_their_own_length";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let environment = [("VAIU_CYCLES", "0")];
     let arguments = ["timed", "--paths", "--launches", "120"];
     let recorded = record(&arguments, &environment, &["--aiu-timing"])?;
@@ -317,10 +308,7 @@ fn records_without_counter_values_are_their_own_length() -> anyhow::Result<()> {
 
 #[test]
 fn each_device_is_named_and_has_the_cycles_of_its_process() -> anyhow::Result<()> {
-    let name = "each_device_is_named_and_has_the_cycles_of_its_process";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let environment = [("VAIU_DRIFT_PPM", "-50,80")];
     let ranks = ["timed", "--paths", "--ranks", "2", "--launches", "240"];
     let arguments = [&ranks[..], &WARM].concat();
@@ -342,10 +330,7 @@ fn each_device_is_named_and_has_the_cycles_of_its_process() -> anyhow::Result<()
 /// Whoever writes a capture decides later.
 #[test]
 fn a_capture_of_a_program_has_the_same_in_its_report() -> anyhow::Result<()> {
-    let name = "a_capture_of_a_program_has_the_same_in_its_report";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let runtime = Runtime::build(&[])?;
     let truth = TruthFiles::new(&shop, "truth");
@@ -381,9 +366,7 @@ fn a_capture_of_a_program_has_the_same_in_its_report() -> anyhow::Result<()> {
 #[test]
 fn unasked_and_without_a_device_nothing_is_observed() -> anyhow::Result<()> {
     let name = "unasked_and_without_a_device_nothing_is_observed";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     if has_aiu() {
         aiprof_tests::need::skip(name, "this machine has an AIU");
         return Ok(());

@@ -198,10 +198,7 @@ fn check_flows(trace: &Trace, truths: &[Truth]) -> anyhow::Result<usize> {
 
 #[test]
 fn devices_and_arrows_are_those_of_the_truth() -> anyhow::Result<()> {
-    let name = "devices_and_arrows_are_those_of_the_truth";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for arguments in [
         &[
             "profiled",
@@ -247,10 +244,7 @@ fn devices_and_arrows_are_those_of_the_truth() -> anyhow::Result<()> {
 
 #[test]
 fn devices_without_records_lie_between_launches_and_waits() -> anyhow::Result<()> {
-    let name = "devices_without_records_lie_between_launches_and_waits";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let run = record(
         &[],
         &["plain", "--launches", "120", "--streams", "2"],
@@ -290,9 +284,7 @@ fn devices_without_records_lie_between_launches_and_waits() -> anyhow::Result<()
 
 #[test]
 fn timing_is_switched_on_where_it_is_asked_for() -> anyhow::Result<()> {
-    if skip_unless("timing_is_switched_on_where_it_is_asked_for", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let arguments = ["timed", "--launches", "60"];
     let off = record(&[], &arguments, |_| ())?;
     assert_eq!(off.truths[0].records.len(), 0);
@@ -330,9 +322,7 @@ impl Drop for Removed {
 
 #[test]
 fn counters_are_those_of_the_metrics_file() -> anyhow::Result<()> {
-    if skip_unless("counters_are_those_of_the_metrics_file", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let pid = std::process::id();
     let address = format!("{:04x}:{:02x}:00.7", pid >> 8 & 0xffff, pid & 0xff);
     let file = Removed(Path::new("/tmp").join(format!("metrics.{address}")));

@@ -237,9 +237,7 @@ fn judge(trace: &Trace, log: &[Ran]) -> anyhow::Result<()> {
 
 #[test]
 fn times_are_those_of_pocl_s_own_log() -> anyhow::Result<()> {
-    if skip_unless("times_are_those_of_pocl_s_own_log", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let machine = Machine::new()?;
     let out = machine.trace()?;
     for (mode, least) in MODES.into_iter().zip([50, 300, 240]) {
@@ -254,9 +252,7 @@ fn times_are_those_of_pocl_s_own_log() -> anyhow::Result<()> {
 
 #[test]
 fn programs_see_nothing_of_it() -> anyhow::Result<()> {
-    if skip_unless("programs_see_nothing_of_it", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let machine = Machine::new()?;
     let out = machine.trace()?;
     let layer = machine.layer.to_str().context("a path")?;
@@ -278,10 +274,7 @@ fn programs_see_nothing_of_it() -> anyhow::Result<()> {
 
 #[test]
 fn what_finds_no_room_is_counted_and_runs_as_ever() -> anyhow::Result<()> {
-    let name = "what_finds_no_room_is_counted_and_runs_as_ever";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let machine = Machine::new()?;
     let out = machine.trace()?;
     let run = machine.run(
@@ -303,10 +296,7 @@ fn what_finds_no_room_is_counted_and_runs_as_ever() -> anyhow::Result<()> {
 
 #[test]
 fn times_of_a_clock_that_nobody_knows_are_not_taken() -> anyhow::Result<()> {
-    let name = "times_of_a_clock_that_nobody_knows_are_not_taken";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let machine = Machine::new()?;
     let out = machine.trace()?;
     let own = [
@@ -333,10 +323,7 @@ fn times_of_a_clock_that_nobody_knows_are_not_taken() -> anyhow::Result<()> {
 
 #[test]
 fn flame_graphs_have_the_device_s_time_below_the_path_that_launched_it() -> anyhow::Result<()> {
-    let name = "flame_graphs_have_the_device_s_time_below_the_path_that_launched_it";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let machine = Machine::new()?;
     let capture = machine.shop.path("o.aiprof");
     let text = capture.to_str().context("a path")?;

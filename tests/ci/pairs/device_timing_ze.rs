@@ -162,10 +162,7 @@ fn all_lost(stderr: &str) -> u64 {
 
 #[test]
 fn every_way_is_timed_to_the_tick() -> anyhow::Result<()> {
-    let name = "every_way_is_timed_to_the_tick";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let program = build_timing()?;
     for exports in [Exports::All, Exports::TablesOnly] {
         let bench = Bench::new(exports)?;
@@ -195,10 +192,7 @@ fn every_way_is_timed_to_the_tick() -> anyhow::Result<()> {
 
 #[test]
 fn what_cannot_be_told_is_counted_and_never_guessed() -> anyhow::Result<()> {
-    let name = "what_cannot_be_told_is_counted_and_never_guessed";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let program = build_timing()?;
     let bench = Bench::new(Exports::All)?;
     for (way, cause) in [
@@ -226,10 +220,7 @@ fn what_cannot_be_told_is_counted_and_never_guessed() -> anyhow::Result<()> {
 
 #[test]
 fn drifting_and_wrapping_clocks_are_followed() -> anyhow::Result<()> {
-    let name = "drifting_and_wrapping_clocks_are_followed";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let program = build_work()?;
     for (hz, ppb, bits) in [(19_200_000, 40_000, 32), (12_500_000, -60_000, 24)] {
         let mut bench = Bench::new(Exports::All)?;
@@ -291,10 +282,7 @@ fn sight(stdout: &str) -> anyhow::Result<Vec<String>> {
 
 #[test]
 fn programs_do_the_same_as_without() -> anyhow::Result<()> {
-    let name = "programs_do_the_same_as_without";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let bench = Bench::new(Exports::All)?;
     let out = bench.shop.path("o.folded");
     let out = out.to_str().context("a path")?;
@@ -328,11 +316,8 @@ fn programs_do_the_same_as_without() -> anyhow::Result<()> {
 /// Intel's own driver in its capture mode: nothing runs, but all calls are real.
 #[test]
 fn intel_s_driver_does_the_same_behind_the_helper() -> anyhow::Result<()> {
-    let name = "intel_s_driver_does_the_same_behind_the_helper";
     let needs: Vec<Need> = real::NEEDS.into_iter().chain([Need::Root]).collect();
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let product = real::Product::Skl;
     let module = format!("module={}", real::compile(&shop, product)?.display());

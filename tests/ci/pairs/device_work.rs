@@ -190,11 +190,8 @@ fn check_level_zero(program: &Path, mode: &[&str]) -> anyhow::Result<usize> {
 
 #[test]
 fn launches_of_level_zero_are_as_the_driver_ran_them() -> anyhow::Result<()> {
-    let name = "launches_of_level_zero_are_as_the_driver_ran_them";
     let needs = [&NEEDS[..], &[Need::Root]].concat();
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let (work, paths) = (build_work()?, build_paths()?);
     for (program, mode, has_times) in [
         (&work, &["basic", "rounds=20"][..], false),
@@ -255,16 +252,13 @@ fn launches_of_level_zero_are_as_the_driver_ran_them() -> anyhow::Result<()> {
 /// within bounds is in device_timing_cl.rs.
 #[test]
 fn launches_of_opencl_are_as_the_program_read_them() -> anyhow::Result<()> {
-    let name = "launches_of_opencl_are_as_the_program_read_them";
     let needs = [
         Need::Root,
         Need::Tool("cc"),
         Need::Path("/usr/include/CL/cl.h"),
         Need::Path("/etc/OpenCL/vendors/pocl.icd"),
     ];
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let program = shop.build("cl_work.c", "cl_work", &["-lOpenCL"])?;
     let (capture, log) = (shop.path("recorded.aiprof"), shop.path("times"));

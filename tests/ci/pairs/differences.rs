@@ -37,10 +37,7 @@ fn number(row: &Value, column: &str) -> anyhow::Result<f64> {
 /// long again names that function first, with the truth in its interval.
 #[test]
 fn recordings_of_a_program_tell_noise_from_change() -> anyhow::Result<()> {
-    let name = "recordings_of_a_program_tell_noise_from_change";
-    if skip_unless(name, &[Need::Root, Need::Tool("cc")]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Tool("cc")]);
     let shop = Workshop::new()?;
     let program = shop.build("shares.c", "shares", &[])?;
     for (file, factor) in [("a", "1"), ("b", "1"), ("slow", "1.5")] {

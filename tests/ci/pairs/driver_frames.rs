@@ -305,9 +305,7 @@ const QUEUE: [&str; 2] = ["queue", "rounds=20"];
 
 #[test]
 fn launches_show_who_handed_them_over() -> anyhow::Result<()> {
-    if skip_unless("launches_show_who_handed_them_over", &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let submitting = Submitting::by_ioctl();
     for mode in [IMMEDIATE, QUEUE] {
         let run = record(&submitting, &["--events", "launches"], "out.folded", &mode)?;
@@ -326,9 +324,7 @@ fn launches_show_who_handed_them_over() -> anyhow::Result<()> {
 /// waits for it, and one ioctl for several calls.
 #[test]
 fn what_cannot_be_told_is_not_shown() -> anyhow::Result<()> {
-    if skip_unless("what_cannot_be_told_is_not_shown", &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let thread = [("VZE_SUBMIT", DEVICE), ("VZE_SUBMIT_THREAD", "1")];
     for submitting in [Submitting::otherwise(&[]), Submitting::otherwise(&thread)] {
         for mode in [IMMEDIATE, QUEUE] {
@@ -384,10 +380,7 @@ fn sampled(run: &Run, submitting: &Submitting) -> anyhow::Result<BTreeMap<(Strin
 /// Frames of samples of devices, from a capture, in all outputs from the same place.
 #[test]
 fn samples_of_devices_show_who_handed_their_launches_over() -> anyhow::Result<()> {
-    let name = "samples_of_devices_show_who_handed_their_launches_over";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let submitting = Submitting::by_ioctl();
     for mode in [IMMEDIATE, QUEUE] {
         let mode = [&mode[..], &["pause_us=15000"]].concat();
@@ -461,9 +454,7 @@ fn samples_of_devices_show_who_handed_their_launches_over() -> anyhow::Result<()
 /// The ioctl in a trace: a span of its own inside of the call, with its stack.
 #[test]
 fn traces_have_the_ioctl_inside_of_the_call() -> anyhow::Result<()> {
-    if skip_unless("traces_have_the_ioctl_inside_of_the_call", &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let submitting = Submitting::by_ioctl();
     let run = record(&submitting, &[], "run.aiprof", &IMMEDIATE)?;
     run.report("trace.json", &[])?;

@@ -57,9 +57,7 @@ fn is_unharmed(run: &Run) -> anyhow::Result<()> {
 #[test]
 fn scribbled_state_costs_python_frames_only() -> anyhow::Result<()> {
     let name = "scribbled_state_costs_python_frames_only";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     // The offsets in the program are those of this version.
     let interpreters = interpreters();
     let mut all = interpreters.iter();
@@ -114,10 +112,7 @@ fn scribbled_state_costs_python_frames_only() -> anyhow::Result<()> {
 
 #[test]
 fn what_says_that_it_is_python_is_not_believed() -> anyhow::Result<()> {
-    let name = "what_says_that_it_is_python_is_not_believed";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for minor in [8, 11, 12, 13, 14, 15] {
         let shop = Workshop::new()?;
         let library = shop.path("libpython.so");

@@ -58,27 +58,21 @@ fn check_names(mode: &str) -> anyhow::Result<()> {
 
 #[test]
 fn code_that_moves_and_is_replaced() -> anyhow::Result<()> {
-    if skip_unless("code_that_moves_and_is_replaced", &C) {
-        return Ok(());
-    }
+    skip_unless!(&C);
     check_names("now")
 }
 
 /// Programs keep megabytes of records to themselves, and write them when they end.
 #[test]
 fn records_that_are_written_at_the_end() -> anyhow::Result<()> {
-    if skip_unless("records_that_are_written_at_the_end", &C) {
-        return Ok(());
-    }
+    skip_unless!(&C);
     check_names("late")
 }
 
 /// A name at a wrong time is worse than none.
 #[test]
 fn times_of_another_clock_are_declined() -> anyhow::Result<()> {
-    if skip_unless("times_of_another_clock_are_declined", &C) {
-        return Ok(());
-    }
+    skip_unless!(&C);
     let run = record("counter")?;
     anyhow::ensure!(run.stderr.contains("processor's counter"), "{}", run.stderr);
     check("without names", &run.folded, LEAST, |line| {
@@ -89,9 +83,7 @@ fn times_of_another_clock_are_declined() -> anyhow::Result<()> {
 
 #[test]
 fn source_lines_of_generated_code() -> anyhow::Result<()> {
-    if skip_unless("source_lines_of_generated_code", &C) {
-        return Ok(());
-    }
+    skip_unless!(&C);
     let shop = Workshop::new()?;
     let program = shop.build("jitdump.c", "jitdump", &[])?;
     let (dir, out) = (shop.path(""), shop.path("out.pb.gz"));
@@ -135,9 +127,7 @@ const CHAINS: [(char, &[&str]); 5] = [
 
 /// Checks the shares of a node program's chains against what it measured itself.
 fn check_node(name: &str, option: &str) -> anyhow::Result<()> {
-    if skip_unless(name, &NODE) {
-        return Ok(());
-    }
+    skip_unless!(name, &NODE);
     let shop = Workshop::new()?;
     let script = source_path("chains.js");
     // node writes its jitdump file to the working directory.
@@ -250,9 +240,7 @@ fn shares_of_chains_in_node_and_java() -> anyhow::Result<()> {
         return Ok(());
     };
     let needs = [NODE[0], NODE[1], Need::Tool("java"), Need::Tool("javac")];
-    if skip_unless("shares_of_chains_in_node_and_java", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let dir = shop.path("");
     let dir = dir.display();

@@ -175,10 +175,7 @@ const WAYS: [(&str, &[(&str, &str)]); 3] = [
 
 #[test]
 fn places_are_found_for_one_kernel_of_several() -> anyhow::Result<()> {
-    let name = "places_are_found_for_one_kernel_of_several";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     for (layout, variables) in WAYS {
         let setup = Setup::new(&module(), layout, variables)?;
         let judge = setup.record(&build_work()?, &["paths", "rounds=100"])?;
@@ -189,10 +186,7 @@ fn places_are_found_for_one_kernel_of_several() -> anyhow::Result<()> {
 
 #[test]
 fn places_are_found_for_kernels_that_are_gone() -> anyhow::Result<()> {
-    let name = "places_are_found_for_kernels_that_are_gone";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     for (layout, variables) in WAYS {
         let setup = Setup::new(&module(), layout, variables)?;
         let judge = setup.record(&build_work()?, &["basic", "rounds=200"])?;
@@ -203,10 +197,7 @@ fn places_are_found_for_kernels_that_are_gone() -> anyhow::Result<()> {
 
 #[test]
 fn places_are_found_for_all_kernels_of_threads() -> anyhow::Result<()> {
-    let name = "places_are_found_for_all_kernels_of_threads";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let setup = Setup::new(&module(), "xe2", &[("VZE_ISA_POOL", "1")])?;
     // On a busy machine the search takes longer than a program of 0.2 s lives.
     let mode = [
@@ -223,10 +214,7 @@ fn places_are_found_for_all_kernels_of_threads() -> anyhow::Result<()> {
 
 #[test]
 fn places_are_found_for_kernels_older_than_the_recording() -> anyhow::Result<()> {
-    let name = "places_are_found_for_kernels_older_than_the_recording";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     for (layout, variables) in WAYS {
         let setup = Setup::new(&module(), layout, variables)?;
         let mut program = setup.machine.command(&build_work()?);

@@ -166,10 +166,7 @@ fn started_late(case: &Case) -> anyhow::Result<(BTreeMap<String, u64>, Account)>
 
 #[test]
 fn kernels_older_than_the_recording_are_named() -> anyhow::Result<()> {
-    let name = "kernels_older_than_the_recording_are_named";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let mode = &["late", "launches=200", "pause_us=5000"];
     let cases: Vec<_> = [
         (Product::Pvc, Recording::Off),
@@ -194,10 +191,7 @@ fn kernels_older_than_the_recording_are_named() -> anyhow::Result<()> {
 
 #[test]
 fn a_handle_used_again_never_has_another_kernels_name() -> anyhow::Result<()> {
-    let name = "a_handle_used_again_never_has_another_kernels_name";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     let mode = &["reuse", "rounds=10"];
     let cases: Vec<_> = [Product::Pvc, Product::Skl]
         .into_iter()
@@ -221,10 +215,7 @@ fn a_handle_used_again_never_has_another_kernels_name() -> anyhow::Result<()> {
 
 #[test]
 fn a_program_of_a_tenth_of_a_second_has_named_kernels() -> anyhow::Result<()> {
-    let name = "a_program_of_a_tenth_of_a_second_has_named_kernels";
-    if skip_unless(name, &needs()) {
-        return Ok(());
-    }
+    skip_unless!(&needs());
     for product in [Product::Pvc, Product::Skl] {
         for mode in [
             &["late", "launches=33"][..],

@@ -37,9 +37,7 @@ fn path(line: &Line) -> Option<u32> {
 
 #[test]
 fn faulting_arguments_under_4_khz_sampling() -> anyhow::Result<()> {
-    if skip_unless("faulting_arguments_under_4_khz_sampling", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let library = ["-shared", "-fPIC", "-DLIBRARY", "-fvisibility=hidden"];
     let library = shop.build("faults.c", "libze_loader.so.1", &library)?;

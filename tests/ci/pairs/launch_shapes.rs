@@ -85,9 +85,7 @@ fn odd(module: &Path, shapes: &str, launches: u32) -> anyhow::Result<Vec<String>
 
 #[test]
 fn every_shape_on_intels_driver() -> anyhow::Result<()> {
-    if skip_unless("every_shape_on_intels_driver", &real::NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&real::NEEDS);
     let shop = Workshop::new()?;
     let module = real::compile(&shop, Product::Skl)?;
     let aiprof = |recording| -> anyhow::Result<Command> {
@@ -109,9 +107,7 @@ fn every_shape_on_intels_driver() -> anyhow::Result<()> {
 
 #[test]
 fn every_shape_on_the_virtual_driver() -> anyhow::Result<()> {
-    if skip_unless("every_shape_on_the_virtual_driver", &driver::NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&driver::NEEDS);
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
     let module = Module::usual().write(&shop.path("module.zebin"))?;
@@ -130,9 +126,7 @@ fn every_shape_on_the_virtual_driver() -> anyhow::Result<()> {
 #[test]
 fn beside_another_tools_return_probes() -> anyhow::Result<()> {
     let needs = [&driver::NEEDS[..], &[Need::Root, Need::Tool("bpftrace")]].concat();
-    if skip_unless("beside_another_tools_return_probes", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let driver = Driver::build(Exports::All)?;
     let module = Module::usual().write(&shop.path("module.zebin"))?;
@@ -183,9 +177,7 @@ fn opencl_kernels_have_names() -> anyhow::Result<()> {
         Need::Path("/etc/OpenCL/vendors/pocl.icd"),
         Need::Path("/etc/OpenCL/vendors/intel.icd"),
     ]);
-    if skip_unless("opencl_kernels_have_names", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let program = shop.build("cl_work.c", "cl_work", &["-lOpenCL"])?;
     let program = program.display().to_string();
@@ -210,9 +202,7 @@ fn opencl_kernels_have_names() -> anyhow::Result<()> {
 /// A capture that is given in a command's place.
 #[test]
 fn a_capture_is_known_by_its_content() -> anyhow::Result<()> {
-    if skip_unless("a_capture_is_known_by_its_content", &driver::NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&driver::NEEDS);
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
     let module = Module::usual().write(&shop.path("module.zebin"))?;

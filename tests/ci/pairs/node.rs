@@ -171,52 +171,40 @@ fn check_frames(
 /// functions, code made at run time, garbage.
 #[test]
 fn ways_of_calling_functions() -> anyhow::Result<()> {
-    if skip_unless("ways_of_calling_functions", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_frames(&[], &[SECONDS], is_true)
 }
 
 #[test]
 fn functions_that_are_interpreted() -> anyhow::Result<()> {
-    if skip_unless("functions_that_are_interpreted", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_frames(&["--no-opt", "--no-sparkplug"], &[SECONDS], is_true)?;
     check_frames(&["--jitless"], &[SECONDS], is_true)
 }
 
 #[test]
 fn functions_of_the_first_compiler() -> anyhow::Result<()> {
-    if skip_unless("functions_of_the_first_compiler", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_frames(&["--always-sparkplug", "--no-opt"], &[SECONDS], is_true)
 }
 
 #[test]
 fn functions_in_workers() -> anyhow::Result<()> {
-    if skip_unless("functions_in_workers", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_frames(&[], &[SECONDS, "2"], is_true)
 }
 
 /// Of functions that a compiler has put into others the outermost has the name.
 #[test]
 fn functions_that_are_inlined() -> anyhow::Result<()> {
-    if skip_unless("functions_that_are_inlined", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_frames(&[], &[SECONDS, "0", "small"], is_true_but_for_inlined)
 }
 
 /// Every function once, by whichever way it has its name.
 #[test]
 fn a_perf_map_of_node_changes_nothing() -> anyhow::Result<()> {
-    if skip_unless("a_perf_map_of_node_changes_nothing", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     // The last two: else node writes a log into the current directory, too.
     let map = [
         "--perf-basic-prof",
@@ -231,9 +219,7 @@ fn a_perf_map_of_node_changes_nothing() -> anyhow::Result<()> {
 /// Names have the files and the lines of the functions.
 #[test]
 fn files_and_lines_of_functions() -> anyhow::Result<()> {
-    if skip_unless("files_and_lines_of_functions", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let source = source_path("node_frames_body.js");
     let text = std::fs::read_to_string(&source)?;
     let line_of = |name: &str| {
@@ -259,9 +245,7 @@ fn files_and_lines_of_functions() -> anyhow::Result<()> {
 /// nobody anything: its own stacks are whole.
 #[test]
 fn a_program_that_pretends_to_be_node() -> anyhow::Result<()> {
-    if skip_unless("a_program_that_pretends_to_be_node", &C) {
-        return Ok(());
-    }
+    skip_unless!(&C);
     let shop = Workshop::new()?;
     let flags = ["-O1", "-fno-omit-frame-pointer", "-rdynamic", "-pthread"];
     let program = shop.build("node_fake.c", "node", &flags)?;

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 
 use aiprof_tests::aiprof::{binary, lost};
-use aiprof_tests::need::{Need, skip, skip_unless};
+use aiprof_tests::need::{Need, lacks, skip};
 use aiprof_tests::range_packages::RangePackages;
 use aiprof_tests::torch::TorchPython;
 use aiprof_tests::trace::{Span, Trace};
@@ -65,7 +65,7 @@ impl Bench {
     }
 
     fn new(name: &str) -> anyhow::Result<Option<Self>> {
-        if skip_unless(name, &NEEDS) {
+        if lacks(name, &NEEDS) {
             return Ok(None);
         }
         Ok(Some(Self {

@@ -58,10 +58,7 @@ fn alike(one: &Value, other: &Value) -> bool {
 
 #[test]
 fn a_recording_is_analysed_as_its_traces_are() -> anyhow::Result<()> {
-    let name = "a_recording_is_analysed_as_its_traces_are";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let capture = shop.path("recorded.aiprof");
     let words = ["profiled", "--launches", "400", "--threads", "2"];

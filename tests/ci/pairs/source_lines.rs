@@ -38,9 +38,7 @@ fn folded_lines(file: &Path, source: &str) -> anyhow::Result<(BTreeSet<(String, 
 #[test]
 fn folded_stacks_have_the_lines_of_pprof() -> anyhow::Result<()> {
     let needs = [Need::Root, Need::Tool("c++")];
-    if skip_unless("folded_stacks_have_the_lines_of_pprof", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let program = shop.build("inlines.cpp", "lines", &["-g"])?;
     let capture = shop.path("x.aiprof");
@@ -81,9 +79,7 @@ fn folded_stacks_have_the_lines_of_pprof() -> anyhow::Result<()> {
 #[test]
 fn go_pprof_lists_the_source() -> anyhow::Result<()> {
     let needs = [Need::Root, Need::Tool("c++"), Need::Tool("go")];
-    if skip_unless("go_pprof_lists_the_source", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let program = shop.build("inlines.cpp", "lines", &["-g"])?;
     let profile = shop.path("x.pb.gz");

@@ -57,9 +57,7 @@ fn blocks(more: &[&'static str]) -> Vec<&'static str> {
 
 #[test]
 fn paths_alone_in_their_windows() -> anyhow::Result<()> {
-    if skip_unless("paths_alone_in_their_windows", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let recording = Recording::of(module());
     recording
         .run(&blocks(&["paths=5", "launches=400"]))?
@@ -69,9 +67,7 @@ fn paths_alone_in_their_windows() -> anyhow::Result<()> {
 
 #[test]
 fn bare_records_in_every_layout() -> anyhow::Result<()> {
-    if skip_unless("bare_records_in_every_layout", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for layout in ["xe2", "pvc", "xe3p"] {
         let mut recording = Recording::of(module());
         recording.stream = Stream::Raw(layout);
@@ -84,9 +80,7 @@ fn bare_records_in_every_layout() -> anyhow::Result<()> {
 
 #[test]
 fn two_paths_with_timestamps() -> anyhow::Result<()> {
-    if skip_unless("two_paths_with_timestamps", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for sync in ["sync=1", "sync=10"] {
         let mode = [
             "launch",
@@ -110,9 +104,7 @@ fn two_paths_with_timestamps() -> anyhow::Result<()> {
 /// What little is known of the device's clock must not pass for exact times.
 #[test]
 fn timestamps_that_are_read_late() -> anyhow::Result<()> {
-    if skip_unless("timestamps_that_are_read_late", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mode = ["launch", "plan=7030", "events=1", "base=1", "read_us=20000"];
     for more in [
         ["launches=10", "sync=10"],
@@ -130,9 +122,7 @@ fn timestamps_that_are_read_late() -> anyhow::Result<()> {
 /// and waited for.
 #[test]
 fn timestamps_that_are_read_very_late() -> anyhow::Result<()> {
-    if skip_unless("timestamps_that_are_read_very_late", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mode = [
         "launch",
         "plan=7030",
@@ -154,9 +144,7 @@ fn timestamps_that_are_read_very_late() -> anyhow::Result<()> {
 /// Forked when the kernels exist: the children launch their parent's kernels.
 #[test]
 fn forked_processes_launch_too() -> anyhow::Result<()> {
-    if skip_unless("forked_processes_launch_too", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for sync in ["sync=1", "sync=20", "sync=0"] {
         let mode = [
             "launch",
@@ -176,9 +164,7 @@ fn forked_processes_launch_too() -> anyhow::Result<()> {
 /// Three processes of equal cost at equal addresses that only wait at their end.
 #[test]
 fn processes_that_do_not_wait() -> anyhow::Result<()> {
-    if skip_unless("processes_that_do_not_wait", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mode = ["launch", "processes=3", "plan=7030", "launches=5000"];
     let outcome = Recording::of(module()).run(&[&mode[..], &["sync=0", "base=1"]].concat())?;
     outcome.near()?;
@@ -188,9 +174,7 @@ fn processes_that_do_not_wait() -> anyhow::Result<()> {
 /// One path for 12 s, then another one; nobody waits.
 #[test]
 fn a_queue_that_nobody_waits_for_all_day() -> anyhow::Result<()> {
-    if skip_unless("a_queue_that_nobody_waits_for_all_day", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let slow = Module::new(vec![Kernel::new("work", 2_000_000).rate(0x40, "sbid", 20)]);
     let mode = [
         "launch",
@@ -207,9 +191,7 @@ fn a_queue_that_nobody_waits_for_all_day() -> anyhow::Result<()> {
 /// What the samples stand for adds up to the time that kernels were running.
 #[test]
 fn device_time_is_what_the_device_was_busy() -> anyhow::Result<()> {
-    if skip_unless("device_time_is_what_the_device_was_busy", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mut bare = Recording::of(module());
     bare.stream = Stream::Raw("xe2");
     let mut eight = Recording::of(module()).set("VZE_GTS", "8");
@@ -250,9 +232,7 @@ fn device_time_is_what_the_device_was_busy() -> anyhow::Result<()> {
 
 #[test]
 fn two_paths_whose_cost_follows_their_size() -> anyhow::Result<()> {
-    if skip_unless("two_paths_whose_cost_follows_their_size", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for sync in ["sync=1", "sync=10", "sync=0"] {
         let mode = [
             "launch",
@@ -269,9 +249,7 @@ fn two_paths_whose_cost_follows_their_size() -> anyhow::Result<()> {
 
 #[test]
 fn equal_size_but_unequal_cost_stays_in_its_bounds() -> anyhow::Result<()> {
-    if skip_unless("equal_size_but_unequal_cost_stays_in_its_bounds", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for sync in ["sync=1", "sync=10", "sync=0"] {
         let mode = ["launch", "plan=7030", "launches=500", "base=1", sync];
         let outcome = Recording::of(uneven()).run(&mode)?;
@@ -285,9 +263,7 @@ fn equal_size_but_unequal_cost_stays_in_its_bounds() -> anyhow::Result<()> {
 
 #[test]
 fn fifty_skewed_paths() -> anyhow::Result<()> {
-    if skip_unless("fifty_skewed_paths", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let zipf = ["launch", "plan=zipf", "paths=50", "launches=1000", "base=1"];
     for (module, more) in [
         (module(), ["sync=10", "events=1"]),
@@ -305,9 +281,7 @@ fn fifty_skewed_paths() -> anyhow::Result<()> {
 
 #[test]
 fn kernels_of_two_microseconds() -> anyhow::Result<()> {
-    if skip_unless("kernels_of_two_microseconds", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let tiny = Kernel::new("tiny", 2000)
         .stall(0x40, "sbid", 2)
         .stall(0x80, "sync", 1);
@@ -326,9 +300,7 @@ fn kernels_of_two_microseconds() -> anyhow::Result<()> {
 
 #[test]
 fn kernels_of_two_seconds() -> anyhow::Result<()> {
-    if skip_unless("kernels_of_two_seconds", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let long = Kernel::new("long", 2_000_000_000).rate(0x40, "sbid", 100);
     // Side by side, on two queues.
     let mode = [
@@ -348,9 +320,7 @@ fn kernels_of_two_seconds() -> anyhow::Result<()> {
 
 #[test]
 fn threads_and_queues() -> anyhow::Result<()> {
-    if skip_unless("threads_and_queues", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mode = [
         "launch",
         "threads=3",
@@ -369,9 +339,7 @@ fn threads_and_queues() -> anyhow::Result<()> {
 
 #[test]
 fn two_processes_at_equal_addresses() -> anyhow::Result<()> {
-    if skip_unless("two_processes_at_equal_addresses", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mode = [
         "launch",
         "processes=2",
@@ -394,9 +362,7 @@ fn other() -> Module {
 
 #[test]
 fn a_place_that_is_used_again() -> anyhow::Result<()> {
-    if skip_unless("a_place_that_is_used_again", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mut recording = Recording::of(module()).set("VZE_ISA_REUSE", "1");
     recording.modules.push(other());
     let mode = ["reload", "rounds=12", "launches=40", "base=1"];
@@ -412,9 +378,7 @@ fn a_place_that_is_used_again() -> anyhow::Result<()> {
 
 #[test]
 fn kernels_of_one_allocation() -> anyhow::Result<()> {
-    if skip_unless("kernels_of_one_allocation", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mut recording = Recording::of(Module::new(["a", "b", "c", "d"].map(kernel).to_vec()));
     recording = recording.set("VZE_ISA_POOL", "1");
     // The address alone tells which path it is.
@@ -436,9 +400,7 @@ fn kernels_of_one_allocation() -> anyhow::Result<()> {
 #[test]
 fn modules_made_before_aiprof_started() -> anyhow::Result<()> {
     let needs = [&NEEDS[..], &real::NEEDS].concat();
-    if skip_unless("modules_made_before_aiprof_started", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let built = real::compile_listed(&shop, "ai.cl", real::Product::Pvc)?;
     let mut schedule = String::new();
@@ -460,9 +422,7 @@ fn modules_made_before_aiprof_started() -> anyhow::Result<()> {
 
 #[test]
 fn addresses_that_nobody_asks_for() -> anyhow::Result<()> {
-    if skip_unless("addresses_that_nobody_asks_for", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mode: Vec<_> = blocks(&["paths=3", "launches=120"])
         .into_iter()
         .filter(|option| *option != "base=1")
@@ -476,9 +436,7 @@ fn addresses_that_nobody_asks_for() -> anyhow::Result<()> {
 
 #[test]
 fn eight_gts() -> anyhow::Result<()> {
-    if skip_unless("eight_gts", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     // Spread over all, and each with work of its own.
     let mut spread = Recording::of(module()).set("VZE_GTS", "8");
     spread.gts = 8;
@@ -503,9 +461,7 @@ fn eight_gts() -> anyhow::Result<()> {
 
 #[test]
 fn drops_are_told() -> anyhow::Result<()> {
-    if skip_unless("drops_are_told", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let recording = Recording::of(module()).set("VZE_STALLS_DROP", "4");
     let outcome = recording.run(&blocks(&["paths=3", "launches=300"]))?;
     outcome.certain()?;
@@ -518,9 +474,7 @@ fn drops_are_told() -> anyhow::Result<()> {
 
 #[test]
 fn one_sample_of_many() -> anyhow::Result<()> {
-    if skip_unless("one_sample_of_many", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let recording = Recording::of(uneven()).set("VZE_STALLS_EVERY", "7");
     let mode = [
         "launch",
@@ -536,9 +490,7 @@ fn one_sample_of_many() -> anyhow::Result<()> {
 
 #[test]
 fn samples_of_nobody_stay_visible() -> anyhow::Result<()> {
-    if skip_unless("samples_of_nobody_stay_visible", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     // Three records of Xe2 hardware at an address where nothing is: 5 samples for
     // another reason each (bits 37 to 44).
@@ -601,9 +553,7 @@ fn operation(listed: &str) -> String {
 #[test]
 fn compiled_code_has_its_lines_and_mnemonics() -> anyhow::Result<()> {
     let needs = [&NEEDS[..], &real::NEEDS].concat();
-    if skip_unless("compiled_code_has_its_lines_and_mnemonics", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let built = real::compile_listed(&shop, "ai.cl", real::Product::Pvc)?;
     // Each instruction is seen, each a different number of times.
@@ -661,9 +611,7 @@ fn compiled_code_has_its_lines_and_mnemonics() -> anyhow::Result<()> {
 #[test]
 fn a_python_program() -> anyhow::Result<()> {
     let needs = [&NEEDS[..], &real::NEEDS, &[Need::Tool("python3")]].concat();
-    if skip_unless("a_python_program", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let built = real::compile_listed(&shop, "ai.cl", real::Product::Pvc)?;
     let recording = Recording::compiled(
@@ -699,9 +647,7 @@ fn a_python_program() -> anyhow::Result<()> {
 /// from two call paths are charged to the latest.
 #[test]
 fn iaprof_one_stack_for_each_kernel() -> anyhow::Result<()> {
-    if skip_unless("iaprof_one_stack_for_each_kernel", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let verdict = Recording::of(module())
         .run(&blocks(&["plan=7030", "launches=400"]))?
         .certain()?;
@@ -715,9 +661,7 @@ fn iaprof_one_stack_for_each_kernel() -> anyhow::Result<()> {
 /// the others are taken for other kernels, or none.
 #[test]
 fn iaprof_one_instruction_base_for_all_processes() -> anyhow::Result<()> {
-    if skip_unless("iaprof_one_instruction_base_for_all_processes", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mut recording = Recording::of(module());
     recording.modules.push(other());
     let shop = Workshop::new()?;
@@ -742,9 +686,7 @@ fn iaprof_one_instruction_base_for_all_processes() -> anyhow::Result<()> {
 /// iaprof drops samples that arrive before their kernel is known.
 #[test]
 fn iaprof_late_samples_lost() -> anyhow::Result<()> {
-    if skip_unless("iaprof_late_samples_lost", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     // The program tells where its kernel lies when all samples have been read.
     let mode: Vec<_> = blocks(&["paths=3", "launches=120", "base=2"])
         .into_iter()
@@ -759,9 +701,7 @@ fn iaprof_late_samples_lost() -> anyhow::Result<()> {
 /// iaprof's converters print counts under other reasons than they are of.
 #[test]
 fn iaprof_counts_shifted() -> anyhow::Result<()> {
-    if skip_unless("iaprof_counts_shifted", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mut kernel = Kernel::new("reasons", 100_000);
     let mut due = BTreeMap::new();
     for (i, reason) in REASONS.iter().enumerate() {

@@ -46,10 +46,7 @@ fn run(module: Module, kernel: &str, more: &[&str]) -> anyhow::Result<(Vec<Value
 
 #[test]
 fn the_stall_of_the_hottest_kernel_is_found_at_its_price() -> anyhow::Result<()> {
-    let name = "the_stall_of_the_hottest_kernel_is_found_at_its_price";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for (reason, advice) in [("sbid", "token"), ("sync", "barrier")] {
         // Of 250 samples 150 are of the reason at 0x40.
         let hot = Kernel::new("work", 4_000_000)
@@ -91,9 +88,7 @@ fn the_stall_of_the_hottest_kernel_is_found_at_its_price() -> anyhow::Result<()>
 #[test]
 fn the_line_of_compiled_code_is_named() -> anyhow::Result<()> {
     let needs = [&NEEDS[..], &real::NEEDS].concat();
-    if skip_unless("the_line_of_compiled_code_is_named", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let built = real::compile_listed(&shop, "ai.cl", real::Product::Pvc)?;
     let mut schedule = String::new();
@@ -160,9 +155,7 @@ fn the_line_of_compiled_code_is_named() -> anyhow::Result<()> {
 /// stalls.
 #[test]
 fn even_and_busy_kernels_have_no_finding() -> anyhow::Result<()> {
-    if skip_unless("even_and_busy_kernels_have_no_finding", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mut even = Kernel::new("work", 4_000_000);
     for at in 1..=20 {
         even = even.rate(at * 16, "sbid", 12);

@@ -40,10 +40,7 @@ const FRAMES: [&str; 6] = [
 
 #[test]
 fn frames_of_all_kinds_at_every_level_of_optimization() -> anyhow::Result<()> {
-    let name = "frames_of_all_kinds_at_every_level_of_optimization";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for level in ["-O1", "-O2", "-O3", "-Os", "-O0"] {
         let shop = Workshop::new()?;
         let mut flags = BARE.to_vec();
@@ -62,9 +59,7 @@ fn frames_of_all_kinds_at_every_level_of_optimization() -> anyhow::Result<()> {
 
 #[test]
 fn assembly() -> anyhow::Result<()> {
-    if skip_unless("assembly", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("bare.c", "bare", &["-O2"])?;
     let run = Aiprof::counting()
@@ -84,9 +79,7 @@ fn assembly() -> anyhow::Result<()> {
 
 #[test]
 fn a_library_that_keeps_no_symbols() -> anyhow::Result<()> {
-    if skip_unless("a_library_that_keeps_no_symbols", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let mut flags = BARE.to_vec();
     flags.extend(["-DHOP_A", "-s"]);
@@ -124,10 +117,7 @@ fn is_generated(line: &Line) -> bool {
 
 #[test]
 fn generated_code_without_frame_pointers() -> anyhow::Result<()> {
-    let name = "generated_code_without_frame_pointers";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_share("stays", &generated("stays")?, LEAST, 0.97, is_generated)?;
     // Up to a second may go by until what is new is read.
     check_share("grows", &generated("grows")?, LEAST, 0.9, is_generated)
@@ -136,10 +126,7 @@ fn generated_code_without_frame_pointers() -> anyhow::Result<()> {
 /// Rules of what was there before must not be believed.
 #[test]
 fn generated_code_that_is_replaced_all_the_time() -> anyhow::Result<()> {
-    let name = "generated_code_that_is_replaced_all_the_time";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let samples = generated("replaced")?;
     check_share("replaced", &samples, LEAST, 1.0, |line| {
         // Behind `main` nothing is generated.
@@ -151,9 +138,7 @@ fn generated_code_that_is_replaced_all_the_time() -> anyhow::Result<()> {
 #[test]
 fn musl() -> anyhow::Result<()> {
     let needs = [Need::Root, Need::Tool("musl-gcc")];
-    if skip_unless("musl", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/workloads/sorts.c");
     for strip in ["-Wl,--strip-debug", "-s"] {
@@ -180,9 +165,7 @@ fn musl() -> anyhow::Result<()> {
 
 #[test]
 fn of_deep_stacks_leaf_and_root_are_kept() -> anyhow::Result<()> {
-    if skip_unless("of_deep_stacks_leaf_and_root_are_kept", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "depth", &[])?;
     for depth in ["900", "3000", "8000"] {

@@ -25,9 +25,7 @@ fn is_on_the_way(line: &Line, chain: &[&str]) -> bool {
 #[test]
 fn mount_namespace() -> anyhow::Result<()> {
     let needs = [Need::Root, Need::Tool("cc"), Need::Tool("unshare")];
-    if skip_unless("mount_namespace", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     shop.library("depth.c", "depth", &["-DLIBRARY"])?;
     shop.build("depth.c", "hidden", &["-DPROGRAM", "-ldepth"])?;
@@ -54,9 +52,7 @@ fn mount_namespace() -> anyhow::Result<()> {
 
 #[test]
 fn dlopen_and_dlclose() -> anyhow::Result<()> {
-    if skip_unless("dlopen_and_dlclose", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let run = record_plugins("250")?;
     check("plugins, 250 ms each", &run.folded, LEAST, |l| {
         is_plugin(l, true)
@@ -69,9 +65,7 @@ fn dlopen_and_dlclose() -> anyhow::Result<()> {
 
 #[test]
 fn fast_dlopen_and_dlclose_never_misname() -> anyhow::Result<()> {
-    if skip_unless("fast_dlopen_and_dlclose_never_misname", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let run = record_plugins("2")?;
     // Faster than mappings can be followed: a stack may be cut or a frame
     // unnamed, visibly, but the other plugin's names must not appear.
@@ -124,9 +118,7 @@ fn is_use(rest: &[&str], plugin: [&str; 2]) -> bool {
 
 #[test]
 fn static_programs_that_exec_each_other() -> anyhow::Result<()> {
-    if skip_unless("static_programs_that_exec_each_other", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let flags = ["-static", "-no-pie", "-O1"];
     let build = |name, flag| {
@@ -189,25 +181,19 @@ fn check_replaced(replacement: bool) -> anyhow::Result<()> {
 
 #[test]
 fn binary_replaced_while_running() -> anyhow::Result<()> {
-    if skip_unless("binary_replaced_while_running", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_replaced(true)
 }
 
 #[test]
 fn binary_deleted_while_running() -> anyhow::Result<()> {
-    if skip_unless("binary_deleted_while_running", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_replaced(false)
 }
 
 #[test]
 fn threads_belong_to_their_process() -> anyhow::Result<()> {
-    if skip_unless("threads_belong_to_their_process", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("threads.c", "threads", &["-static", "-pthread"])?;
     let run = Aiprof::counting().command(program, &["3"]).record_one()?;
@@ -250,9 +236,7 @@ fn start_family(shop: &Workshop) -> anyhow::Result<(Child, u32)> {
 
 #[test]
 fn by_pid_with_children_and_nothing_else() -> anyhow::Result<()> {
-    if skip_unless("by_pid_with_children_and_nothing_else", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let (mut family, pid) = start_family(&shop)?;
     // Something else that burns CPU and must not appear.
@@ -290,9 +274,7 @@ fn by_pid_with_children_and_nothing_else() -> anyhow::Result<()> {
 
 #[test]
 fn process_started_before() -> anyhow::Result<()> {
-    if skip_unless("process_started_before", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "before", &[])?;
     let mut command = Command::new(program);

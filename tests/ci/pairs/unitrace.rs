@@ -142,9 +142,7 @@ const SUBMISSION: &str = "Kernel Submission Summary";
 
 #[test]
 fn host_calls_are_those_of_the_program() -> anyhow::Result<()> {
-    if skip_unless("host_calls_are_those_of_the_program", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let run = run(&["-h"], &build_gemm()?, &["gemm", "rounds=4", "ask=1"])?;
     let found = rows(&run.stderr, HOST, 6);
     assert_eq!(counts(&found), called(&run.truth, run.accounts[0].pid));
@@ -183,12 +181,7 @@ fn host_calls_are_those_of_the_program() -> anyhow::Result<()> {
 
 #[test]
 fn device_times_are_exact_where_the_program_reads_them() -> anyhow::Result<()> {
-    if skip_unless(
-        "device_times_are_exact_where_the_program_reads_them",
-        &NEEDS,
-    ) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let options = ["-d", "-s"];
     let run = run(
         &options,
@@ -244,9 +237,7 @@ fn device_times_are_exact_where_the_program_reads_them() -> anyhow::Result<()> {
 
 #[test]
 fn what_is_not_exact_says_so_and_is_an_upper_bound() -> anyhow::Result<()> {
-    if skip_unless("what_is_not_exact_says_so_and_is_an_upper_bound", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let run = run(&["-d", "-s"], &build_gemm()?, &["gemm", "rounds=3"])?;
     let device = rows(&run.stderr, DEVICE, 6);
     let truth = executed(&run.truth);
@@ -289,9 +280,7 @@ fn what_is_not_exact_says_so_and_is_an_upper_bound() -> anyhow::Result<()> {
 
 #[test]
 fn shapes_are_those_of_the_launches() -> anyhow::Result<()> {
-    if skip_unless("shapes_are_those_of_the_launches", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let run = run(
         &["-d", "-v", "--exclude-kernels", "Barrier"],
         &build_work()?,
@@ -321,9 +310,7 @@ fn shapes_are_those_of_the_launches() -> anyhow::Result<()> {
 
 #[test]
 fn a_line_for_each_command_tells_when_it_was_where() -> anyhow::Result<()> {
-    if skip_unless("a_line_for_each_command_tells_when_it_was_where", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for (events, is_exact) in [("events=all", true), ("events=none", false)] {
         let run = run(&["-t"], &build_gemm()?, &["gemm", "rounds=4", events])?;
         let found: Vec<&str> = run
@@ -378,9 +365,7 @@ fn a_line_for_each_command_tells_when_it_was_where() -> anyhow::Result<()> {
 
 #[test]
 fn outputs_are_named_after_their_processes() -> anyhow::Result<()> {
-    if skip_unless("outputs_are_named_after_their_processes", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mode = ["fork", "children=2", "launches=7"];
     let all = run(&["-h", "-o", "perf.txt"], &build_work()?, &mode)?;
     assert_eq!(all.accounts.len(), 3);
@@ -433,9 +418,7 @@ fn outputs_are_named_after_their_processes() -> anyhow::Result<()> {
 
 #[test]
 fn captures_and_traces_have_the_same_tables() -> anyhow::Result<()> {
-    if skip_unless("captures_and_traces_have_the_same_tables", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for file in ["x.aiprof", "x.json", "x.pftrace"] {
         let shop = Workshop::new()?;
         let machine = Machine::new(&Driver::build(Exports::All)?).truth(&shop.path("truth.json"));
@@ -508,10 +491,7 @@ fn ze_info(module: &Path, kernel: &str, key: &str) -> anyhow::Result<u64> {
 fn properties_are_those_of_intels_compiler_and_driver() -> anyhow::Result<()> {
     let mut needs = real::NEEDS.to_vec();
     needs.extend([Need::Root, Need::Tool("readelf")]);
-    let name = "properties_are_those_of_intels_compiler_and_driver";
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let (zebin, spirv) = (
         real::compile(&shop, Product::Pvc)?,
@@ -560,9 +540,7 @@ fn opencl_has_its_own_section() -> anyhow::Result<()> {
         Need::Path("/usr/include/CL/cl.h"),
         Need::Path("/etc/OpenCL/vendors/pocl.icd"),
     ];
-    if skip_unless("opencl_has_its_own_section", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let program = shop.build("cl_work.c", "cl_work", &["-lOpenCL"])?;
     let mut command = Command::new(binary()?);
@@ -594,9 +572,7 @@ fn opencl_has_its_own_section() -> anyhow::Result<()> {
 
 #[test]
 fn the_command_decides_the_exit_status() -> anyhow::Result<()> {
-    if skip_unless("the_command_decides_the_exit_status", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let code = |words: &[&str]| -> anyhow::Result<(Option<i32>, String)> {
         let done = Command::new(binary()?)
             .arg("unitrace")

@@ -60,9 +60,7 @@ fn start_recording(shop: &Workshop, options: &[&str], command: &[&str]) -> anyho
 
 #[test]
 fn exit_status_is_the_commands() -> anyhow::Result<()> {
-    if skip_unless("exit_status_is_the_commands", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     for (script, status) in [
         ("exit 0", 0),
         ("exit 3", 3),
@@ -83,9 +81,7 @@ fn exit_status_is_the_commands() -> anyhow::Result<()> {
 
 #[test]
 fn command_that_cannot_run() -> anyhow::Result<()> {
-    if skip_unless("command_that_cannot_run", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     for (program, status) in [
         ("/nonexistent/program", 127),
         ("no-such-program-anywhere", 127),
@@ -108,9 +104,7 @@ fn command_that_cannot_run() -> anyhow::Result<()> {
 
 #[test]
 fn stdout_carries_the_profile_only() -> anyhow::Result<()> {
-    if skip_unless("stdout_carries_the_profile_only", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "quiet", &[])?;
     let output = run_script(
@@ -134,9 +128,7 @@ fn stdout_carries_the_profile_only() -> anyhow::Result<()> {
 
 #[test]
 fn no_kernel_has_no_kernel_frames() -> anyhow::Result<()> {
-    if skip_unless("no_kernel_has_no_kernel_frames", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let script = "dd if=/dev/zero of=/dev/null bs=64k count=60000 2>/dev/null";
     let with = run_script(&["-F", "499", "--weight", "samples"], script)?;
     let with = Folded::parse(std::str::from_utf8(&with.stdout)?)?.of_comm("dd");
@@ -150,9 +142,7 @@ fn no_kernel_has_no_kernel_frames() -> anyhow::Result<()> {
 
 #[test]
 fn interrupt_ends_the_recording_and_writes() -> anyhow::Result<()> {
-    if skip_unless("interrupt_ends_the_recording_and_writes", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "endless", &[])?;
     let program = program.display().to_string();
@@ -173,9 +163,7 @@ fn interrupt_ends_the_recording_and_writes() -> anyhow::Result<()> {
 
 #[test]
 fn interrupt_ends_a_recording_without_command() -> anyhow::Result<()> {
-    if skip_unless("interrupt_ends_a_recording_without_command", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let mut aiprof = start_recording(&shop, &["-d", "600"], &[])?;
     aiprof.signal("INT")?;
@@ -186,9 +174,7 @@ fn interrupt_ends_a_recording_without_command() -> anyhow::Result<()> {
 
 #[test]
 fn terminate_is_passed_on() -> anyhow::Result<()> {
-    if skip_unless("terminate_is_passed_on", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let script = "trap 'exit 42' TERM; while :; do sleep 0.05; done";
     let mut aiprof = start_recording(&shop, &[], &["sh", "-c", script])?;
@@ -200,9 +186,7 @@ fn terminate_is_passed_on() -> anyhow::Result<()> {
 
 #[test]
 fn kill_leaves_nothing_attached() -> anyhow::Result<()> {
-    if skip_unless("kill_leaves_nothing_attached", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let mut aiprof = start_recording(&Workshop::new()?, &["-d", "600"], &[])?;
     let programs = programs_of(aiprof.pid());
     anyhow::ensure!(!programs.is_empty(), "aiprof holds no program");
@@ -212,9 +196,7 @@ fn kill_leaves_nothing_attached() -> anyhow::Result<()> {
 
 #[test]
 fn closed_stdout_ends_quietly() -> anyhow::Result<()> {
-    if skip_unless("closed_stdout_ends_quietly", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let mut command = Aiprof::with::<&str>([])
         .command("sleep", &["1"])
         .to_command()?;
@@ -242,12 +224,7 @@ fn files(dir: &Path) -> anyhow::Result<Vec<String>> {
 
 #[test]
 fn full_disk_leaves_no_half_file() -> anyhow::Result<()> {
-    if skip_unless(
-        "full_disk_leaves_no_half_file",
-        &[Need::Root, Need::Tool("mount")],
-    ) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root, Need::Tool("mount")]);
     let shop = Workshop::new()?;
     let dir = shop.path("small");
     std::fs::create_dir(&dir)?;
@@ -280,9 +257,7 @@ fn full_disk_leaves_no_half_file() -> anyhow::Result<()> {
 
 #[test]
 fn missing_directory_is_named() -> anyhow::Result<()> {
-    if skip_unless("missing_directory_is_named", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let output = run_script(&["-o", "/nonexistent-dir/out.folded"], "exit 0")?;
     check_sane(&output)?;
     anyhow::ensure!(
@@ -296,9 +271,7 @@ fn missing_directory_is_named() -> anyhow::Result<()> {
 
 #[test]
 fn output_belongs_to_the_sudo_user() -> anyhow::Result<()> {
-    if skip_unless("output_belongs_to_the_sudo_user", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let out = shop.path("out.folded");
     let mut command = Aiprof::counting()
@@ -328,9 +301,7 @@ fn output_belongs_to_the_sudo_user() -> anyhow::Result<()> {
 
 #[test]
 fn duration_ends_the_recording() -> anyhow::Result<()> {
-    if skip_unless("duration_ends_the_recording", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let start = Instant::now();
     let output = Aiprof::counting()
         .option("-d")
@@ -355,9 +326,7 @@ fn duration_ends_the_recording() -> anyhow::Result<()> {
 
 #[test]
 fn idle_cpus_on_request_only() -> anyhow::Result<()> {
-    if skip_unless("idle_cpus_on_request_only", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let record = |options: &[&str]| {
         let aiprof = Aiprof::with(["-F", "199", "--weight", "samples", "-d", "3"]);
         options

@@ -63,10 +63,7 @@ fn ctl(args: &[&str]) -> anyhow::Result<Output> {
 
 #[test]
 fn only_the_command_and_all_that_descend_from_it() -> anyhow::Result<()> {
-    let name = "only_the_command_and_all_that_descend_from_it";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "depth", &[])?;
     // The same program runs beside it, started by the same parent.
@@ -111,9 +108,7 @@ fn only_the_command_and_all_that_descend_from_it() -> anyhow::Result<()> {
 
 #[test]
 fn two_at_once_do_not_see_each_other() -> anyhow::Result<()> {
-    if skip_unless("two_at_once_do_not_see_each_other", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "depth", &[])?;
     let runs: Vec<anyhow::Result<Run>> = std::thread::scope(|scope| {
@@ -138,11 +133,8 @@ fn two_at_once_do_not_see_each_other() -> anyhow::Result<()> {
 
 #[test]
 fn launches_and_spans_of_others_are_left_out() -> anyhow::Result<()> {
-    let name = "launches_and_spans_of_others_are_left_out";
     let needs = [&driver::NEEDS[..], &[Need::Root]].concat();
-    if skip_unless(name, &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let module = Module::new(vec![
         Kernel::new("kernel_a", 50_000),
@@ -213,10 +205,7 @@ fn launches_and_spans_of_others_are_left_out() -> anyhow::Result<()> {
 
 #[test]
 fn only_wants_a_command_and_no_other_process() -> anyhow::Result<()> {
-    let name = "only_wants_a_command_and_no_other_process";
-    if skip_unless(name, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     for (words, hint) in [
         (
             &["--only", "-d", "1"][..],
@@ -238,10 +227,7 @@ fn only_wants_a_command_and_no_other_process() -> anyhow::Result<()> {
 
 #[test]
 fn states_come_in_order_and_command_before_its_children() -> anyhow::Result<()> {
-    let name = "states_come_in_order_and_command_before_its_children";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "depth", &[])?;
     let _beside = busy(&program)?;
@@ -276,10 +262,7 @@ fn states_come_in_order_and_command_before_its_children() -> anyhow::Result<()> 
 
 #[test]
 fn a_known_process_has_whole_stacks_at_once() -> anyhow::Result<()> {
-    let name = "a_known_process_has_whole_stacks_at_once";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("family.c", "family", &[])?;
     let mut family = Child::start(
@@ -312,10 +295,7 @@ fn a_known_process_has_whole_stacks_at_once() -> anyhow::Result<()> {
 
 #[test]
 fn readers_that_go_and_that_do_not_read_disturb_nothing() -> anyhow::Result<()> {
-    let name = "readers_that_go_and_that_do_not_read_disturb_nothing";
-    if skip_unless(name, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let out = shop.path("out.folded").display().to_string();
     for is_read in [false, true] {
@@ -390,10 +370,7 @@ fn fill(pipe: &std::io::PipeWriter, most: usize) -> anyhow::Result<()> {
 
 #[test]
 fn states_can_be_waited_for_from_outside() -> anyhow::Result<()> {
-    let name = "states_can_be_waited_for_from_outside";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "depth", &[])?;
     let beside = busy(&program)?;
@@ -455,10 +432,7 @@ fn states_can_be_waited_for_from_outside() -> anyhow::Result<()> {
 
 #[test]
 fn a_recording_that_ends_first_is_not_waited_for() -> anyhow::Result<()> {
-    let name = "a_recording_that_ends_first_is_not_waited_for";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let out = shop.path("out.folded").display().to_string();
     let recording = format!("test-only-{}", std::process::id());

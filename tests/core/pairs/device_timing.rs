@@ -156,10 +156,7 @@ fn judge(trace: &Trace, truth: &[Work]) -> anyhow::Result<()> {
 
 #[test]
 fn times_are_the_driver_s_own_and_lead_to_the_calls() -> anyhow::Result<()> {
-    let name = "times_are_the_driver_s_own_and_lead_to_the_calls";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let machine = Machine::new(true)?;
     for rounds in ["20", "300"] {
         let out = machine.shop.path("t.json");
@@ -198,10 +195,7 @@ fn by_path(folded: &Folded) -> BTreeMap<(String, String), u64> {
 
 #[test]
 fn flame_graphs_have_the_device_s_time_below_the_path_that_launched_it() -> anyhow::Result<()> {
-    let name = "flame_graphs_have_the_device_s_time_below_the_path_that_launched_it";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let machine = Machine::new(true)?;
     let (live, capture) = (machine.shop.path("o.folded"), machine.shop.path("o.aiprof"));
     for out in [&live, &capture] {
@@ -251,10 +245,7 @@ fn flame_graphs_have_the_device_s_time_below_the_path_that_launched_it() -> anyh
 
 #[test]
 fn the_program_does_not_notice() -> anyhow::Result<()> {
-    let name = "the_program_does_not_notice";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let machine = Machine::new(true)?;
     let plain = machine.run(None, &["30"])?;
     let out = machine.shop.path("o.folded");
@@ -279,10 +270,7 @@ fn the_program_does_not_notice() -> anyhow::Result<()> {
 
 #[test]
 fn a_program_without_cupti_is_told_of_and_runs_as_before() -> anyhow::Result<()> {
-    let name = "a_program_without_cupti_is_told_of_and_runs_as_before";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let machine = Machine::new(false)?;
     let out = machine.shop.path("t.json");
     let out = out.to_str().context("a path")?;

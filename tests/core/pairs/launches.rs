@@ -109,9 +109,7 @@ fn kernels(sums: &BTreeMap<String, u64>, truth: &Truth) -> BTreeMap<String, u64>
 
 #[test]
 fn every_execution_is_counted_with_its_kernel() -> anyhow::Result<()> {
-    if skip_unless("every_execution_is_counted_with_its_kernel", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for mode in [
         &["basic", "rounds=20"][..],
         &["newer", "rounds=5"],
@@ -153,9 +151,7 @@ fn every_execution_is_counted_with_its_kernel() -> anyhow::Result<()> {
 
 #[test]
 fn a_capture_has_launches_bytes_and_time() -> anyhow::Result<()> {
-    if skip_unless("a_capture_has_launches_bytes_and_time", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let options = ["--events", "time-in-call"];
     let run = record(&options, "x.aiprof", &["basic", "rounds=20"])?;
     let report = |events: &str| -> anyhow::Result<Folded> {
@@ -203,9 +199,7 @@ fn a_capture_has_launches_bytes_and_time() -> anyhow::Result<()> {
 
 #[test]
 fn the_call_path_of_every_launch_is_the_programs() -> anyhow::Result<()> {
-    if skip_unless("the_call_path_of_every_launch_is_the_programs", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let run = record(
         &["--events", "launches"],
         "out.folded",
@@ -231,9 +225,7 @@ fn the_call_path_of_every_launch_is_the_programs() -> anyhow::Result<()> {
 
 #[test]
 fn programs_say_what_is_collected() -> anyhow::Result<()> {
-    if skip_unless("programs_say_what_is_collected", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let sums = |options: &[&str]| -> anyhow::Result<(u64, u64)> {
         let run = record(options, "out.folded", &["paused"])?;
         assert_eq!(run.accounts[0].total(), 53);
@@ -289,9 +281,7 @@ impl Drop for Later {
 /// children from their first call on, nothing is lost.
 #[test]
 fn only_what_is_chosen_is_recorded() -> anyhow::Result<()> {
-    if skip_unless("only_what_is_chosen_is_recorded", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let driver = Driver::build(Exports::All)?;
     let module = Module::usual().write(&shop.path("module.zebin"))?;
@@ -345,9 +335,7 @@ fn only_what_is_chosen_is_recorded() -> anyhow::Result<()> {
 
 #[test]
 fn kernels_are_chosen_by_their_names() -> anyhow::Result<()> {
-    if skip_unless("kernels_are_chosen_by_their_names", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let mode = ["basic", "rounds=20"];
     let run = record(&["--events", "launches"], "out.aiprof", &mode)?;
     let all = executed(&run.truth);

@@ -31,9 +31,7 @@ fn busy(shop: &Workshop, name: &str) -> anyhow::Result<Child> {
 
 #[test]
 fn one_cgroup_and_nothing_else() -> anyhow::Result<()> {
-    if skip_unless("one_cgroup_and_nothing_else", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let cgroup = match Cgroup::new(&format!("aiprof-test-{}", std::process::id())) {
         Ok(cgroup) => cgroup,
         Err(reason) => {
@@ -88,9 +86,7 @@ fn windows(dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
 
 #[test]
 fn every_window_is_a_file_and_the_newest_are_kept() -> anyhow::Result<()> {
-    if skip_unless("every_window_is_a_file_and_the_newest_are_kept", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let busy = busy(&shop, "busy")?;
     for (keep, least, most) in [(Some("2"), 2, 2), (None, 4, 7)] {
@@ -130,9 +126,7 @@ fn every_window_is_a_file_and_the_newest_are_kept() -> anyhow::Result<()> {
 
 #[test]
 fn command_as_the_sudo_user() -> anyhow::Result<()> {
-    if skip_unless("command_as_the_sudo_user", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let script = "id -u; id -g; grep ^CapEff /proc/self/status";
     for (as_user, expected) in [(true, ["65534", "65533"]), (false, ["0", "0"])] {
         let shop = Workshop::new()?;
@@ -179,9 +173,7 @@ fn command_as_the_sudo_user() -> anyhow::Result<()> {
 
 #[test]
 fn title_is_the_flame_graphs() -> anyhow::Result<()> {
-    if skip_unless("title_is_the_flame_graphs", &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     let svg = shop.path("flame.svg");
     let output = Aiprof::with(["--title", "before <the> change", "-o"])
@@ -210,9 +202,7 @@ fn report(shop: &Workshop, capture: &Path, options: &[&str]) -> anyhow::Result<F
 #[test]
 fn report_leaves_out_kernel_and_inlined_frames() -> anyhow::Result<()> {
     let needs = [Need::Root, Need::Tool("c++")];
-    if skip_unless("report_leaves_out_kernel_and_inlined_frames", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let program = shop.build("inlines.cpp", "inlines", &["-g"])?;
     let capture = shop.path("run.aiprof");
@@ -260,9 +250,7 @@ fn report_leaves_out_kernel_and_inlined_frames() -> anyhow::Result<()> {
 
 #[test]
 fn diff_of_two_captures() -> anyhow::Result<()> {
-    if skip_unless("diff_of_two_captures", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let mut captures = Vec::new();
     for (name, source) in [("before", "depth.c"), ("after", "split.c")] {

@@ -58,9 +58,7 @@ fn is_captured(line: &Line) -> bool {
 
 #[test]
 fn capture_reports_the_true_stacks() -> anyhow::Result<()> {
-    if skip_unless("capture_reports_the_true_stacks", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let (file, pid) = capture(&shop)?;
     let counts = report_folded(&shop, &file, &["--weight", "samples"])?;
@@ -91,9 +89,7 @@ fn capture_reports_the_true_stacks() -> anyhow::Result<()> {
 
 #[test]
 fn capture_and_direct_output_agree() -> anyhow::Result<()> {
-    if skip_unless("capture_and_direct_output_agree", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     // Two recordings of one program cannot be equal in counts, but what they
     // name must be: the stacks of all but rare samples.
     let shop = Workshop::new()?;
@@ -126,9 +122,7 @@ fn capture_and_direct_output_agree() -> anyhow::Result<()> {
 #[test]
 fn svg_is_well_formed_and_complete() -> anyhow::Result<()> {
     let needs = [NEEDS[0], NEEDS[1], Need::Tool("python3")];
-    if skip_unless("svg_is_well_formed_and_complete", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let (file, _) = capture(&shop)?;
     let svg = shop.path("flame.svg");
@@ -183,9 +177,7 @@ fn raw_sums(raw: &str, pid: u32) -> anyhow::Result<([u64; 2], [u64; 2])> {
 #[test]
 fn pprof_is_read_by_go() -> anyhow::Result<()> {
     let needs = [NEEDS[0], NEEDS[1], Need::Tool("go")];
-    if skip_unless("pprof_is_read_by_go", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let (file, pid) = capture(&shop)?;
     let pprof = shop.path("cpu.pb.gz");
@@ -228,9 +220,7 @@ fn pprof_is_read_by_go() -> anyhow::Result<()> {
 #[test]
 fn pprof_labels_threads_by_name() -> anyhow::Result<()> {
     let needs = [NEEDS[0], NEEDS[1], Need::Tool("go")];
-    if skip_unless("pprof_labels_threads_by_name", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     let program = shop.build("threads.c", "threads", &["-pthread"])?;
     let capture = shop.path("threads.aiprof");
@@ -269,9 +259,7 @@ fn pprof_labels_threads_by_name() -> anyhow::Result<()> {
 
 #[test]
 fn damaged_captures_are_refused_or_cut_by_name() -> anyhow::Result<()> {
-    if skip_unless("damaged_captures_are_refused_or_cut_by_name", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let (file, _) = capture(&shop)?;
     let bytes = std::fs::read(&file)?;

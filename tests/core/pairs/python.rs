@@ -90,10 +90,7 @@ fn judge_launches(
 
 #[test]
 fn launches_have_the_python_frames_that_made_them() -> anyhow::Result<()> {
-    let name = "launches_have_the_python_frames_that_made_them";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let library = shop.path("libcuda.so.1");
     aiprof_tests::workload::compile("cuda_marks.c", &library, &["-shared", "-fPIC"])?;
@@ -132,10 +129,7 @@ fn is_right(calls: &Calls, line: &Line) -> bool {
 
 #[test]
 fn samples_are_at_lines_that_the_text_allows() -> anyhow::Result<()> {
-    let name = "samples_are_at_lines_that_the_text_allows";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let calls = Calls::read(&source_path("python_busy.py"))?;
     for python in &interpreters() {
         for threads in ["0", "3"] {

@@ -97,9 +97,7 @@ fn appended(trace: &Trace) -> BTreeMap<String, u64> {
 
 #[test]
 fn spans_lie_around_the_true_calls() -> anyhow::Result<()> {
-    if skip_unless("spans_lie_around_the_true_calls", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     for (file, mode) in [
         ("trace.json", &["basic", "rounds=20"][..]),
@@ -118,9 +116,7 @@ fn spans_lie_around_the_true_calls() -> anyhow::Result<()> {
 
 #[test]
 fn a_capture_becomes_the_same_trace() -> anyhow::Result<()> {
-    if skip_unless("a_capture_becomes_the_same_trace", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
     let module = Module::usual().write(&shop.path("module.zebin"))?;
@@ -162,9 +158,7 @@ fn live(shop: &Workshop, options: &[&str], mode: &[&str]) -> anyhow::Result<(Vec
 
 #[test]
 fn the_live_trace_has_every_call() -> anyhow::Result<()> {
-    if skip_unless("the_live_trace_has_every_call", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     for mode in [
         &["basic", "rounds=20"][..],
@@ -201,9 +195,7 @@ fn the_live_trace_has_every_call() -> anyhow::Result<()> {
 /// and `--all` is of both.
 #[test]
 fn a_trace_of_a_command_is_of_that_command() -> anyhow::Result<()> {
-    if skip_unless("a_trace_of_a_command_is_of_that_command", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
     let module = Module::usual().write(&shop.path("module.zebin"))?;
@@ -233,9 +225,7 @@ fn a_trace_of_a_command_is_of_that_command() -> anyhow::Result<()> {
 
 #[test]
 fn the_live_trace_shows_what_is_asked_for() -> anyhow::Result<()> {
-    if skip_unless("the_live_trace_shows_what_is_asked_for", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let mode = ["basic", "rounds=20"];
     let (lines, truth) = live(&shop, &["--kind", "launch", "--api", "Level*"], &mode)?;
@@ -257,9 +247,7 @@ fn the_live_trace_shows_what_is_asked_for() -> anyhow::Result<()> {
 /// The exit status is the program's, and its own output is left alone.
 #[test]
 fn the_live_trace_leaves_the_program_alone() -> anyhow::Result<()> {
-    if skip_unless("the_live_trace_leaves_the_program_alone", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let output = shop.path("trace.txt");
     let mut command = std::process::Command::new(binary()?);

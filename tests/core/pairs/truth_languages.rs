@@ -54,9 +54,7 @@ const SEEN: f64 = 0.005;
 
 #[test]
 fn cpp_exceptions() -> anyhow::Result<()> {
-    if skip_unless("cpp_exceptions", &CPP) {
-        return Ok(());
-    }
+    skip_unless!(&CPP);
     let shop = Workshop::new()?;
     let program = shop.build("throw.cpp", "throw", &[])?;
     let run = Aiprof::counting()
@@ -97,9 +95,7 @@ fn record_inlines(option: Option<&str>) -> anyhow::Result<Run> {
 
 #[test]
 fn cpp_inlined_functions() -> anyhow::Result<()> {
-    if skip_unless("cpp_inlined_functions", &CPP) {
-        return Ok(());
-    }
+    skip_unless!(&CPP);
     let run = record_inlines(None)?;
     check("inlined frames", &run.folded, LEAST, |line| {
         if from_entry(line, "main").is_none() {
@@ -133,9 +129,7 @@ fn cpp_inlined_functions() -> anyhow::Result<()> {
 
 #[test]
 fn no_inlines_shows_real_functions_only() -> anyhow::Result<()> {
-    if skip_unless("no_inlines_shows_real_functions_only", &CPP) {
-        return Ok(());
-    }
+    skip_unless!(&CPP);
     let run = record_inlines(Some("--no-inlines"))?;
     check_share("real functions", &run.folded, LEAST, 1.0, |line| {
         !line.frames.iter().any(|frame| frame.ends_with("_[i]"))
@@ -173,9 +167,7 @@ const WORK: &str = "<rusty::Shape<[u8: 4]> as rusty::Work>::work";
 
 #[test]
 fn rust_program() -> anyhow::Result<()> {
-    if skip_unless("rust_program", &RUST) {
-        return Ok(());
-    }
+    skip_unless!(&RUST);
     let shop = Workshop::new()?;
     let program = shop.build("rusty.rs", "rusty", &["-Csymbol-mangling-version=v0"])?;
     let run = Aiprof::counting()
@@ -199,9 +191,7 @@ fn rust_program() -> anyhow::Result<()> {
 
 #[test]
 fn rust_legacy_name() -> anyhow::Result<()> {
-    if skip_unless("rust_legacy_name", &C) {
-        return Ok(());
-    }
+    skip_unless!(&C);
     let shop = Workshop::new()?;
     let program = shop.build("legacy.c", "legacy", &[])?;
     let run = Aiprof::counting()
@@ -220,9 +210,7 @@ fn rust_legacy_name() -> anyhow::Result<()> {
 
 #[test]
 fn rust_inlined_functions() -> anyhow::Result<()> {
-    if skip_unless("rust_inlined_functions", &RUST) {
-        return Ok(());
-    }
+    skip_unless!(&RUST);
     let shop = Workshop::new()?;
     let program = shop.build("rusty.rs", "rusty", &["-Csymbol-mangling-version=v0"])?;
     let run = Aiprof::counting().command(program, &["2"]).record_one()?;
@@ -275,17 +263,13 @@ fn check_jit(mode: &str) -> anyhow::Result<Run> {
 
 #[test]
 fn jit_with_perf_map() -> anyhow::Result<()> {
-    if skip_unless("jit_with_perf_map", &C) {
-        return Ok(());
-    }
+    skip_unless!(&C);
     check_jit("good").map(drop)
 }
 
 #[test]
 fn corrupt_perf_map_costs_only_its_bad_lines() -> anyhow::Result<()> {
-    if skip_unless("corrupt_perf_map_costs_only_its_bad_lines", &C) {
-        return Ok(());
-    }
+    skip_unless!(&C);
     let run = check_jit("corrupt")?;
     let map = format!("perf-{}.map", run.truth("pid")?);
     anyhow::ensure!(

@@ -33,9 +33,7 @@ fn is_on_the_way(line: &Line, chain: &[&str]) -> bool {
 
 #[test]
 fn recursion_across_two_libraries() -> anyhow::Result<()> {
-    if skip_unless("recursion_across_two_libraries", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     shop.library("hop.c", "hopa", &["-DHOP_A"])?;
     shop.library("hop.c", "hopb", &["-DHOP_B"])?;
@@ -86,17 +84,13 @@ fn check_split(options: Aiprof, least: u64) -> anyhow::Result<()> {
 
 #[test]
 fn split_70_20_10() -> anyhow::Result<()> {
-    if skip_unless("split_70_20_10", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_split(Aiprof::counting(), 1600)
 }
 
 #[test]
 fn split_70_20_10_by_default_options() -> anyhow::Result<()> {
-    if skip_unless("split_70_20_10_by_default_options", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     // Values are microseconds: four seconds less what sampling may miss.
     check_split(Aiprof::with::<&str>([]), 3_500_000)
 }
@@ -140,9 +134,7 @@ fn check_signals(
 
 #[test]
 fn signal_handler() -> anyhow::Result<()> {
-    if skip_unless("signal_handler", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     // libc's restorer has a name only where libc's debugging symbols are.
     check_signals(&[], &[SECONDS], |frame| {
         frame == "__restore_rt" || frame.starts_with('[')
@@ -151,9 +143,7 @@ fn signal_handler() -> anyhow::Result<()> {
 
 #[test]
 fn signal_handler_on_its_own_stack() -> anyhow::Result<()> {
-    if skip_unless("signal_handler_on_its_own_stack", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_signals(&["-static"], &[SECONDS, "alt"], |frame| {
         frame == "__restore_rt"
     })
@@ -161,9 +151,7 @@ fn signal_handler_on_its_own_stack() -> anyhow::Result<()> {
 
 #[test]
 fn vdso() -> anyhow::Result<()> {
-    if skip_unless("vdso", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("vdso.c", "vdso", &[])?;
     let run = Aiprof::counting()
@@ -222,25 +210,19 @@ fn check_plt(flags: &[&str]) -> anyhow::Result<()> {
 
 #[test]
 fn plt_entries_bound_lazily() -> anyhow::Result<()> {
-    if skip_unless("plt_entries_bound_lazily", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_plt(&["-Wl,-z,lazy"])
 }
 
 #[test]
 fn plt_entries_bound_now() -> anyhow::Result<()> {
-    if skip_unless("plt_entries_bound_now", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_plt(&["-Wl,-z,now"])
 }
 
 #[test]
 fn plt_entries_with_branch_tracking() -> anyhow::Result<()> {
-    if skip_unless("plt_entries_with_branch_tracking", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_plt(&["-fcf-protection", "-Wl,-z,ibtplt", "-Wl,-z,lazy"])
 }
 
@@ -283,25 +265,19 @@ fn check_static(flags: &[&str]) -> anyhow::Result<()> {
 
 #[test]
 fn static_pie() -> anyhow::Result<()> {
-    if skip_unless("static_pie", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_static(&["-static-pie"])
 }
 
 #[test]
 fn static_fixed() -> anyhow::Result<()> {
-    if skip_unless("static_fixed", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_static(&["-static"])
 }
 
 #[test]
 fn too_deep_is_cut_visibly() -> anyhow::Result<()> {
-    if skip_unless("too_deep_is_cut_visibly", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let program = shop.build("depth.c", "depth", &[])?;
     // More than are walked: the root is missing.
@@ -358,16 +334,12 @@ fn check_frames(flags: &[&str]) -> anyhow::Result<()> {
 
 #[test]
 fn realigned_variable_and_large_frames() -> anyhow::Result<()> {
-    if skip_unless("realigned_variable_and_large_frames", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_frames(&[])
 }
 
 #[test]
 fn realigned_frames_with_branch_tracking() -> anyhow::Result<()> {
-    if skip_unless("realigned_frames_with_branch_tracking", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     check_frames(&["-fcf-protection", "-O1"])
 }

@@ -22,7 +22,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Starts so many.
+    /// Starts `count` busy programs.
     ///
     /// # Errors
     /// When they cannot be started.
@@ -83,8 +83,8 @@ impl Busy {
         windows.iter().map(|(_, about)| one(about)).sum()
     }
 
-    /// Checks that windows follow each other, so many nanoseconds apart at most, and have their
-    /// CPU time.
+    /// Checks that each window begins less than `apart_ns` nanoseconds after the end of the one
+    /// before, or that much earlier, and that the windows have the programs' CPU time.
     ///
     /// # Errors
     /// Prints what does not hold.
@@ -98,8 +98,8 @@ impl Busy {
         self.check(windows)
     }
 
-    /// Checks that windows have their CPU time: within 2 %, and what chance allows where they
-    /// shared the CPUs with others: more once in two million times.
+    /// Checks that the windows have the programs' CPU time, within 2 % and within what chance
+    /// allows where other programs shared the CPUs. Chance exceeds it once in two million checks.
     ///
     /// # Errors
     /// Prints by how much they are off.
@@ -107,7 +107,7 @@ impl Busy {
         self.check_weighed(windows, 1)
     }
 
-    /// The same of windows that count so often.
+    /// [`Self::check`] where each sample counts `weight` times.
     ///
     /// # Errors
     /// As [`Self::check`].

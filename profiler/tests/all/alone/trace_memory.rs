@@ -117,10 +117,7 @@ fn report(capture: &Path, output: &Path) -> anyhow::Result<(u64, u64)> {
 
 #[test]
 fn memory_does_not_grow_with_the_length_of_a_trace() -> anyhow::Result<()> {
-    let name = "memory_does_not_grow_with_the_length_of_a_trace";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let truth = TruthFiles::new(&shop, "truth");
     let capture = shop.path("once.aiprof");

@@ -115,9 +115,7 @@ fn expected(truth: &Record, has_cycles: bool) -> ActivityRecord {
 
 #[test]
 fn records_of_every_layout_in_the_table_are_the_truth() -> anyhow::Result<()> {
-    if skip_unless("records_of_every_layout_in_the_table_are_the_truth", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let layouts = Layouts::builtin()?;
     let small = ["--buffer", "20000", "--threads", "2"];
     for (layout, cycles, in_use) in [
@@ -228,12 +226,7 @@ fn check_joins(truth: &Truth, records: &[ActivityRecord]) -> anyhow::Result<()> 
 
 #[test]
 fn layouts_that_no_table_has_are_unknown_and_never_misread() -> anyhow::Result<()> {
-    if skip_unless(
-        "layouts_that_no_table_has_are_unknown_and_never_misread",
-        &NEEDS,
-    ) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let layouts = Layouts::builtin()?;
     for cycles in ["0", "1"] {
         let run = profiled("future", cycles, &["--buffer", "20000"])?;
@@ -250,9 +243,7 @@ fn layouts_that_no_table_has_are_unknown_and_never_misread() -> anyhow::Result<(
 /// got is read.
 #[test]
 fn dropped_records_are_the_programs_loss_only() -> anyhow::Result<()> {
-    if skip_unless("dropped_records_are_the_programs_loss_only", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let run = profiled("natural", "1", &["--buffer", "8000", "--buffers", "2"])?;
     let (records, unknown, _) = decode(&run, &Layouts::builtin()?);
     assert_eq!((unknown, run.buffers.len()), (Unknown::default(), 2));
@@ -264,9 +255,7 @@ fn dropped_records_are_the_programs_loss_only() -> anyhow::Result<()> {
 /// Record by record, as a probe at aiuptiActivityGetNextRecord sees them.
 #[test]
 fn records_one_by_one_are_the_truth() -> anyhow::Result<()> {
-    if skip_unless("records_one_by_one_are_the_truth", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let layouts = Layouts::builtin()?;
     let run = profiled("narrow", "1", &[])?;
     let context = Context::default();
@@ -292,9 +281,7 @@ fn records_one_by_one_are_the_truth() -> anyhow::Result<()> {
 
 #[test]
 fn metrics_file_is_read_while_it_is_rewritten() -> anyhow::Result<()> {
-    if skip_unless("metrics_file_is_read_while_it_is_rewritten", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let runtime = Runtime::build(&[])?;
     let truth = TruthFiles::new(&shop, "truth");
@@ -352,9 +339,7 @@ fn metrics_file_is_read_while_it_is_rewritten() -> anyhow::Result<()> {
 
 #[test]
 fn old_metrics_files_are_refused_with_the_reason() -> anyhow::Result<()> {
-    if skip_unless("old_metrics_files_are_refused_with_the_reason", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let runtime = Runtime::build(&[])?;
     let truth = TruthFiles::new(&shop, "truth");

@@ -125,9 +125,7 @@ fn targets(flow: &Flow) -> BTreeSet<u32> {
 
 #[test]
 fn every_instruction_is_as_iga64_prints_it() -> anyhow::Result<()> {
-    if skip_unless("every_instruction_is_as_iga64_prints_it", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     for device in DEVICES {
         let (mut checked, mut compacted, mut branches) = (0, 0, 0);
@@ -175,9 +173,7 @@ fn without_truth_table(mnemonic: &str) -> &str {
 fn libiga64_gives_the_syntax_of_iga64() -> anyhow::Result<()> {
     let library = Need::Path("/usr/lib/x86_64-linux-gnu/libiga64.so.1");
     let needs = [NEEDS.as_slice(), &[library]].concat();
-    if skip_unless("libiga64_gives_the_syntax_of_iga64", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let iga = Iga::load()?;
     let shop = Workshop::new()?;
     for device in DEVICES {
@@ -202,9 +198,7 @@ fn libiga64_gives_the_syntax_of_iga64() -> anyhow::Result<()> {
 /// Puts every value into the scoreboard field of one instruction of each kind.
 #[test]
 fn every_scoreboard_encoding_is_as_iga64_prints_it() -> anyhow::Result<()> {
-    if skip_unless("every_scoreboard_encoding_is_as_iga64_prints_it", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let kinds = ["mov", "mad", "math", "send", "sync", "dpas", "join", "jmpi"];
     let shop = Workshop::new()?;
     for device in DEVICES {
@@ -270,10 +264,7 @@ fn with_field(sample: &[u8], bits: u32, value: u64) -> Vec<u8> {
 /// must share a register with the one that waits.
 #[test]
 fn distances_lead_to_instructions_that_share_a_register() -> anyhow::Result<()> {
-    let name = "distances_lead_to_instructions_that_share_a_register";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     for device in DEVICES {
         let mut waits = Waits::default();

@@ -119,9 +119,7 @@ fn counts(built: &Built) -> anyhow::Result<BTreeMap<&'static str, usize>> {
 
 #[test]
 fn lines_are_those_of_the_compilers_listings() -> anyhow::Result<()> {
-    if skip_unless("lines_are_those_of_the_compilers_listings", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     for (device, platform) in [
         ("pvc", Platform::XeHpc),
@@ -159,9 +157,7 @@ fn lines_are_those_of_the_compilers_listings() -> anyhow::Result<()> {
 #[test]
 fn kernels_are_the_sections_that_readelf_lists() -> anyhow::Result<()> {
     let needs = [NEEDS[0], Need::Tool("readelf")];
-    if skip_unless("kernels_are_the_sections_that_readelf_lists", &needs) {
-        return Ok(());
-    }
+    skip_unless!(&needs);
     let shop = Workshop::new()?;
     for env in [&[][..], &["IGC_FunctionControl=3"]] {
         let built = build(&shop, "pvc", "-g", env)?;
@@ -189,9 +185,7 @@ fn kernels_are_the_sections_that_readelf_lists() -> anyhow::Result<()> {
 /// kernel.
 #[test]
 fn functions_that_kernels_call_are_named() -> anyhow::Result<()> {
-    if skip_unless("functions_that_kernels_call_are_named", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let env = ["IGC_FunctionControl=3", "IGC_UseMTInLLD=1"];
     let built = build(&shop, "pvc", "-g", &env)?;
@@ -209,9 +203,7 @@ fn functions_that_kernels_call_are_named() -> anyhow::Result<()> {
 /// Without debug information there are names, code and attributes.
 #[test]
 fn modules_without_lines() -> anyhow::Result<()> {
-    if skip_unless("modules_without_lines", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let built = build(&shop, "tgllp", "", &[])?;
     for kernel in &built.module.kernels {
@@ -237,10 +229,7 @@ fn modules_without_lines() -> anyhow::Result<()> {
 /// the device.
 #[test]
 fn modules_placed_on_the_device_have_the_same_lines() -> anyhow::Result<()> {
-    let name = "modules_placed_on_the_device_have_the_same_lines";
-    if skip_unless(name, &real::NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&real::NEEDS);
     let shop = Workshop::new()?;
     let built = build(&shop, "pvc", "-g", &["IGC_UseMTInLLD=1"])?;
     let program = shop.build("ze_debug_info.c", "ze_debug_info", &["-lze_loader"])?;

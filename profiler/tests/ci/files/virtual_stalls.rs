@@ -190,9 +190,7 @@ fn module_of_all_reasons() -> Module {
 
 #[test]
 fn records_hold_the_schedule() -> anyhow::Result<()> {
-    if skip_unless("records_hold_the_schedule", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let driver = Driver::build(Exports::All)?;
     let program = build_work()?;
     let module = module_of_all_reasons();
@@ -222,9 +220,7 @@ fn records_hold_the_schedule() -> anyhow::Result<()> {
 
 #[test]
 fn long_kernels_spread_over_windows() -> anyhow::Result<()> {
-    if skip_unless("long_kernels_spread_over_windows", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?)
         .set("VZE_STALLS", &shop.path("stalls").display().to_string())
@@ -283,9 +279,7 @@ fn read_fifo(path: &Path) -> anyhow::Result<std::thread::JoinHandle<Vec<u8>>> {
 
 #[test]
 fn a_fifo_carries_the_same_records() -> anyhow::Result<()> {
-    if skip_unless("a_fifo_carries_the_same_records", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
     let fifo = shop.path("stalls");
     let reader = read_fifo(&fifo)?;
@@ -352,9 +346,7 @@ const LATE_NS: u64 = 20_000_000;
 /// that must hold the driver's.
 #[test]
 fn windows_of_a_live_fifo_hold_those_of_the_driver() -> anyhow::Result<()> {
-    if skip_unless("windows_of_a_live_fifo_hold_those_of_the_driver", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let module = Module::new(vec![
         Kernel::new("long", 400_000_000).stall(0x40, "sbid", 40_000),
     ]);
@@ -392,9 +384,7 @@ fn windows_of_a_live_fifo_hold_those_of_the_driver() -> anyhow::Result<()> {
 /// truth file, and every sample is of an execution that is there too.
 #[test]
 fn processes_that_leave_early_leave_a_whole_truth() -> anyhow::Result<()> {
-    if skip_unless("processes_that_leave_early_leave_a_whole_truth", &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let module = Module::new(vec![Kernel::new("work", 20_000).rate(0x40, "sbid", 200)]);
     for how in ["processes=3", "forks=2"] {
         let shop = Workshop::new()?;

@@ -123,10 +123,7 @@ fn launches(flags: &[&str], arguments: &[&str]) -> anyhow::Result<(Truth, Folded
 
 #[test]
 fn each_launch_counts_once_by_its_outer_function() -> anyhow::Result<()> {
-    let name = "each_launch_counts_once_by_its_outer_function";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for arguments in [
         &[
             "plain",
@@ -154,10 +151,7 @@ fn each_launch_counts_once_by_its_outer_function() -> anyhow::Result<()> {
 /// Where this build has its strings elsewhere, no name is shown: never a wrong one.
 #[test]
 fn names_that_are_only_assumed_are_never_wrong() -> anyhow::Result<()> {
-    let name = "names_that_are_only_assumed_are_never_wrong";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let flags = ["-DFLEX_CONST=const", "-DFLEX_OTHER_ABI"];
     let (truth, folded, _, stderr) = launches(&flags, &["plain", "--launches", "60"])?;
     assert_eq!(counted(&folded)?, expected(&truth, false), "{stderr}");
@@ -186,10 +180,7 @@ fn both(mode: &str) -> anyhow::Result<(String, String)> {
 
 #[test]
 fn exceptions_jumps_cancellation_and_backtraces_are_as_without_aiprof() -> anyhow::Result<()> {
-    let name = "exceptions_jumps_cancellation_and_backtraces_are_as_without_aiprof";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for mode in ["throw", "longjmp", "cancel", "backtrace"] {
         let (alone, with) = both(mode)?;
         assert!(accounts(&alone)?[0]["left"].as_u64() > Some(10), "{alone}");
@@ -313,10 +304,7 @@ fn true_one(r: &Record) -> Facts {
 /// each record is told once all the same, and is the truth.
 #[test]
 fn activity_records_are_read_on_their_way_to_the_program() -> anyhow::Result<()> {
-    let name = "activity_records_are_read_on_their_way_to_the_program";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     for (layout, arguments) in [
         ("natural", &["--buffer", "20000"][..]),
         ("natural", &["--launches", "400"]),
@@ -351,10 +339,7 @@ fn activity_records_are_read_on_their_way_to_the_program() -> anyhow::Result<()>
 
 #[test]
 fn records_of_unknown_layout_are_counted() -> anyhow::Result<()> {
-    let name = "records_of_unknown_layout_are_counted";
-    if skip_unless(name, &NEEDS) {
-        return Ok(());
-    }
+    skip_unless!(&NEEDS);
     let (truth, seen, losses) = track_profiled("future", &[])?;
     assert!(
         seen.spans.is_empty() && seen.calls.is_empty(),
