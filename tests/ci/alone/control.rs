@@ -99,10 +99,18 @@ impl Recording {
         Ok(())
     }
 
-    /// Has the program do something, from its begin to its end.
-    fn phase(&mut self, name: &str, ms: u32, launches: u32) -> anyhow::Result<()> {
+    /// Has the program use its CPU for so many milliseconds and launch so many kernels;
+    /// waits for the end.
+    fn phase(&mut self, name: &'static str, ms: u32, launches: u32) -> anyhow::Result<Phase> {
+        let start = Instant::now();
         self.aiprof.write_line(&format!("{name} {ms} {launches}"))?;
-        self.hear(name)
+        self.hear(name)?;
+        let cpu = f64::from(ms) / 1000.0;
+        Ok(Phase {
+            name,
+            cpu,
+            wall: start.elapsed().as_secs_f64(),
+        })
     }
 
     fn ctl(&self, action: &str) -> anyhow::Result<String> {
@@ -143,17 +151,36 @@ fn below(folded: &Folded, phase: &str) -> u64 {
         .total()
 }
 
-/// Samples of a phase that took so much CPU time, whose stacks are whole.
-fn is_whole(folded: &Folded, phase: &str, ms: u64) -> anyhow::Result<()> {
-    let lines = folded.filter(|line| line.has(&format!("phase_{phase}")));
-    let expected = ms * RATE / 1000;
-    let (total, most) = (lines.total(), expected / 10 + 2);
+/// Work of the program that is over: its CPU time, and how long it took, seconds.
+struct Phase {
+    name: &'static str,
+    cpu: f64,
+    wall: f64,
+}
+
+impl Phase {
+    /// Samples that it must have, and how many more or less it may have: 2 %, two, and what
+    /// chance allows where it shared its CPU, five standard deviations.
+    fn samples(&self) -> (f64, f64) {
+        let expected = self.cpu * RATE as f64;
+        let by_chance = (1.0 - self.cpu / self.wall).max(0.0);
+        let deviation = (expected * by_chance).sqrt();
+        (expected, 2.0 + 0.02 * expected + 5.0 * deviation)
+    }
+}
+
+/// Checks that a phase has the samples of its CPU time, and that their stacks are whole.
+fn is_whole(folded: &Folded, phase: &Phase) -> anyhow::Result<()> {
+    let name = phase.name;
+    let lines = folded.filter(|line| line.has(&format!("phase_{name}")));
+    let (expected, most) = phase.samples();
+    let total = lines.total();
     ensure!(
-        total.abs_diff(expected) <= most,
-        "phase {phase}: {total} samples, not {expected}"
+        (total as f64 - expected).abs() <= most,
+        "phase {name}: {total} samples, not {expected} within {most}"
     );
     let torn = lines.filter(|line| !line.has("main") || line.is_cut());
-    ensure!(torn.total() == 0, "phase {phase}:\n{}", torn.excerpt(5));
+    ensure!(torn.total() == 0, "phase {name}:\n{}", torn.excerpt(5));
     Ok(())
 }
 
@@ -173,24 +200,30 @@ fn paused_phases_have_no_samples_and_the_others_all() -> anyhow::Result<()> {
     let out = shop.path("out.folded");
     let file = out.to_str().context("a path")?;
     let mut recording = Recording::start(&shop, &["-o", file])?;
-    recording.phase("a", 600, 3)?;
+    let a = recording.phase("a", 600, 3)?;
+    let start = Instant::now();
     recording.ctl("pause")?;
     ensure!(recording.ctl("status")?.contains("paused"));
-    recording.phase("b", 600, 3)?;
+    let b = recording.phase("b", 600, 3)?;
     recording.ctl("resume")?;
-    recording.phase("c", 600, 1)?;
+    let c = recording.phase("c", 600, 1)?;
     recording.ctl("pause")?;
     // Twice is once.
     recording.ctl("pause")?;
-    recording.phase("d", 600, 3)?;
+    let d = recording.phase("d", 600, 3)?;
     // The program ends in a pause.
     let said = recording.end()?;
+    let most = start.elapsed().as_secs_f64() - c.wall;
     let folded = folded(&out)?;
-    is_whole(&folded, "a", 600)?;
-    is_whole(&folded, "c", 600)?;
+    is_whole(&folded, &a)?;
+    is_whole(&folded, &c)?;
     assert_eq!(below(&folded, "b"), 0);
     assert_eq!(below(&folded, "d"), 0);
-    assert!(said.contains("paused for 1."), "{said}");
+    let paused = said.split_once("paused for ").context(said.clone())?.1;
+    let paused: f64 = paused.split(' ').next().context("a number")?.parse()?;
+    // It is printed to a tenth of a second.
+    let bounds = b.wall + d.wall - 0.1..most + 0.1;
+    assert!(bounds.contains(&paused), "{bounds:?}: {said}");
     Ok(())
 }
 
@@ -297,15 +330,21 @@ fn processes_that_begin_in_a_pause_have_whole_stacks_after_it() -> anyhow::Resul
     program.write_line("a 300 3")?;
     ensure!(program.read_line()? == "a\n");
     ensure!(ctl(&["resume"])?.status.success(), "the only one");
+    let start = Instant::now();
     program.write_line("b 600 3")?;
     ensure!(program.read_line()? == "b\n");
+    let b = Phase {
+        name: "b",
+        cpu: 0.6,
+        wall: start.elapsed().as_secs_f64(),
+    };
     let output = ctl(&["stop", &control])?;
     assert!(output.status.success(), "{}", said(&output));
     // The answer came when it was whole.
     let folded = folded(&out)?.of_pid(program.pid());
     assert!(aiprof.wait(LONG)?.success());
     assert_eq!(below(&folded, "a"), 0);
-    is_whole(&folded, "b", 600)?;
+    is_whole(&folded, &b)?;
     assert!(
         !Path::new(SOCKETS)
             .join(format!("control-{control}.sock"))
@@ -339,9 +378,9 @@ fn many_pauses_lose_nothing_and_leave_nothing() -> anyhow::Result<()> {
     checked(&mut shell)?;
     let after = own()?;
     assert!(after < before + 100, "{before} descriptors, {after} after");
-    recording.phase("a", 600, 3)?;
+    let a = recording.phase("a", 600, 3)?;
     recording.end()?;
-    is_whole(&folded(&out)?, "a", 600)
+    is_whole(&folded(&out)?, &a)
 }
 
 #[test]
@@ -383,7 +422,7 @@ fn nobody_else_can_steer_a_recording() -> anyhow::Result<()> {
         "{}",
         said(&answer)
     );
-    recording.phase("a", 600, 3)?;
+    let a = recording.phase("a", 600, 3)?;
     // Root itself with nonsense, with nothing, killed while it waits.
     let nonsense = connect.replace("aiprof-control-1 stop", "aiprof-control-1 stopp");
     let answer = Command::new("/usr/bin/python3")
@@ -404,7 +443,7 @@ fn nobody_else_can_steer_a_recording() -> anyhow::Result<()> {
     waiting.kill();
     recording.ctl("resume")?;
     recording.end()?;
-    is_whole(&folded(&out)?, "a", 600)
+    is_whole(&folded(&out)?, &a)
 }
 
 #[test]
@@ -428,12 +467,12 @@ fn what_a_killed_recording_left_is_taken_over() -> anyhow::Result<()> {
     let second = second.args(["--format", "folded", "true"]).output()?;
     assert_eq!(second.status.code(), Some(1), "{}", said(&second));
     assert!(said(&second).contains("already"), "{}", said(&second));
-    recording.phase("a", 600, 3)?;
+    let a = recording.phase("a", 600, 3)?;
     // It keeps no last seconds.
     let dump = ctl(&["dump", &recording.name])?;
     assert_eq!(dump.status.code(), Some(1), "{}", said(&dump));
     recording.end()?;
-    is_whole(&folded(&out)?, "a", 600)
+    is_whole(&folded(&out)?, &a)
 }
 
 #[test]
@@ -456,7 +495,7 @@ fn a_trigger_begins_the_recording() -> anyhow::Result<()> {
                 recording.aiprof.write_line("hold 10")?;
                 recording.hear("hold")?;
             }
-            _ if launches_b > 0 => recording.phase("b", 0, 1)?,
+            _ if launches_b > 0 => drop(recording.phase("b", 0, 1)?),
             _ => {
                 recording.phase("b", 0, 3)?;
                 ensure!(recording.ctl("status")?.contains("paused"), "{trigger}");
@@ -511,9 +550,11 @@ fn a_window_has_the_last_seconds_only() -> anyhow::Result<()> {
     let mut recording = Recording::start(&shop, &["--window", "2s", "-o", file])?;
     recording.phase("a", 400, 7)?;
     // As long as the window, and longer.
-    recording.phase("b", 2600, 0)?;
-    recording.phase("d", 600, 11)?;
+    let b = recording.phase("b", 2600, 0)?;
+    let d = recording.phase("d", 200, 11)?;
+    let start = Instant::now();
     recording.ctl("dump")?;
+    let dumping = start.elapsed().as_secs_f64();
     let first = files(&out)?;
     assert_eq!(first.len(), 1, "{first:?}");
     recording.phase("a", 300, 3)?;
@@ -530,11 +571,16 @@ fn a_window_has_the_last_seconds_only() -> anyhow::Result<()> {
     report(&first[0], &profile, &["--weight", "samples"])?;
     let samples = folded(&profile)?;
     assert_eq!(below(&samples, "a"), 0);
-    is_whole(&samples, "d", 600)?;
-    // What was left of two seconds.
-    let rest = below(&samples, "b");
-    let most = RATE * 2 - RATE * 6 / 10 + RATE / 20;
-    assert!((most / 2..=most).contains(&rest), "{rest} of {most}");
+    is_whole(&samples, &d)?;
+    // What was left of two seconds: the window ended while it was asked for.
+    let rest = below(&samples, "b") as f64;
+    let [least, most] = [d.wall + dumping + 0.05, d.wall - 0.05].map(|later| {
+        let wall = (2.0 - later).max(0.0);
+        let cpu = wall * b.cpu / b.wall;
+        Phase { name: "b", cpu, wall }.samples()
+    });
+    let bounds = least.0 - least.1..=most.0 + most.1;
+    assert!(bounds.contains(&rest), "{rest} of {bounds:?}");
     // Launches of the window, with names of kernels that were made before it.
     report(&first[0], &profile, &["--events", "launches"])?;
     let launches = folded(&profile)?;
@@ -579,7 +625,7 @@ fn a_slow_kernel_has_the_window_before_it_written() -> anyhow::Result<()> {
             "2",
         ];
         let mut recording = Recording::start(&shop, &options)?;
-        recording.phase("a", 200, 5)?;
+        let a = recording.phase("a", 200, 5)?;
         recording.phase("b", 200, 5)?;
         ensure!(files(&out)?.is_empty(), "none of these is slow");
         for n in 1..=2 {
@@ -599,7 +645,7 @@ fn a_slow_kernel_has_the_window_before_it_written() -> anyhow::Result<()> {
         assert!(said.contains("longer than 50 ms"), "{said}");
         if format == "folded" {
             let samples = folded(&all[0])?;
-            is_whole(&samples, "a", 200)?;
+            is_whole(&samples, &a)?;
             continue;
         }
         let trace = Trace::read(&all[0])?;
@@ -622,7 +668,7 @@ fn a_full_disk_refuses_a_dump_and_the_recording_goes_on() -> anyhow::Result<()> 
     let disk = Tmpfs::mount(&out, 1024)?;
     let file = out.to_str().context("a path")?;
     let mut recording = Recording::start(&shop, &["--window", "5s", "-o", file])?;
-    recording.phase("a", 400, 7)?;
+    let a = recording.phase("a", 400, 7)?;
     disk.fill()?;
     let dump = ctl(&["dump", &recording.name])?;
     assert_eq!(dump.status.code(), Some(1), "{}", said(&dump));
@@ -634,7 +680,7 @@ fn a_full_disk_refuses_a_dump_and_the_recording_goes_on() -> anyhow::Result<()> 
     assert_eq!(all.len(), 2, "that and the end's: {all:?}");
     let profile = shop.path("all.folded");
     report(&all[0], &profile, &["--weight", "samples"])?;
-    is_whole(&folded(&profile)?, "a", 400)
+    is_whole(&folded(&profile)?, &a)
 }
 
 #[test]

@@ -281,7 +281,7 @@ fn process_started_before() -> anyhow::Result<()> {
     command.args(["60", "20"]).stdout(Stdio::piped());
     let mut before = Child::start(&mut command)?;
     let pid = truth(&before.read_line()?, "pid")? as u32;
-    let run = Aiprof::counting().command("sleep", &["4"]).record()?;
+    let run = Aiprof::counting().until_used(pid, 3).record()?;
     before.kill();
     let mut chain = vec!["down"; 20];
     chain.push("bottom");

@@ -135,10 +135,11 @@ fn samples_are_at_lines_that_the_text_allows() -> anyhow::Result<()> {
         for threads in ["0", "3"] {
             let program = busy(python, threads)?;
             let pid = program.pid();
-            let run = Aiprof::with(["-F", "997", "--weight", "samples", "-d", "1"])
+            let run = Aiprof::with(["-F", "997", "--weight", "samples"])
                 .option("--no-kernel")
                 .option("-p")
                 .option(pid.to_string())
+                .until_used(pid, 1)
                 .record()?;
             drop(program);
             let profile = run.folded.of_pid(pid);
