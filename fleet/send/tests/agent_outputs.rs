@@ -81,10 +81,7 @@ fn of<'a>(requests: &'a [Request], path: &'a str) -> impl Iterator<Item = &'a Re
 
 #[test]
 fn windows_reach_servers_that_were_down() -> anyhow::Result<()> {
-    let name = "windows_reach_servers_that_were_down";
-    if skip_unless(name, &[Need::Root]) {
-        return Ok(());
-    }
+    skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
     // An address at which nobody listens yet.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
