@@ -8,7 +8,10 @@ use aya_ebpf::helpers::generated::{
 };
 use core::ffi::c_void;
 
-use crate::maps::RingBufDef;
+use crate::{
+    maps::RingBufDef,
+    unwind::{MAX_RETURN_INSTANCES, hidden_return, pending_return},
+};
 
 /// Flags of the ring buffer helpers (linux/bpf.h).
 pub const NO_WAKEUP: u64 = 1;
@@ -19,6 +22,9 @@ const RING_SIZE: u64 = 1;
 /// Bytes in a ring buffer from which on the reader is woken: it also looks
 /// by itself several times a second, so most records need no wake-up.
 pub const WAKEUP_BYTES: u64 = 64 * 1024;
+
+/// The part of an address that says which word of a page it is of.
+const WORD_IN_PAGE: u64 = STACK_PAGE as u64 - 8;
 
 /// A ring buffer map.
 #[derive(Clone, Copy)]
@@ -65,6 +71,7 @@ impl Ring {
 #[inline(always)]
 pub fn send_stack(header: &SampleHeader, ring: Ring) -> bool {
     let first = header.rsp & !(STACK_PAGE as u64 - 1);
+    let mut pending = pending_return();
     for i in 0..MAX_STACK_PAGES as u64 {
         let page: *mut StackPage = ring.reserve();
         if page.is_null() {
@@ -87,10 +94,51 @@ pub fn send_stack(header: &SampleHeader, ring: Ring) -> bool {
                 }
                 continue;
             }
+            if pending != 0 {
+                pending = show_returns(page, address, pending);
+            }
             bpf_ringbuf_submit(page.cast(), NO_WAKEUP);
         }
     }
     true
+}
+
+/// Puts return addresses that return probes hide into a page of a stack that begins at
+/// `address`: user space cannot know them. `pending`: the innermost probe that may be in
+/// it; gives the first one that is above it.
+///
+/// Probes of frames that were left by longjmp(3) stay pending until the next return: so
+/// what is replaced must be a trampoline's address, which begins a page.
+///
+/// A function of its own to the verifier, which would else follow its loop on every way
+/// that leads here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn show_returns(page: *mut StackPage, address: u64, pending: u64) -> u64 {
+    let mut pending = pending;
+    for _ in 0..MAX_RETURN_INSTANCES {
+        if pending == 0 || page.is_null() {
+            return 0;
+        }
+        let (slot, hidden, next) = hidden_return(pending);
+        let into = slot.wrapping_sub(address);
+        if slot >= address && into >= STACK_PAGE as u64 {
+            return pending;
+        }
+        if slot >= address {
+            // SAFETY: a word within the page's data, by the mask.
+            unsafe {
+                let data = (&raw mut (*page).data).cast::<u8>();
+                let word = data.add((into & WORD_IN_PAGE) as usize).cast::<u64>();
+                let there = word.read_volatile();
+                if there != 0 && there & (STACK_PAGE as u64 - 1) == 0 {
+                    word.write_volatile(hidden);
+                }
+            }
+        }
+        pending = next;
+    }
+    0
 }
 
 /// Whether the walk ended for want of a table, so that user space can finish it.

@@ -26,7 +26,7 @@ use crate::{
     pool::le_bit,
     ring::{NO_WAKEUP, Ring, is_unfinished, send_stack},
     setting, threads,
-    unwind::{append, walk_user},
+    unwind::{MAX_RETURN_INSTANCES, append, hidden_return, pending_return, walk_user},
 };
 
 /// Nanoseconds of a limiter's burst: unused share that is not lost.
@@ -496,8 +496,25 @@ fn hash_memory(slot: *mut CallSlot, start: u64) -> u32 {
             (&raw mut context).cast(),
             0,
         );
+        (*slot).hash = hash_returns((*slot).hash);
     }
     0
+}
+
+/// Takes in the return addresses that return probes hide, which are sent with the memory.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn hash_returns(hash: u64) -> u64 {
+    let (mut hash, mut pending) = (hash, pending_return());
+    for _ in 0..MAX_RETURN_INSTANCES {
+        if pending == 0 {
+            break;
+        }
+        let (_, hidden, next) = hidden_return(pending);
+        hash = mix(hash, hidden);
+        pending = next;
+    }
+    hash
 }
 
 /// `bpf_loop` callback: takes in MEMORY_WORDS words of a stack; stops at memory that

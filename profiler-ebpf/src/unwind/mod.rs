@@ -33,8 +33,8 @@ pub use java::Java;
 pub use python::{Python, append};
 use python::{place_mark, walk_python};
 use tables::{find_mapping, find_rule};
-pub use uprobe::MAX_RETURN_INSTANCES;
 use uprobe::resolve_uprobe;
+pub use uprobe::{MAX_RETURN_INSTANCES, hidden_return, pending_return};
 pub use v8::V8;
 
 mod apply;

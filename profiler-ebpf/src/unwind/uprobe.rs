@@ -63,6 +63,29 @@ pub(super) fn resolve_uprobe(scratch: *mut Scratch) -> u32 {
     u32::from(w.instance == INSTANCE_MATCHED)
 }
 
+/// The innermost pending return probe of the current thread (`struct return_instance`);
+/// 0: there is none. The next is further up the stack.
+#[inline(always)]
+pub fn pending_return() -> u64 {
+    // SAFETY: always valid in a tracing program.
+    let task: *mut task_struct = unsafe { bpf_get_current_task_btf() };
+    match read_kernel(task as u64, setting!(task_utask)) {
+        0 => 0,
+        utask => read_kernel(utask, setting!(utask_return_instances)),
+    }
+}
+
+/// A pending return probe: its stack slot, the address that it hides there, and the next
+/// of them.
+#[inline(always)]
+pub fn hidden_return(instance: u64) -> (u64, u64, u64) {
+    (
+        read_kernel(instance, setting!(ri_stack)),
+        read_kernel(instance, setting!(ri_orig_ret_vaddr)),
+        read_kernel(instance, setting!(ri_next)),
+    )
+}
+
 /// `bpf_loop` callback: is `instance` the one whose slot was just read?
 extern "C" fn match_instance(_index: u64, context: *mut LoopContext) -> i64 {
     // SAFETY: the context is resolve_uprobe's, the scratch a map value.
