@@ -495,7 +495,9 @@ fn a_trigger_begins_the_recording() -> anyhow::Result<()> {
                 recording.aiprof.write_line("hold 10")?;
                 recording.hear("hold")?;
             }
-            _ if launches_b > 0 => drop(recording.phase("b", 0, 1)?),
+            _ if launches_b > 0 => {
+                recording.phase("b", 0, 1)?;
+            }
             _ => {
                 recording.phase("b", 0, 3)?;
                 ensure!(recording.ctl("status")?.contains("paused"), "{trigger}");
