@@ -99,8 +99,8 @@ impl Recording {
         Ok(())
     }
 
-    /// Has the program use its CPU for so many milliseconds and launch so many kernels;
-    /// waits for the end.
+    /// Runs a phase of the program: `ms` milliseconds of CPU time and `launches` launches.
+    /// Returns when the phase has ended.
     fn phase(&mut self, name: &'static str, ms: u32, launches: u32) -> anyhow::Result<Phase> {
         let start = Instant::now();
         self.aiprof.write_line(&format!("{name} {ms} {launches}"))?;
@@ -159,8 +159,8 @@ struct Phase {
 }
 
 impl Phase {
-    /// Samples that it must have, and how many more or less it may have: 2 %, two, and what
-    /// chance allows where it shared its CPU, five standard deviations.
+    /// The expected number of samples, and by how many the actual number may differ: 2 %, two
+    /// samples, and five standard deviations of chance where the program shared its CPU.
     fn samples(&self) -> (f64, f64) {
         let expected = self.cpu * RATE as f64;
         let by_chance = (1.0 - self.cpu / self.wall).max(0.0);

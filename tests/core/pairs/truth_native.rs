@@ -52,8 +52,8 @@ fn recursion_across_two_libraries() -> anyhow::Result<()> {
 
 /// Shares of the three functions in a profile against the program's own
 /// accounts, each within two points.
-/// `rate`: samples per second of CPU time. A share may be half a point off, and what chance
-/// allows where the program shared its CPU: five standard deviations.
+/// `rate`: samples per second of CPU time. A share may differ by half a point, and by five
+/// standard deviations of chance where the program shared its CPU.
 fn check_split(options: Aiprof, rate: f64, least: u64) -> anyhow::Result<()> {
     let shop = Workshop::new()?;
     let program = shop.build("split.c", "split", &[])?;
