@@ -10,12 +10,8 @@ use aiprof_common::{
     ADDR_EXACT, ADDR_GUESSED, MAX_PENDING, MAX_USER_FRAMES, PendingCall, SPEC_EXIT, STOP_END,
     ThreadCalls,
 };
-use aya_ebpf::{
-    bindings::task_struct,
-    helpers::{
-        bpf_get_current_task_btf,
-        generated::{bpf_loop, bpf_map_update_elem, bpf_probe_read_kernel, bpf_probe_read_user},
-    },
+use aya_ebpf::helpers::generated::{
+    bpf_loop, bpf_map_update_elem, bpf_probe_read_kernel, bpf_probe_read_user,
 };
 use core::{arch::asm, ffi::c_void, ptr::null_mut};
 
@@ -23,7 +19,7 @@ use crate::{
     calls::Call,
     maps::{CALL_SHARED, Frames, Scratch, THREADS},
     setting,
-    unwind::{MAX_RETURN_INSTANCES, read_kernel},
+    unwind::{MAX_RETURN_INSTANCES, pending_return, read_kernel},
 };
 
 /// A thread that is above a slot by less has left it. What is further away is another
@@ -129,13 +125,7 @@ fn is_tail(top: &PendingCall, call: &Call, function: u32) -> bool {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn is_probed(slot: u64) -> u32 {
-    // SAFETY: always valid in a tracing program.
-    let task: *mut task_struct = unsafe { bpf_get_current_task_btf() };
-    let utask = read_kernel(task as u64, setting!(task_utask));
-    if utask == 0 {
-        return 0;
-    }
-    let mut instance = read_kernel(utask, setting!(utask_return_instances));
+    let mut instance = pending_return();
     for _ in 0..MAX_RETURN_INSTANCES {
         if instance == 0 {
             return 0;
