@@ -92,6 +92,49 @@ fn wrong_usage_exits_with_2_and_says_why_on_stderr() {
 }
 
 #[test]
+fn without_arguments_it_shows_how_to_start() {
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    assert!(stderr(&output).contains("sudo aiprof sleep 30"));
+}
+
+/// What users of other profilers type: all commands of perf 6.18, py-spy 0.4, samply 0.13,
+/// pprof (interactive ones included) and nsys 2025, by their own help.
+const COMMANDS_OF_OTHERS: &str = "
+    annotate archive bench buildid-cache buildid-list c2c check config daemon data diff evlist
+    ftrace help inject iostat kallsyms kmem kvm kwork list lock mem probe record report sched
+    script stat test timechart top trace version
+    dump attach load import setup
+    callgrind comments disasm dot eog evince gif gv kcachegrind pdf peek png proto ps raw svg
+    tags text topproto traces tree web weblist
+    analyze cancel export launch nvprof profile recipe service sessions shutdown start stats
+    status stop";
+
+#[test]
+fn a_capture_survives_the_commands_of_other_profilers() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("x.aiprof");
+    let golden = "crates/formats/tests/data/capture/v3.aiprof";
+    copy_to(Path::new(golden), &capture);
+    let before = std::fs::read(&capture).unwrap();
+    let own = ["diff", "help", "record", "report", "trace", "analyze"];
+    for word in COMMANDS_OF_OTHERS.split_whitespace() {
+        for args in [&[word, "x.aiprof"][..], &[word, "-i", "x.aiprof"]] {
+            let output = aiprof(args).current_dir(dir.path()).output().unwrap();
+            let text = stderr(&output);
+            assert_eq!(std::fs::read(&capture).unwrap(), before, "{word}");
+            if own.contains(&word) {
+                continue;
+            }
+            assert_eq!(output.status.code(), Some(2), "{word}: {text}");
+            let instead = format!("`aiprof -- {word} ...`");
+            assert!(text.contains(&instead), "{word}: {text}");
+        }
+    }
+}
+
+#[test]
 fn without_privileges_it_refuses_with_77_and_a_remedy() {
     let Some(output) = unprivileged(&["sleep", "60"]) else {
         return;

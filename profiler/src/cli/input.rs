@@ -8,9 +8,10 @@ use aiprof_formats::import::open::{self, Contents, Input};
 use aiprof_formats::import::stall_profile::profile_of;
 use aiprof_formats::import::{iaprof, pprof, unitrace_csv};
 use aiprof_model::profile::{LossKind, Profile, Values};
+use aiprof_system::files::caller;
 use aiprof_system::memory;
 use anyhow::{Context, Result, anyhow};
-use std::io::BufReader;
+use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Subcommands that read profiles.
@@ -93,6 +94,14 @@ pub(crate) fn named(path: &Path) -> PathBuf {
         true => PathBuf::from("/dev/stdin"),
         false => path.to_owned(),
     }
+}
+
+/// Whether a file is a capture, of any version, by its first bytes.
+pub(crate) fn is_capture(path: &Path) -> bool {
+    let mut head = [0; capture::MAGIC.len()];
+    caller::metadata(path).is_ok_and(|metadata| metadata.is_file())
+        && caller::open(path).is_ok_and(|mut file| file.read_exact(&mut head).is_ok())
+        && head.starts_with(&capture::MAGIC[..7])
 }
 
 /// Opens a file, to see what it is.

@@ -11,6 +11,7 @@ mod captured;
 mod categorize;
 mod choice;
 mod closing;
+mod command;
 mod companions;
 mod completions;
 mod control_args;
@@ -73,6 +74,8 @@ use std::sync::OnceLock;
 pub const EXIT_FAILURE: u8 = 1;
 /// Exit code: the command line is wrong.
 pub const EXIT_USAGE: u8 = 2;
+/// Exit code: the result was written, but an input is damaged and parts of it are missing.
+pub const EXIT_DAMAGED: u8 = 3;
 /// Exit code: privileges are missing (`EX_NOPERM` of sysexits.h).
 pub const EXIT_NO_PRIVILEGE: u8 = 77;
 
@@ -100,6 +103,7 @@ that of COMMAND, or 0 without one; 128+N if signal N killed it;
 127 if it was not found, 126 if it could not be executed
 1   a result could not be made or written
 2   the command line is wrong
+3   written, but an input is damaged: what is intact of it was read (analyze)
 77  privileges are missing";
 
 const NOTES: &str = "\
@@ -112,6 +116,12 @@ profile is written. When the profile goes to stdout, what COMMAND prints goes to
 /// What `--help` opens with.
 fn opening() -> String {
     format!("{DESCRIPTION}\n\nExamples:\n{}", indented(EXAMPLES))
+}
+
+/// What aiprof prints where it is given nothing to do.
+fn how_to_start() -> String {
+    let usage = "`aiprof --help` explains each option, `aiprof doctor` what works here.";
+    format!("{}\n\n{usage}\n", opening())
 }
 
 /// What `--help` ends with.
@@ -275,6 +285,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
     if let Some(args) = unitrace::arguments(&args) {
         log::init(Verbosity::default());
         return unitrace::run(args);
+    }
+    if args.len() < 2 {
+        // Nothing can be done about a closed stderr.
+        let _ = std::io::stderr().write_all(how_to_start().as_bytes());
+        return Ok(EXIT_USAGE);
     }
     let cli = parse(args)?;
     match cli.subcommand {

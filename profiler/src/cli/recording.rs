@@ -1,8 +1,8 @@
 //! `aiprof COMMAND`: the course of a recording, from the first check to the exit
 //! code.
 
-use super::advice::refuse_mistyped;
 use super::closing::Totals;
+use super::command;
 use super::destination::Destination;
 use super::dumps::{DumpFiles, DumpStyle};
 use super::output::OutputFile;
@@ -84,7 +84,7 @@ pub(super) fn run_for(plan: Plan, taker: Taker, verbosity: Verbosity) -> Result<
 
 /// Whether COMMAND can be recorded at all.
 fn require_privileges(plan: &Plan) -> Result<()> {
-    refuse_mistyped(&plan.command)?;
+    command::check(&plan.command)?;
     let have = privileges::effective()?;
     privileges::require(have)?;
     for missing in privileges::missing(have) {

@@ -1,5 +1,6 @@
 //! `aiprof trace`: the calls of accelerator runtimes and drivers, as they happen.
 
+use super::command;
 use super::input::{self, ProfileCommand};
 use super::output::OutputFile;
 use super::stdout;
@@ -19,17 +20,14 @@ use aiprof_model::probes::CallKind;
 use aiprof_model::process::ProcessTable;
 use aiprof_model::profile::{LossKind, Losses};
 use aiprof_model::wire::Event;
-use aiprof_system::files::caller;
 use aiprof_system::os::privileges::{self, StillToDo};
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueHint};
 use std::cell::RefCell;
 use std::ffi::OsString;
-use std::fs::Metadata;
-use std::io::{self, BufWriter, Read as _, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -120,7 +118,7 @@ pub(crate) struct TraceArgs {
     as_user: bool,
 
     /// Program to run; the trace is of it and its children, and lasts as long as it does.
-    /// A capture that cannot be executed is printed, as with --from
+    /// A capture in its place is printed, as with --from
     #[arg(value_name = "COMMAND", trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
@@ -204,12 +202,13 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Verbosity) -> Result<u8> {
         return replay(args, from, verbosity);
     }
     if let [only] = args.command.as_slice()
-        && is_capture(Path::new(only))
+        && input::is_capture(Path::new(only))
     {
         args.only_of_a_capture(Path::new(only))?;
         privileges::drop_file_capabilities()?;
         return replay(args, Path::new(only), verbosity);
     }
+    command::check(&args.command)?;
     let mut config = args.config()?;
     let as_user = record::as_user(args.as_user)?;
     privileges::require(privileges::effective()?)?;
@@ -405,16 +404,6 @@ async fn trace(session: &mut Session, stop: &mut Stop, shared: &Shared) -> Resul
             Some(Ended::Recording) | None => return Ok(None),
         }
     }
-}
-
-/// Whether a file that cannot be executed is a capture, by its content.
-fn is_capture(path: &Path) -> bool {
-    let is_program = |metadata: Metadata| metadata.permissions().mode() & 0o111 != 0;
-    let mut head = [0; capture::MAGIC.len()];
-    caller::metadata(path).is_ok_and(|metadata| metadata.is_file() && !is_program(metadata))
-        && caller::open(path).is_ok_and(|mut file| file.read_exact(&mut head).is_ok())
-        // Of another version: the reader says so.
-        && head.starts_with(&capture::MAGIC[..7])
 }
 
 /// Prints the calls of a capture.
