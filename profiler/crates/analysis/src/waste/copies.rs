@@ -7,7 +7,7 @@ use super::spans::Stretches;
 use super::{Scene, cut, measure, percent, times};
 use crate::analyze::finding::{Finding, FindingKind};
 use crate::tables::hta::work::{RankedWork, WorkClass, name_of};
-use aiprof_model::timeline::{Kinds, Time};
+use aiprof_model::timeline::{Kinds, Time, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Looks for copies that nothing is done behind.
@@ -59,14 +59,11 @@ impl<'s> Alone<'s> {
         let within = |work: &&&RankedWork| work.start >= from && work.end <= to;
         let copies = device.work.iter().filter(is_wanted).filter(within);
         let copies: Vec<&RankedWork> = copies.copied().collect();
-        let stretch = |work: &&RankedWork| -> (Time, Time) {
-            let call = event(timeline, work.call).filter(|_| wants_pageable);
-            (
-                call.map_or(work.start, |call| call.start.min(work.start)),
-                work.end,
-            )
+        let ran = copies.iter().map(|copy| (copy.start, copy.end));
+        let all = match wants_pageable {
+            true => Stretches::of(ran.chain(blocked(timeline, device, &copies))),
+            false => Stretches::of(ran),
         };
-        let all = Stretches::of(copies.iter().map(stretch));
         let alone = all.without(&kernels);
         let us = match wants_pageable {
             true => alone.us(),
@@ -79,6 +76,26 @@ impl<'s> Alone<'s> {
             us,
         })
     }
+}
+
+/// When calls that copy blocked their threads on behalf of the copy: until they returned, but
+/// not while the copy's stream still had work from before.
+fn blocked<'a>(
+    timeline: &'a Timeline,
+    device: &'a DeviceWork<'_>,
+    copies: &'a [&RankedWork],
+) -> impl Iterator<Item = (Time, Time)> + 'a {
+    let mut free: FxHashMap<u32, Time> = FxHashMap::default();
+    let mut before = device.work.iter().peekable();
+    copies.iter().filter_map(move |copy| {
+        while let Some(work) = before.next_if(|work| work.start < copy.start) {
+            let end = free.entry(work.stream).or_insert(work.end);
+            *end = work.end.max(*end);
+        }
+        let call = event(timeline, copy.call)?;
+        let from = free.get(&copy.stream).copied().max(Some(call.start))?;
+        Some((from, call.end().min(copy.end)))
+    })
 }
 
 fn tell(scene: &Scene<'_>, kind: FindingKind, first: &Alone<'_>, all: &[Alone<'_>]) -> Finding {

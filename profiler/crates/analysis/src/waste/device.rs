@@ -70,7 +70,7 @@ pub(crate) enum IdleBlame {
     Short,
     /// Nothing was launched.
     Starved,
-    /// The work was launched, and began late.
+    /// The work was launched before, and began late.
     Queued,
     /// Its launch is not known.
     Unknown,
@@ -206,14 +206,27 @@ impl GapBlame<'_> {
 
     fn gap(&self, gap: (Time, Time), next: &RankedWork, idle: &mut Idle) {
         let (from, to) = gap;
-        let mut left = (to - from).0;
+        let mut add = |blame, length: Length| {
+            idle.entry(blame).or_default().add(length.0, gap);
+        };
         let Some(call) = event(self.timeline, next.call) else {
-            return idle.entry(IdleBlame::Unknown).or_default().add(left, gap);
+            return add(IdleBlame::Unknown, to - from);
         };
         let ended = self.end_of(call, next);
         if ended <= from {
-            return idle.entry(IdleBlame::Queued).or_default().add(left, gap);
+            return add(IdleBlame::Queued, to - from);
         }
+        let is_short = next.class == WorkClass::Compute
+            && next.us() < (ended - call.start).micros()
+            && (to - from) <= SHORT_GAP;
+        // Once the launch has returned, the host is not what the device waits for. Kernels
+        // that are shorter than their launches are the exception: what begins them costs more
+        // than they do.
+        let to = if is_short { to } else { to.min(ended) };
+        if to < gap.1 {
+            add(IdleBlame::Queued, gap.1 - to);
+        }
+        let mut left = (to - from).0;
         let thread = self.timeline.tracks.get(self.timeline.home(call));
         let thread = (thread.pid, thread.tid);
         let mut take = |blame: IdleBlame, ps: i64, place: Option<String>| {
@@ -257,9 +270,6 @@ impl GapBlame<'_> {
             take(IdleBlame::Sync, (from - wait.start).0, Some(name));
         }
         let rest = (to - from).0;
-        let is_short = next.class == WorkClass::Compute
-            && next.us() < (ended - call.start).micros()
-            && (to - from) <= SHORT_GAP;
         let place = || {
             self.place(
                 self.timeline.home(call),

@@ -41,8 +41,8 @@ pub(crate) const RULES: [Rule; 17] = [
     rule(
         Kind::LaunchStarved,
         5.0,
-        "time in which the device had nothing to do and its next work was not launched yet, on \
-         the device with most of it",
+        "time in which the device had nothing to do and the call that launched its next work had \
+         not returned, on the device with most of it",
         "Launch earlier or from another thread, move this work of the host out of the loop, or \
          let the device do more per launch (larger batches, torch.compile, graphs).",
     ),
@@ -72,8 +72,8 @@ pub(crate) const RULES: [Rule; 17] = [
     rule(
         Kind::PageableCopy,
         2.0,
-        "time of copies from and to pageable memory, with the calls that make them, in which no \
-         kernel ran",
+        "time in which copies from and to pageable memory ran, or their calls blocked the host, \
+         and no kernel ran",
         "Pin the memory (pin_memory=True in the DataLoader, cudaHostAlloc) and copy with \
          non_blocking=True.",
     ),
