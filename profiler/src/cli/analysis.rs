@@ -74,6 +74,8 @@ pub(super) struct Analysis<'a> {
     pub(super) written: Written,
     /// Tables by name.
     pub(super) tables: WantedTables,
+    /// Whether a file is damaged: what is intact of it was read.
+    pub(super) is_damaged: bool,
 }
 
 /// The files that patterns name, each pattern's in order; a pattern that is a file's
@@ -190,6 +192,7 @@ impl Analysis<'_> {
             return Ok(report);
         }
         let header = self.header(timeline, outcome.devices.clone(), &report);
+        pipeline::restore(timeline, &mut outcome);
         if config.tensorboard {
             self.write_workers(timeline, &header, &outcome)?;
         }
@@ -496,7 +499,9 @@ impl Analysis<'_> {
             .iter()
             .filter(|(t, _)| !is_usual(*t))
             .collect();
+        self.is_damaged |= reading.end != End::Whole;
         for (trouble, seen) in troubles {
+            self.is_damaged |= trouble.is_damage();
             let count = seen.count;
             let at = format!("first in {name} at byte {}", seen.first);
             let text = match trouble {

@@ -8,7 +8,7 @@ use super::moment::{Moment, parse_moment};
 use super::output::{self, OutputFile, STDOUT};
 use super::stdout;
 use super::wanted_tables::WantedTables;
-use super::{Verbosity, log, screen, trace_out, usage_error};
+use super::{EXIT_DAMAGED, Verbosity, log, screen, trace_out, usage_error};
 use aiprof_analysis::analyze::config::{
     Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
 };
@@ -327,6 +327,10 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     };
     let written = std::mem::take(&mut analysis.written);
     let tables = std::mem::take(&mut analysis.tables.made);
+    let done = match analysis.is_damaged {
+        true => EXIT_DAMAGED,
+        false => 0,
+    };
     screen::clear_progress();
     log::analysis(&messages);
     let (report, status) = result?;
@@ -334,28 +338,28 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
         written.say();
     }
     let Some(report) = report else {
-        return Ok(status);
+        return Ok(if status == 0 { done } else { status });
     };
     if !args.table.is_empty() {
         write_tables(args, &tables)?;
-        return Ok(0);
+        return Ok(done);
     }
     if wants_findings(args) {
         let mut out = std::io::stdout().lock();
         findings::write(&report, &mut out)?;
         out.flush()?;
-        return Ok(0);
+        return Ok(done);
     }
     if config.output == Path::new(STDOUT) {
         if !verbosity.is_quiet() {
             analysis_text::write(&report, &mut std::io::stderr().lock())?;
         }
-        return Ok(0);
+        return Ok(done);
     }
     let mut out = std::io::stdout().lock();
     analysis_text::write(&report, &mut out)?;
     out.flush()?;
-    Ok(0)
+    Ok(done)
 }
 
 /// Whether findings go to stdout as JSON.
@@ -479,6 +483,7 @@ pub(super) fn silent<'a>(
         stalls: Vec::new(),
         written: Written::default(),
         tables: WantedTables::default(),
+        is_damaged: false,
     }
 }
 

@@ -172,6 +172,7 @@ fn execute(
         stalls: Vec::new(),
         written: Written::default(),
         tables: WantedTables::default(),
+        is_damaged: false,
     };
     // The exit code, and how many events were written.
     let result = match config.verify {

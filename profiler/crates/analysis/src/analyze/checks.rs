@@ -31,6 +31,8 @@ const WHOLE_US: f64 = 1.0;
 pub enum Fault {
     /// Two kernels of one stream at the same time.
     Overlapping,
+    /// An event's time cannot be true: it is more than a day from all others of its file.
+    FarTime,
     /// A device event begins at time 0.
     ZeroTime,
     /// A device event takes no time.
@@ -50,8 +52,9 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Overlapping,
+        Self::FarTime,
         Self::ZeroTime,
         Self::ZeroDuration,
         Self::Shifted,
@@ -66,6 +69,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Overlapping => "kernels of one stream overlap",
+            Self::FarTime => "events more than a day from all others, left out of the analysis",
             Self::ZeroTime => "device events at time 0",
             Self::ZeroDuration => "device events without a duration",
             Self::Shifted => "device events outside of their job's round trip",
@@ -212,6 +216,9 @@ impl<'t> Checks<'t> {
 
     /// What an event shows by itself.
     fn each(&mut self) {
+        for event in &self.timeline.aside {
+            self.add(Fault::FarTime, event, 0.0, String::new);
+        }
         let zero = self.timeline.zero();
         for event in self.slices() {
             if !self.kinds.is_device(self.timeline, event) {

@@ -4,7 +4,7 @@
 use super::config::EventFilter;
 use super::limit::{EventLimit, EventLimiter};
 use aiprof_model::timeline::{
-    Dialect, Event, Id, Kind, Kinds, Length, NONE, Ph, Phase, Sym, Time, Timeline,
+    Dialect, Event, Id, Kind, Kinds, Length, NONE, Ph, Phase, Stretch, Sym, Time, Timeline,
 };
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
@@ -234,6 +234,84 @@ pub fn select(timeline: &mut Timeline, limit: &EventLimit, filters: &[EventFilte
     before - timeline.events.len()
 }
 
+/// A file whose events lie further apart than this has wrong times, unless others lie
+/// between.
+const DAY: Length = Length(86_400_000_000_000_000);
+
+/// Moves events whose times cannot be true to [`Timeline::aside`]: those that begin or end
+/// more than a day from the median begin of their file's events and from all events between.
+/// A span of the host around all others is kept: it may have begun days before.
+pub(super) fn set_aside(timeline: &mut Timeline, kinds: &Kinds) {
+    let mut whole: Vec<Option<Stretch>> = vec![None; timeline.jobs.len()];
+    for event in timeline
+        .events
+        .iter()
+        .filter(|event| event.ph != Ph::Metadata)
+    {
+        if let Some(whole) = whole.get_mut(timeline.job(event) as usize) {
+            let (from, to) = (event.start, event.end());
+            let known = whole.get_or_insert(Stretch { from, to });
+            (known.from, known.to) = (known.from.min(from), known.to.max(to));
+        }
+    }
+    let believed: Vec<Option<Stretch>> = (0u32..)
+        .zip(whole)
+        .map(|(job, whole)| {
+            let is_long = whole.is_some_and(|whole| whole.to > whole.from + DAY);
+            is_long.then(|| believed(timeline, job)).flatten()
+        })
+        .collect();
+    if believed.iter().all(Option::is_none) {
+        return;
+    }
+    let mut events = std::mem::take(&mut timeline.events);
+    let is_wrong = |event: &Event| {
+        let believed = believed.get(timeline.job(event) as usize);
+        let Some(Some(Stretch { from, to })) = believed else {
+            return false;
+        };
+        let (begin, end) = (event.start, event.end());
+        let is_near = *from <= begin && begin <= *to && end <= *to + DAY;
+        let is_around = event.is_slice()
+            && begin <= *from
+            && *to <= end
+            && !begin.is_edge()
+            && !end.is_edge()
+            && !kinds.is_device(timeline, event);
+        event.ph != Ph::Metadata && !is_near && !is_around
+    };
+    let aside: Vec<Event> = events.extract_if(.., |event| is_wrong(event)).collect();
+    timeline.events = events;
+    timeline.aside.extend(aside);
+}
+
+/// From the first to the last begin of a file's events that can be true.
+fn believed(timeline: &Timeline, job: u32) -> Option<Stretch> {
+    let events = timeline
+        .events
+        .iter()
+        .filter(|event| event.ph != Ph::Metadata);
+    let its = events.filter(|event| timeline.job(event) == job);
+    let mut begins: Vec<Time> = its.map(|event| event.start).collect();
+    begins.sort_unstable();
+    let (before, behind) = begins.split_at(begins.len() / 2);
+    let median = *behind.first()?;
+    let (mut from, mut to) = (median, median);
+    for begin in before.iter().rev() {
+        if from > *begin + DAY {
+            break;
+        }
+        from = *begin;
+    }
+    for begin in behind {
+        if *begin > to + DAY {
+            break;
+        }
+        to = *begin;
+    }
+    Some(Stretch { from, to })
+}
+
 fn unify_names(timeline: &mut Timeline) {
     let changed: Vec<(Sym, String)> = timeline
         .names
@@ -410,5 +488,52 @@ mod tests {
         assert_eq!(select(&mut t, &EventLimit::default(), &filters), 1);
         let names: Vec<&str> = t.events.iter().map(|e| t.name(e.name)).collect();
         assert_eq!(names, ["aiuFetchRdmaKeys", "y"]);
+    }
+
+    #[test]
+    fn events_that_are_days_from_all_others_are_set_aside() {
+        let day = 86_400_000_000.0_f64;
+        let base = 1.7e15;
+        let line = |name: &str, ts: f64, dur: f64, more: &str| {
+            format!(r#"{{"ph":"X","name":"{name}","pid":1,"tid":1,"ts":{ts},"dur":{dur}{more}}}"#)
+        };
+        let kernel = r#","cat":"kernel""#;
+        let mut lines: Vec<String> = (0..20)
+            .map(|at| line("ok", base + f64::from(at) * 100.0, 50.0, ""))
+            .collect();
+        lines.extend([
+            line("zero", 0.0, 1.0, ""),
+            line("negative", -5.0, 1.0, kernel),
+            line("far", base + 2.1 * day, 1.0, ""),
+            line("huge", base + 50.0, 2.0 * day, ""),
+            line("around", base - 3.0 * day, 5.0 * day, ""),
+            line("kernel around", base - 3.0 * day, 5.0 * day, kernel),
+            line("near", base + 0.9 * day, 1.0, ""),
+        ]);
+        let mut timeline = read(&[&format!("[{}]", lines.join(","))], false);
+        let kinds = Kinds::new(&timeline);
+        set_aside(&mut timeline, &kinds);
+        let names = |events: &[Event]| -> Vec<String> {
+            let mut names: Vec<_> = events
+                .iter()
+                .map(|event| timeline.name(event.name).to_owned())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(
+            names(&timeline.aside),
+            ["far", "huge", "kernel around", "negative", "zero"]
+        );
+        assert_eq!(timeline.events.len(), 22);
+
+        // Three days of a machine.
+        let lines: Vec<String> = (0..7)
+            .map(|at| line("ok", base + f64::from(at) * 0.5 * day, 1.0, ""))
+            .collect();
+        let mut timeline = read(&[&format!("[{}]", lines.join(","))], false);
+        let kinds = Kinds::new(&timeline);
+        set_aside(&mut timeline, &kinds);
+        assert_eq!((timeline.events.len(), timeline.aside.len()), (7, 0));
     }
 }

@@ -199,6 +199,8 @@ pub struct Job {
 pub struct Timeline {
     /// Events: by time within a file as far as the file has them so.
     pub events: Vec<Event>,
+    /// Events whose times cannot be true: they are written, but not analysed.
+    pub aside: Vec<Event>,
     /// Device counters of events.
     pub devices: Vec<Device>,
     /// Transfers of events.

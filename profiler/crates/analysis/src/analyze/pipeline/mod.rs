@@ -150,6 +150,14 @@ pub fn run(
     run.outcome
 }
 
+/// Puts the events whose times cannot be true back among the others, to be written.
+pub fn restore(timeline: &mut Timeline, outcome: &mut Outcome) {
+    if !timeline.aside.is_empty() {
+        timeline.events.append(&mut timeline.aside);
+        outcome.order = normalize::order(timeline);
+    }
+}
+
 type PipelineStep<'r> = fn(&mut Run<'r>);
 
 /// What only looks at the events.
@@ -193,6 +201,9 @@ impl Run<'_> {
         let config = self.config;
         normalize::select(self.timeline, &config.event_limit, &config.event_filter);
         self.kinds = Kinds::new(self.timeline);
+        if config.extended {
+            normalize::set_aside(self.timeline, &self.kinds);
+        }
         let (timeline, kinds) = (&*self.timeline, &self.kinds);
         // What is said of them is about the frequency that was given.
         let mut unsaid = Messages::new(Level::Error);

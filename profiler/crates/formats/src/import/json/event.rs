@@ -2,6 +2,7 @@
 
 use super::cut::value_len;
 use super::problem::{Problems, Trouble};
+use super::rescue::{Effort, events_in, next_event, with_escapes, without_nan};
 use aiprof_model::timeline::number::{Micros, parse_counter};
 use aiprof_model::timeline::{
     Device, Event, Id, Length, NONE, Names, Ph, Phase, Sym, Text, Texts, Time, Track, TrackId,
@@ -84,62 +85,88 @@ impl Block {
                 String::from_utf8_lossy(&self.text)
             }
         };
-        let mut at = 0;
+        let (mut at, mut effort) = (0, None);
         while let Some(start) = begin(&text, at) {
-            at = start + self.one(&text, start, &mut parsed);
+            at = start + self.one(&text, start, &mut parsed, &mut effort);
         }
         parsed
     }
 
-    /// Reads the value at `start`; gives its length.
-    fn one(&self, text: &str, start: usize, parsed: &mut Parsed) -> usize {
+    /// Reads the value at `start`; gives how much of the text is done with.
+    fn one(
+        &self,
+        text: &str,
+        start: usize,
+        parsed: &mut Parsed,
+        effort: &mut Option<Effort>,
+    ) -> usize {
         let rest = text.get(start..).unwrap_or_default();
         let offset = self.offset + start as u64;
-        let mut json = serde_json::Deserializer::from_str(rest);
         let mark = Mark::of(parsed);
-        let result = Reader {
+        if let Some(len) = self.event(rest, offset, parsed) {
+            return len;
+        }
+        mark.back(parsed);
+        if let Some(len) = value_len(rest.as_bytes()) {
+            let len = len.max(1);
+            let value = rest.get(..len).unwrap_or_default();
+            if value.starts_with('{') {
+                if self.mended(value, offset, parsed) {
+                    return len;
+                }
+                mark.back(parsed);
+            } else if serde_json::from_str::<IgnoredAny>(value).is_ok() {
+                parsed.problems.add(Trouble::NotAnObject, offset);
+                return len;
+            }
+        }
+        // Damaged: the value may have swallowed others, and goes on at the next event.
+        let effort = effort.get_or_insert_with(|| Effort::of(text.as_bytes()));
+        let len = next_event(rest.as_bytes(), 1, effort).unwrap_or(rest.len());
+        let left_out = rest.get(..len).unwrap_or_default();
+        match events_in(left_out).max(u64::from(rest.starts_with('{'))) {
+            0 => parsed.problems.add(Trouble::NotAnObject, offset),
+            lost => parsed.problems.add_some(Trouble::Syntax, lost, offset),
+        }
+        len
+    }
+
+    /// Reads the event that a text begins with; gives its length.
+    fn event(&self, text: &str, offset: u64, parsed: &mut Parsed) -> Option<usize> {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let reader = Reader {
             origin: self.origin,
             offset,
             parsed,
-        }
-        .deserialize(&mut json);
-        if result.is_ok() {
-            return json.into_iter::<IgnoredAny>().byte_offset().max(1);
-        }
-        mark.back(parsed);
-        let len = value_len(rest.as_bytes()).unwrap_or(rest.len()).max(1);
-        let value = rest.get(..len).unwrap_or_default();
-        if !value.starts_with('{') {
-            parsed.problems.add(Trouble::NotAnObject, offset);
-            return len;
-        }
-        // Python writes NaN and Infinity, which JSON does not have.
-        let mended = without_nan(value);
+        };
+        reader.deserialize(&mut json).ok()?;
+        Some(json.into_iter::<IgnoredAny>().byte_offset().max(1))
+    }
+
+    /// Reads an object again, with what JSON has in place of what it does not. Whether that
+    /// helped.
+    fn mended(&self, value: &str, offset: u64, parsed: &mut Parsed) -> bool {
+        let finite = without_nan(value);
+        let mended = with_escapes(&finite);
+        let (has_nan, has_escapes) = (finite != value, mended != finite);
         let before = parsed.problems.clone();
-        let again = (mended != value).then(|| {
-            let mut json = serde_json::Deserializer::from_str(&mended);
-            Reader {
-                origin: self.origin,
-                offset,
-                parsed,
-            }
-            .deserialize(&mut json)
-        });
-        match again {
-            // Left out, for whatever reason: that is said, once.
-            Some(Ok(())) if parsed.problems.drops_since(&before) => {
-                if ["ts", "dur"].into_iter().any(|key| is_null(&mended, key)) {
-                    parsed.problems = before;
-                    parsed.problems.add(Trouble::BadTime, offset);
-                }
-            }
-            Some(Ok(())) => parsed.problems.add(Trouble::NotANumber, offset),
-            _ => {
-                mark.back(parsed);
-                parsed.problems.add(Trouble::Syntax, offset);
-            }
+        if !(has_nan || has_escapes) || self.event(&mended, offset, parsed).is_none() {
+            parsed.problems = before;
+            return false;
         }
-        len
+        if has_escapes {
+            parsed.problems.add(Trouble::BadEscape, offset);
+        }
+        // Left out, for whatever reason: that is said, once.
+        if !parsed.problems.drops_since(&before) {
+            if has_nan {
+                parsed.problems.add(Trouble::NotANumber, offset);
+            }
+        } else if ["ts", "dur"].into_iter().any(|key| is_null(&mended, key)) {
+            parsed.problems = before;
+            parsed.problems.add(Trouble::BadTime, offset);
+        }
+        true
     }
 }
 
@@ -158,29 +185,6 @@ fn is_null(event: &str, key: &str) -> bool {
     let members: Option<Members<'_>> = serde_json::from_str(event).ok();
     let value = members.as_ref().and_then(|members| members.get(key));
     value.is_some_and(|value| value.get() == "null")
-}
-
-/// The same text with null for NaN and infinities outside of strings.
-fn without_nan(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let (mut quoted, mut escaped, mut rest) = (false, false, text);
-    while let Some(c) = rest.chars().next() {
-        if quoted {
-            quoted = c != '"' || escaped;
-            escaped = c == '\\' && !escaped;
-        } else {
-            let word = ["-Infinity", "Infinity", "-NaN", "NaN", "nan"];
-            if let Some(word) = word.iter().find(|word| rest.starts_with(**word)) {
-                out.push_str("null");
-                rest = rest.get(word.len()..).unwrap_or_default();
-                continue;
-            }
-            quoted = c == '"';
-        }
-        out.push(c);
-        rest = rest.get(c.len_utf8()..).unwrap_or_default();
-    }
-    out
 }
 
 /// How much of a block was read before an event.

@@ -3,12 +3,18 @@
 use super::cut::{Cutter, value_len};
 use super::event::Block;
 use super::first::first_time;
+use super::problem::{Problems, Trouble};
+use super::rescue::{Effort, is_damaged, last_event, next_event};
 use aiprof_model::parallel::Pieces;
+use serde::de::IgnoredAny;
 use std::io::{self, Read};
 use thiserror::Error;
 
 /// How much is read at once, and about the size of a block, bytes.
 const CHUNK: usize = 2 << 20;
+/// A value that is this long, bytes, is looked at before more is read: it may be damaged,
+/// and swallow all others.
+const LONG: usize = 2 * CHUNK;
 /// Longest event, and most of all values beside the events, bytes: what is longer is no
 /// trace, and would have to be kept whole.
 const MAX_VALUE: usize = 64 << 20;
@@ -84,6 +90,8 @@ pub(super) struct Outline {
     pub members: Vec<(String, String)>,
     /// How the file ended.
     pub end: End,
+    /// What is wrong around the events.
+    pub problems: Problems,
     /// What times are counted from.
     pub origin: Option<i64>,
     /// What they would be counted from, if the file's clock is not another one.
@@ -117,7 +125,7 @@ impl<R: Read> TextWindow<R> {
             self.failed = Some(error);
             self.ended = true;
         }
-        self.ended |= self.text.len() == known;
+        self.ended |= self.text.len() - known < CHUNK;
         self.text.len() > known
     }
 
@@ -168,12 +176,86 @@ impl<R: Read> TextWindow<R> {
         }
     }
 
+    /// Goes back to a place that it has not let go of.
+    fn back_to(&mut self, place: u64) {
+        self.at = usize::try_from(place.saturating_sub(self.offset)).unwrap_or(self.at);
+    }
+
+    /// Whether a list begins here whose first value is an event.
+    fn begins_list_of_events(&self) -> bool {
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        let Some(list) = rest.strip_prefix(b"[") else {
+            return false;
+        };
+        let first = list.trim_ascii_start();
+        first.starts_with(b"{") && next_event(first, 0, &mut Effort::of(b"")) == Some(0)
+    }
+
+    /// Whether a bracket closes the list of events: behind it the file ends, or the object
+    /// goes on. `event`: an event that is known to stand behind it.
+    fn closes_list(&mut self, at: usize, event: &mut Option<usize>) -> bool {
+        if self.text.get(at) != Some(&b']') {
+            return false;
+        }
+        // Whether a key follows, some more tells.
+        while self.behind(at).len() < KEY && self.more() {}
+        match self.behind(at).split_first() {
+            None | Some((b'}', _)) => return true,
+            Some((b',', rest)) if begins_member(rest.trim_ascii_start()) => return true,
+            Some(_) => {}
+        }
+        if event.is_none_or(|event| event < at) {
+            let text = self.text.as_slice();
+            *event = next_event(text, at, &mut Effort::of(text));
+        }
+        event.is_none()
+    }
+
+    /// The text behind a place, without white space.
+    fn behind(&self, at: usize) -> &[u8] {
+        let rest = self.text.get(at + 1..).unwrap_or_default();
+        rest.trim_ascii_start()
+    }
+
     /// What is here, for a message.
     fn found(&self) -> String {
         let rest = self.text.get(self.at..).unwrap_or_default();
         let some = rest.get(..rest.len().min(16)).unwrap_or_default();
         String::from_utf8_lossy(some).into_owned()
     }
+}
+
+/// Longest key that is known as one behind the list of events, with white space, bytes.
+const KEY: usize = 256;
+
+/// Whether a text begins with `"key":`.
+fn begins_member(text: &[u8]) -> bool {
+    let len = value_len(text).filter(|_| text.starts_with(b"\""));
+    let rest = len.and_then(|len| text.get(len..)).unwrap_or_default();
+    rest.trim_ascii_start().starts_with(b":")
+}
+
+/// Whether a place of a text is behind an event: others follow, the list's end or nothing.
+fn is_boundary(text: &[u8], at: usize) -> bool {
+    let (before, behind) = text.split_at(at.min(text.len()));
+    let behind = behind.trim_ascii_start();
+    let next = match behind.strip_prefix(b",") {
+        Some(rest) => rest.trim_ascii_start(),
+        None => behind,
+    };
+    before.ends_with(b"}") && matches!(next.first(), None | Some(b'{' | b']'))
+}
+
+/// What an object has next.
+enum Next {
+    /// A member was read.
+    Member,
+    /// The list of events begins.
+    Events,
+    /// It is closed.
+    Closed,
+    /// It is damaged, or ends too early.
+    Broken(End),
 }
 
 /// Reads a file: its events go to `blocks`.
@@ -197,6 +279,7 @@ pub(super) fn read(
     let mut outline = Outline {
         members: Vec::new(),
         end: End::Whole,
+        problems: Problems::default(),
         origin: None,
         wanted: origin,
     };
@@ -210,6 +293,10 @@ pub(super) fn read(
         Some(b'{') => {
             window.at += 1;
             outline.object(&mut window, blocks)
+        }
+        Some(_) if outline.finds_events(&mut window) => {
+            outline.events(&mut window, blocks);
+            Ok(())
         }
         Some(_) => Err(JsonError::NotATrace {
             offset: window.place(),
@@ -246,54 +333,28 @@ impl Outline {
     ) -> Result<(), JsonError> {
         let (mut has_events, mut kept) = (false, 0);
         loop {
-            let before = window.place();
-            match window.peek() {
-                Some(b'}') => {
-                    window.at += 1;
-                    break;
-                }
-                Some(b'"') => {}
-                Some(_) => {
-                    self.end = End::Trailing { offset: before };
-                    break;
-                }
-                None => {
-                    self.end = End::CutOff { offset: before };
-                    break;
-                }
-            }
-            let key = window.value();
-            let key = key.and_then(|key| serde_json::from_str::<String>(&key).ok());
-            let Some(key) = key else {
-                self.end = End::CutOff { offset: before };
-                break;
-            };
-            if key == "traceEvents" && window.peek() == Some(b'[') {
-                window.at += 1;
-                has_events = true;
-                self.events(window, blocks);
-                if self.end != End::Whole {
-                    break;
-                }
-                continue;
-            }
-            window.peek();
-            let place = window.place();
-            match window.value() {
-                Some(value) => {
-                    kept += key.len() + value.len();
-                    if kept > MAX_VALUE {
-                        self.end = End::TooLong { offset: place };
+            match self.member(window, &mut kept, has_events) {
+                Next::Member => {}
+                Next::Events => {
+                    has_events = true;
+                    self.events(window, blocks);
+                    if self.end != End::Whole {
                         break;
                     }
-                    self.members.push((key, value));
                 }
-                None => {
-                    self.end = match window.text.len() > MAX_VALUE {
-                        true => End::TooLong { offset: place },
-                        false => End::CutOff { offset: place },
-                    };
-                    break;
+                Next::Closed if has_events || !self.finds_events(window) => break,
+                // The bracket was none of the object's.
+                Next::Closed => {
+                    has_events = true;
+                    self.events(window, blocks);
+                }
+                Next::Broken(end) => {
+                    if has_events || !self.finds_events(window) {
+                        self.end = end;
+                        break;
+                    }
+                    has_events = true;
+                    self.events(window, blocks);
                 }
             }
         }
@@ -305,31 +366,102 @@ impl Outline {
         }
     }
 
+    /// The next member of the outermost object. At the end of all, and where it is broken, the
+    /// window stands before it.
+    fn member<R: Read>(
+        &mut self,
+        window: &mut TextWindow<R>,
+        kept: &mut usize,
+        has_events: bool,
+    ) -> Next {
+        let before = window.place();
+        match window.peek() {
+            Some(b'}') => {
+                window.at += 1;
+                return Next::Closed;
+            }
+            Some(b'"') => {}
+            Some(_) => return Next::Broken(End::Trailing { offset: before }),
+            None => return Next::Broken(End::CutOff { offset: before }),
+        }
+        let start = window.place();
+        let key = window.value();
+        let key = key.and_then(|key| serde_json::from_str::<String>(&key).ok());
+        let Some(key) = key else {
+            window.back_to(start);
+            return Next::Broken(End::CutOff { offset: before });
+        };
+        if key == "traceEvents" && window.peek() == Some(b'[') {
+            window.at += 1;
+            return Next::Events;
+        }
+        window.peek();
+        let place = window.place();
+        // Where no events were found, a list of events is theirs, whatever its name became.
+        if !has_events && window.begins_list_of_events() {
+            self.problems.add(Trouble::Around, start);
+            window.at += 1;
+            return Next::Events;
+        }
+        let value = window.value();
+        let is_valid = |value: &String| serde_json::from_str::<IgnoredAny>(value).is_ok();
+        match value {
+            Some(value) if has_events || is_valid(&value) => {
+                *kept += key.len() + value.len();
+                if *kept > MAX_VALUE {
+                    return Next::Broken(End::TooLong { offset: place });
+                }
+                // What is damaged is not passed on.
+                match is_valid(&value) {
+                    true => self.members.push((key, value)),
+                    false => self.problems.add(Trouble::Around, place),
+                }
+                Next::Member
+            }
+            Some(_) => {
+                window.back_to(start);
+                Next::Broken(End::Trailing { offset: place })
+            }
+            None => {
+                let end = match window.text.len() > MAX_VALUE {
+                    true => End::TooLong { offset: place },
+                    false => End::CutOff { offset: place },
+                };
+                window.back_to(start);
+                Next::Broken(end)
+            }
+        }
+    }
+
+    /// Whether there is an event in what the window has; it stands before the first then.
+    fn finds_events<R: Read>(&mut self, window: &mut TextWindow<R>) -> bool {
+        let text = window.text.get(window.at..).unwrap_or_default();
+        let Some(start) = next_event(text, 0, &mut Effort::of(text)) else {
+            return false;
+        };
+        self.problems.add(Trouble::Around, window.place());
+        window.at += start;
+        true
+    }
+
     /// The list of events, of which the bracket is behind us.
     fn events<R: Read>(&mut self, window: &mut TextWindow<R>, blocks: &mut Pieces<Block>) {
         loop {
             window.forget();
-            let (mut cutter, mut scanned) = (Cutter::default(), 0);
-            let (whole, closed) = loop {
-                let is_more = window.more();
-                let cut = cutter.scan(&window.text, scanned);
-                scanned = window.text.len();
-                if cut.closed.is_some() || cut.whole > 0 {
-                    break (cut.whole, cut.closed);
-                }
-                let offset = window.offset;
-                if window.text.len() > MAX_VALUE {
-                    self.end = End::TooLong { offset };
-                    return;
-                }
-                if !is_more {
-                    self.end = End::CutOff { offset };
+            let (whole, closed) = match self.cut(window) {
+                Ok(cut) => cut,
+                Err(end) => {
+                    self.end = end;
+                    // What it is that does not end is counted.
+                    let text = std::mem::take(&mut window.text);
+                    let offset = window.offset;
+                    window.offset += text.len() as u64;
+                    if is_damaged(&text) {
+                        self.send(text, offset, blocks);
+                    }
                     return;
                 }
             };
-            // To the cutter, only objects and lists end by themselves; what else
-            // precedes the closing bracket goes with them.
-            let whole = closed.unwrap_or(whole);
             let rest = window.text.split_off(whole);
             let text = std::mem::replace(&mut window.text, rest);
             let offset = window.offset;
@@ -337,9 +469,59 @@ impl Outline {
             if !text.is_empty() && !self.send(text, offset, blocks) {
                 return;
             }
-            if closed.is_some() {
+            if closed {
                 window.at = 1;
                 return;
+            }
+        }
+    }
+
+    /// Where the text of whole events ends that the window begins with, and whether the list
+    /// ends there.
+    fn cut<R: Read>(&mut self, window: &mut TextWindow<R>) -> Result<(usize, bool), End> {
+        let (mut cutter, mut scanned, mut long) = (Cutter::default(), 0, LONG);
+        // An event behind which the list goes on, whatever seems to close it.
+        let mut event = None;
+        loop {
+            let is_more = window.more();
+            let mut whole = 0;
+            loop {
+                let cut = cutter.scan(&window.text, scanned);
+                whole = whole.max(cut.whole);
+                scanned = window.text.len();
+                let Some(closed) = cut.closed else { break };
+                if window.closes_list(closed, &mut event) {
+                    // To the cutter, only objects and lists end by themselves; what else
+                    // precedes the closing bracket goes with them.
+                    return Ok((closed, true));
+                }
+                // A bracket that is damaged, or part of a text.
+                (cutter, scanned) = (Cutter::default(), closed + 1);
+            }
+            let text = window.text.as_slice();
+            // A list that is not closed may be so by a bracket that a damaged event took.
+            let is_last = window.ended && text.get(whole..).unwrap_or_default().is_empty();
+            if whole > 0 && !is_last && is_boundary(text, whole) {
+                return Ok((whole, false));
+            }
+            let is_suspicious = whole > 0 || !is_more || text.len() >= long;
+            if is_suspicious {
+                long = text.len().saturating_mul(2);
+                if (whole > 0 || is_damaged(text))
+                    && let Some(end) = last_event(text, &mut Effort::of(text))
+                {
+                    return Ok((end, false));
+                }
+                if whole > 0 {
+                    return Ok((whole, false));
+                }
+            }
+            let offset = window.offset;
+            if window.text.len() > MAX_VALUE {
+                return Err(End::TooLong { offset });
+            }
+            if !is_more {
+                return Err(End::CutOff { offset });
             }
         }
     }

@@ -6,10 +6,13 @@
 //! a few blocks, never the file.
 
 mod cut;
+#[cfg(test)]
+mod damage_tests;
 pub(super) mod event;
 mod file;
 mod first;
 mod problem;
+mod rescue;
 #[cfg(test)]
 mod tests;
 
@@ -96,7 +99,8 @@ pub fn read_within(
             memory::check().is_ok()
         },
     )?;
-    let problems = joiner.finish();
+    let mut problems = joiner.finish();
+    problems.merge(&outline.problems);
     let known = into.origin.or(outline.origin);
     let own = outline.origin.or(known).unwrap_or(0);
     into.origin = known;

@@ -38,6 +38,10 @@ pub enum Trouble {
     BadText,
     /// NaN or infinity, which JSON does not have; taken as not given.
     NotANumber,
+    /// Control characters or escapes that JSON does not have; mended.
+    BadEscape,
+    /// Damaged text around the events.
+    Around,
     /// A time further from the file's others than a timeline reaches, 106 days; it is as
     /// far as that.
     FarTime,
@@ -54,7 +58,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::NotAnObject,
         Self::Syntax,
         Self::Incomplete,
@@ -71,6 +75,8 @@ impl Trouble {
         Self::NeverBegun,
         Self::BadText,
         Self::NotANumber,
+        Self::BadEscape,
+        Self::Around,
         Self::FarTime,
         Self::BadPacket,
         Self::LostPackets,
@@ -89,7 +95,17 @@ impl Trouble {
                 | Self::NoCounters
                 | Self::BadText
                 | Self::NotANumber
+                | Self::BadEscape
+                | Self::Around
                 | Self::FarTime
+        )
+    }
+
+    /// Whether the file is damaged, and not only unusual.
+    pub fn is_damage(self) -> bool {
+        matches!(
+            self,
+            Self::NotAnObject | Self::Syntax | Self::Around | Self::BadPacket
         )
     }
 }
@@ -113,6 +129,8 @@ impl fmt::Display for Trouble {
             Self::NeverBegun => "an end (E) without a begin (B)",
             Self::BadText => "not UTF-8",
             Self::NotANumber => "NaN or Infinity, which JSON does not have",
+            Self::BadEscape => "escapes or control characters that JSON does not have",
+            Self::Around => "damaged text around the events",
             Self::FarTime => "further from the file's other times than 106 days",
             Self::BadPacket => "a packet that cannot be decoded",
             Self::LostPackets => "packets that were lost while recording",
@@ -140,13 +158,13 @@ pub struct Problems {
 impl Problems {
     /// Counts one.
     pub(in crate::import) fn add(&mut self, trouble: Trouble, offset: u64) {
-        self.add_all(
-            trouble,
-            Seen {
-                count: 1,
-                first: offset,
-            },
-        );
+        self.add_some(trouble, 1, offset);
+    }
+
+    /// Counts some that are at one place.
+    pub(super) fn add_some(&mut self, trouble: Trouble, count: u64, offset: u64) {
+        let first = offset;
+        self.add_all(trouble, Seen { count, first });
     }
 
     fn add_all(&mut self, trouble: Trouble, more: Seen) {

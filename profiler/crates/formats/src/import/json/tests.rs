@@ -331,3 +331,87 @@ fn rows_are_tracks_of_their_file() {
     let Id::Token(tid) = last.tid else { panic!() };
     assert_eq!(t.name(tid), "\"x\"");
 }
+
+#[test]
+fn reading_goes_on_behind_damage_wherever_it_is() {
+    let event = |name: &str| format!(r#"{{"ph":"X","name":"{name}","pid":1,"ts":5,"dur":1}}"#);
+    let (a, b, c) = (event("a"), event("b"), event("c"));
+    let intact = r#""schemaVersion":1,"deviceProperties":[{"id":0}]"#;
+    for (text, names, lost) in [
+        // An event without its brackets, with too many, with a quote too many or too few.
+        (format!("[{a},{},{c}]", &b[1..]), "ac", 1),
+        (format!("[{a},{},{c}]", &b[..b.len() - 1]), "ac", 1),
+        (format!("[{a},{}}},{c}]", b), "abc", 1),
+        (format!("[{a},{},{c}]", b.replace("\"b\"", "\"b")), "ac", 1),
+        (
+            format!("[{a},{},{c}]", b.replace("\"b\"", "\"b\"\"")),
+            "ac",
+            1,
+        ),
+        (
+            format!("[{a},{},{c}]", b.replace("\"b\"", "\"{b\"\"")),
+            "ac",
+            1,
+        ),
+        (format!("[{a}x{b},{c}]"), "abc", 1),
+        (format!("[{a}]{b},{c}]"), "abc", 1),
+        // What stands around the events.
+        (
+            format!("x{intact},\"traceEvents\":[{a},{b},{c}]}}"),
+            "abc",
+            0,
+        ),
+        (
+            format!("{{{intact},\"traxeEvents\":[{a},{b},{c}]}}"),
+            "abc",
+            0,
+        ),
+        (
+            format!("{{{intact},\"traceEvents\":x{a},{b},{c}]}}"),
+            "abc",
+            0,
+        ),
+        (
+            format!("{{{intact},\"traceEvents:[{a},{b},{c}]}}"),
+            "abc",
+            0,
+        ),
+        (
+            format!(
+                "{{{},\"traceEvents\":[{a},{b},{c}]}}",
+                intact.replace(']', "")
+            ),
+            "abc",
+            0,
+        ),
+        (
+            format!("{{{}}},\"traceEvents\":[{a},{b},{c}]}}", intact),
+            "abc",
+            0,
+        ),
+        (
+            format!("{{\"traceEvents\":[{a},{b},{c}x,\"x\":1}}"),
+            "abc",
+            1,
+        ),
+    ] {
+        let (t, reading) = reading(&text);
+        let found: String = t.events.iter().map(|e| t.name(e.name)).collect();
+        assert_eq!(found, names, "{text}");
+        let problems = reading.problems.iter();
+        let drops: u64 = problems
+            .filter(|(t, _)| t.drops())
+            .map(|(_, s)| s.count)
+            .sum();
+        assert!(drops >= lost, "{text}: {drops}");
+        let is_damaged = reading.problems.iter().any(|(t, _)| t.is_damage());
+        assert!(is_damaged || reading.end != End::Whole, "{text}");
+    }
+    // The list's end is not swallowed with the event before it.
+    let text = format!(
+        "{{\"traceEvents\":[{a},{},{c}],\"x\":1}}",
+        &b[..b.len() - 1]
+    );
+    let (_, reading) = reading(&text);
+    assert_eq!(reading.end, End::Whole);
+}
