@@ -77,19 +77,70 @@ pub fn default_limit() -> u64 {
     most.map_or(MOST_BY_DEFAULT, |most| (most / 2).min(MOST_BY_DEFAULT))
 }
 
-/// The least limit of this process's control group and those above it (cgroup-v2).
+/// The least limit of this process's control group and those above it, of either version.
 fn of_control_group() -> Option<u64> {
-    let text = kernel::read_to_string("/proc/self/cgroup").ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let limit_of = |group: &Path| {
-        let file = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
-        kernel::read_to_string(file)
-            .ok()?
-            .trim()
-            .parse::<u64>()
-            .ok()
-    };
-    Path::new(path).ancestors().filter_map(limit_of).min()
+    let groups = kernel::read_to_string("/proc/self/cgroup").ok()?;
+    let mounts = kernel::read_to_string("/proc/self/mountinfo").ok()?;
+    least_limit(&groups, &mounts)
+}
+
+/// The least limit by what `/proc/self/cgroup` and `/proc/self/mountinfo` have.
+fn least_limit(groups: &str, mounts: &str) -> Option<u64> {
+    let folders = mounts
+        .lines()
+        .filter_map(|mount| MemoryGroups::of(mount, groups));
+    folders.filter_map(|folders| folders.least_limit()).min()
+}
+
+/// Control groups that a mount shows and that may limit this process's memory.
+struct MemoryGroups<'a> {
+    mounted_at: &'a Path,
+    /// The process's group, below the mount.
+    group: &'a Path,
+    /// The file that has a group's limit.
+    file: &'static str,
+}
+
+impl<'a> MemoryGroups<'a> {
+    /// From a line of `mountinfo`: `36 35 0:29 ROOT PLACE OPTIONS - TYPE SOURCE OPTIONS`.
+    fn of(mount: &'a str, groups: &'a str) -> Option<Self> {
+        let (place, kind) = mount.split_once(" - ")?;
+        let mut place = place.split(' ').skip(3);
+        let (root, mounted_at) = (place.next()?, place.next()?);
+        let mut kind = kind.split(' ');
+        let (kind, options) = (kind.next()?, kind.nth(1)?);
+        let has_memory = |list: &str| list.split(',').any(|one| one == "memory");
+        let file = match kind {
+            "cgroup2" => "memory.max",
+            "cgroup" if has_memory(options) => "memory.limit_in_bytes",
+            _ => return None,
+        };
+        // `0::PATH` of version 2, `N:memory,...:PATH` of version 1.
+        let group = groups.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let is_it = match kind {
+                "cgroup2" => controllers.is_empty(),
+                _ => has_memory(controllers),
+            };
+            is_it.then_some(path)
+        })?;
+        // A container sees its own group as the root of the mount.
+        let group = Path::new(group).strip_prefix(root).unwrap_or(Path::new(""));
+        Some(Self {
+            mounted_at: Path::new(mounted_at),
+            group,
+            file,
+        })
+    }
+
+    fn least_limit(&self) -> Option<u64> {
+        let limit_of = |group: &Path| {
+            let file = self.mounted_at.join(group).join(self.file);
+            let text = kernel::read_to_string(file).ok()?;
+            text.trim().parse::<u64>().ok()
+        };
+        self.group.ancestors().filter_map(limit_of).min()
+    }
 }
 
 /// Whether more was needed at any time than may be used.
@@ -244,5 +295,39 @@ mod tests {
         from.read_to_end(&mut text).unwrap();
         assert_eq!((text.len(), from.read), (5 << 20, 5 << 20));
         assert_eq!(check(), Ok(()));
+    }
+
+    #[test]
+    fn the_least_limit_of_groups_of_both_versions_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().display();
+        let put = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put("memory/a/memory.limit_in_bytes", "5000\n");
+        put("memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
+        put("memory/memory.limit_in_bytes", "7000\n");
+        put("unified/memory.max", "max\n");
+        put("unified/a/memory.max", "6000\n");
+        let mounts = format!(
+            "25 1 0:22 / {at}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+             26 1 0:23 / {at}/memory rw shared:9 - cgroup cgroup rw,memory\n\
+             27 1 0:24 / {at}/unified rw - cgroup2 cgroup2 rw,nsdelegate\n\
+             28 1 0:25 / {at} rw - tmpfs tmpfs rw\n"
+        );
+        let limit = |groups: &str| least_limit(groups, &mounts);
+        assert_eq!(
+            limit("9:memory:/a/b\n4:cpu,cpuacct:/a\n0::/a/c\n"),
+            Some(5000)
+        );
+        assert_eq!(limit("9:memory:/c\n0::/a/c\n"), Some(6000));
+        assert_eq!(limit("0::/\n"), None);
+        // A container's groups: the mount begins at its own.
+        let inside = mounts.replace("0:23 / ", "0:23 /docker/x ");
+        assert_eq!(least_limit("9:memory:/docker/x\n", &inside), Some(7000));
+        assert_eq!(least_limit("9:memory:/docker/x/a/b\n", &inside), Some(5000));
+        assert_eq!(least_limit("9:memory:/elsewhere\n", &inside), Some(7000));
     }
 }
