@@ -4,11 +4,12 @@ use crate::fixtures::{self, Fixture};
 use crate::{export, text};
 use aiprof::export::diff::{self, ComparedProfile, DiffOptions, SampleCount};
 use aiprof::export::summary::{self, SummaryOptions};
-use aiprof::export::{ExportError, ExportOptions, Format, Weight, folded, pprof, svg, write};
+use aiprof::export::{ExportError, ExportOptions, Format, Weight, folded, otlp, pprof, svg, write};
 use aiprof::profile::{
     FrameId, FrameKind, LocationId, LossKind, ProcessId, Profile, Sample, StackId, StrId,
 };
 use aiprof_analysis::compare::shares::SharesCompared;
+use aiprof_model::visible;
 
 fn names() -> Vec<String> {
     [
@@ -176,6 +177,17 @@ fn other_writers_take_hostile_names() {
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
         let longest = text.lines().map(|line| line.chars().count()).max();
         assert!(longest <= Some(width.max(64)), "{longest:?} at {width}");
+    }
+}
+
+#[test]
+fn otlp_has_no_text_that_hides_others() {
+    let profile = hostile(FrameKind::Native);
+    let data = otlp::convert(&profile, &ExportOptions::default());
+    let texts = data.dictionary.unwrap().string_table;
+    assert!(texts.iter().any(|text| text.contains("unicode")));
+    for text in texts {
+        assert!(!text.contains(visible::is_unsafe), "{text:?}");
     }
 }
 

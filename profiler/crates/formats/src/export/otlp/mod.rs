@@ -18,7 +18,7 @@ use proto::{
 };
 use rustc_hash::FxHashMap;
 use std::io::Write;
-use tables::OtlpTables;
+use tables::{OtlpTables, shown};
 
 /// What made the profiles.
 const SCOPE: &str = "aiprof";
@@ -228,7 +228,7 @@ impl<'a> Converter<'a> {
     /// What tells a sample's service from others.
     fn resource(&mut self, sample: &profile::Sample) -> Vec<(String, String)> {
         let profile = self.profile;
-        let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        let own = |(key, value): (&str, &str)| (shown(key), shown(value));
         let mut all = vec![
             own(("service.name", &self.names.name(profile, sample))),
             own(("host.name", &profile.meta.host)),

@@ -5,6 +5,7 @@ use super::proto::{
     Stack,
 };
 use crate::export::code::CodeRange;
+use aiprof_model::visible;
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
@@ -53,13 +54,13 @@ impl OtlpTables {
         if let Some(&known) = self.strings.get(text) {
             return known;
         }
-        let at = push(&mut self.out.string_table, text.to_owned());
+        let at = push(&mut self.out.string_table, shown(text));
         self.strings.insert(text.to_owned(), at);
         at
     }
 
     pub(super) fn text(&mut self, key: &str, value: &str) -> i32 {
-        self.attribute(key, AttributeValue::Text(value.to_owned()), "")
+        self.attribute(key, AttributeValue::Text(shown(value)), "")
     }
 
     pub(super) fn number(&mut self, key: &str, value: u64, unit: &str) -> i32 {
@@ -120,6 +121,14 @@ impl OtlpTables {
             attribute_indices: kind.into_iter().collect(),
         };
         push(&mut self.out.location_table, new)
+    }
+}
+
+/// A text of others as backends may show it.
+pub(super) fn shown(text: &str) -> String {
+    match text.contains(visible::is_unsafe) {
+        true => visible::one_line(text),
+        false => text.to_owned(),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::torch;
 use super::unitrace;
 use aiprof_analysis::tables::{Cell, Column, Layout, Table};
-use aiprof_model::visible;
+use aiprof_model::{csv, visible};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
@@ -157,10 +157,7 @@ fn csv_line(cells: impl Iterator<Item = String>, out: &mut dyn Write) -> io::Res
         if index > 0 {
             write!(out, ",")?;
         }
-        match cell.contains([',', '"', '\n', '\r']) {
-            true => write!(out, "\"{}\"", cell.replace('"', "\"\""))?,
-            false => write!(out, "{cell}")?,
-        }
+        write!(out, "{}", csv::field(&cell))?;
     }
     writeln!(out)
 }
