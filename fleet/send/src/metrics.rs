@@ -13,16 +13,18 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use table::Known;
 use text::Format;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
-/// Most connections at a time; further ones are closed at once.
-const MAX_CONNECTIONS: usize = 8;
+/// Most connections at a time, of all peers and of one address. For one more, the oldest is
+/// closed: a scrape takes milliseconds, so what is old is slow or idle.
+const MAX_CONNECTIONS: usize = 64;
+const MAX_OF_ADDRESS: usize = 8;
 /// Longest time that a connection may take in all: one request each.
 const MAX_TIME: Duration = Duration::from_secs(10);
 /// Largest head of a request.
@@ -61,21 +63,45 @@ async fn serve_at(board: &Board, address: Option<SocketAddr>) {
         }
     };
     tracing::info!("metrics at http://{address}/metrics");
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = Connections::default();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                    let board = board.clone();
-                    tokio::spawn(async move {
-                        let _ = tokio::time::timeout(MAX_TIME, connection(board, stream)).await;
-                        drop(place);
-                    });
-                }
+            Ok((stream, peer)) => {
+                let answered = connection(board.clone(), stream);
+                let task = tokio::spawn(async move {
+                    let _ = tokio::time::timeout(MAX_TIME, answered).await;
+                });
+                connections.add(peer.ip(), task.abort_handle());
             }
             // No file descriptors, for one: not better at once.
             Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
         }
+    }
+}
+
+/// The connections that are open, oldest first.
+#[derive(Default)]
+struct Connections(Vec<(IpAddr, AbortHandle)>);
+
+impl Connections {
+    /// Adds one, and closes the oldest where there are too many.
+    fn add(&mut self, peer: IpAddr, connection: AbortHandle) {
+        self.0.retain(|(_, connection)| !connection.is_finished());
+        let of_peer = self.0.iter().filter(|(known, _)| *known == peer).count();
+        let oldest = match of_peer < MAX_OF_ADDRESS {
+            true => (self.0.len() >= MAX_CONNECTIONS).then_some(0),
+            false => self.0.iter().position(|(known, _)| *known == peer),
+        };
+        if let Some(oldest) = oldest {
+            self.0.remove(oldest).1.abort();
+        }
+        self.0.push((peer, connection));
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(_, connection)| connection.abort());
     }
 }
 
@@ -138,6 +164,35 @@ fn format_for(headers: &HeaderMap) -> Format {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_oldest_makes_room() {
+        let address = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let idle = || tokio::spawn(std::future::pending::<()>());
+        let mut connections = Connections::default();
+        let mut tasks = Vec::new();
+        let mut add = |connections: &mut Connections, last| {
+            let task = idle();
+            connections.add(address(last), task.abort_handle());
+            tasks.push(task);
+        };
+        for _ in 0..20 {
+            add(&mut connections, 1);
+        }
+        assert_eq!(connections.0.len(), MAX_OF_ADDRESS);
+        for last in 2..200 {
+            add(&mut connections, last);
+        }
+        assert_eq!(connections.0.len(), MAX_CONNECTIONS);
+        assert_eq!(connections.0[0].0, address(200 - MAX_CONNECTIONS as u8));
+        // Closed tasks end when they are polled.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        let open = tasks.iter().filter(|task| !task.is_finished()).count();
+        assert_eq!(open, MAX_CONNECTIONS);
+        assert!(!tasks[217].is_finished());
+    }
 
     #[test]
     fn the_old_format_is_for_those_who_ask_for_it_alone() {
