@@ -2,7 +2,7 @@
 //! whatever their number, devices and hosts as processes of their own.
 
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Ph, Sym, Time, Timeline, Track};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Value, json};
 
 /// What is added to a rank for the process of its host.
@@ -78,6 +78,7 @@ struct NamedProcess {
 pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
     let mut hosts: Vec<(i64, NamedProcess)> = Vec::new();
     let mut devices: Vec<(i64, NamedProcess)> = Vec::new();
+    let mut named: FxHashSet<(bool, i64)> = FxHashSet::default();
     let words = GivenNames::new(timeline);
     for index in 0..timeline.events.len() {
         let Some(mut event) = timeline.events.get(index).copied() else {
@@ -102,7 +103,7 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
             (&mut hosts, pid.saturating_add(HOST_PID))
         };
         let (places, at) = place;
-        if !places.iter().any(|(known, _)| *known == pid) {
+        if named.insert((event.is_counted(), pid)) {
             places.push((
                 pid,
                 NamedProcess {
