@@ -18,9 +18,13 @@ impl States {
     /// Of a recording that is to be started.
     #[must_use]
     pub fn new(shop: &Workshop) -> Self {
-        Self {
-            file: shop.path("states"),
-        }
+        Self::at(shop.path("states"))
+    }
+
+    /// The same in a file of this path.
+    #[must_use]
+    pub fn at(file: PathBuf) -> Self {
+        Self { file }
     }
 
     /// aiprof with these options and a command, if there is one; its process prints states.

@@ -67,6 +67,15 @@ fn lint() -> Result<()> {
     run(clippy.args(["--", "-D", "warnings"]))
 }
 
+/// Builds the programs as their tests do.
+pub(crate) fn programs() -> Result<()> {
+    let mut build = cargo();
+    build.args(["build", "--locked", "--profile", "tests", "--workspace"]);
+    build.args(["--bins", "--tests", "--manifest-path", "fleet/Cargo.toml"]);
+    build.arg("--target-dir").arg(target_dir().join("fleet"));
+    run(&mut build)
+}
+
 /// Runs the tests; notes that they passed.
 pub(crate) fn test() -> Result<Counts> {
     // Some record.

@@ -18,6 +18,7 @@ use aiprof_tests::attack::{
 use aiprof_tests::child::Child;
 use aiprof_tests::folded::{Folded, base};
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::States;
 use aiprof_tests::workload::checked;
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
@@ -101,13 +102,14 @@ impl Victim {
 }
 
 /// A recording for so long, that says what it did: of the calls of the whole machine,
-/// and of samples of this test only, for naming is not what is attacked here.
-fn recording(yard: &Yard, seconds: &str) -> anyhow::Result<Child> {
-    let mut command = Command::new(binary()?);
-    command.args(["-d", seconds, "-p", &std::process::id().to_string(), "-o"]);
-    command.arg(yard.path("flood.aiprof"));
-    command.stdin(Stdio::null()).stderr(Stdio::piped());
-    Child::start(&mut command)
+/// and of samples of this test only, for naming is not what is attacked here. With the states
+/// that it prints.
+fn recording(yard: &Yard, seconds: &str) -> anyhow::Result<(Child, States)> {
+    let states = States::at(yard.path("states"));
+    let (own, output) = (std::process::id().to_string(), yard.path("flood.aiprof"));
+    let output = output.to_string_lossy();
+    let mut command = states.command(&["-d", seconds, "-p", &own, "-o", &output], &[])?;
+    Ok((Child::start(&mut command)?, states))
 }
 
 /// Names of functions that are probed.
@@ -161,7 +163,7 @@ fn six_hundred_copies_of_a_runtime() -> anyhow::Result<()> {
     let victim = Victim::build(&yard)?;
     let mut flood = flood(&yard)?;
     let begun = Instant::now();
-    let mut aiprof = recording(&yard, "5")?;
+    let (mut aiprof, _) = recording(&yard, "5")?;
     flood.write_line("")?;
     anyhow::ensure!(flood.read_line()? == "all\n");
     aiprof.wait(Duration::from_secs(60))?;
@@ -174,8 +176,8 @@ fn six_hundred_copies_of_a_runtime() -> anyhow::Result<()> {
     anyhow::ensure!(refused > 0, "{stderr}");
     anyhow::ensure!(stderr.contains("user 65534"), "{stderr}");
     anyhow::ensure!(took < Duration::from_secs(5) + LATE + START, "{took:?}");
-    let mut aiprof = recording(&yard, "600")?;
-    wait_for_probes(aiprof.pid())?;
+    let (mut aiprof, states) = recording(&yard, "600")?;
+    states.wait_for("attached")?;
     let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
     println!("SIGINT was answered after {took:?}");
     anyhow::ensure!(took <= PROMPT, "{took:?}");
@@ -241,8 +243,8 @@ fn arguments_in_pages_that_never_come() -> anyhow::Result<()> {
         return Ok(());
     };
     anyhow::ensure!(attacker.read_line()? == "mapped\n");
-    let mut aiprof = recording(&yard, "600")?;
-    wait_for_probes(aiprof.pid())?;
+    let (mut aiprof, states) = recording(&yard, "600")?;
+    states.wait_for("attached")?;
     silence_servers()?;
     attacker.write_line("")?;
     anyhow::ensure!(attacker.read_line()? == "called\n");
@@ -291,8 +293,8 @@ fn a_table_of_functions_of_everybodys_library() -> anyhow::Result<()> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut liar = Child::start(as_stranger(&mut command))?;
     anyhow::ensure!(liar.read_line()? == "ready\n");
-    let mut aiprof = recording(&yard, "600")?;
-    wait_for_probes(aiprof.pid())?;
+    let (mut aiprof, states) = recording(&yard, "600")?;
+    states.wait_for("attached")?;
     let own = std::process::id();
     anyhow::ensure!((copied_libc_kib(own)?, copied_libc_kib(liar.pid())?) == (0, 0));
     let before = links(aiprof.pid());
@@ -456,7 +458,7 @@ fn two_thousand_short_processes_with_a_runtime() -> anyhow::Result<()> {
     );
     let mut command = Command::new("sh");
     as_stranger(command.args(["-c", &script]));
-    let mut aiprof = recording(&yard, "600")?;
+    let (mut aiprof, _) = recording(&yard, "600")?;
     let mut flood = Child::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
     victim.record(&yard)?;
     anyhow::ensure!(flood.read_line()? == "over\n");
