@@ -27,7 +27,10 @@ fn run(module: Module, kernel: &str, more: &[&str]) -> anyhow::Result<(Vec<Value
     let shop = Workshop::new()?;
     let recording = Recording::of(module);
     let mode = ["launch", "launches=150", "sync=1", "base=1"];
-    let mut program = vec![build_paths()?.display().to_string()];
+    // Waits that end late would be the device's time.
+    let prompt = ["nice", "-n", "-20"];
+    let mut program: Vec<String> = prompt.map(str::to_owned).to_vec();
+    program.push(build_paths()?.display().to_string());
     program.extend(recording.arguments(&shop, &[&mode[..], more].concat())?);
     recording.record(&shop, &program)?;
     let truth = Truth::read(&shop.path("truth.json"))?;
