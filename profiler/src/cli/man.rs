@@ -39,7 +39,7 @@ fn page() -> Result<Vec<u8>> {
 }
 
 /// Variables of the environment, and what they do.
-const ENVIRONMENT: [(&str, &str); 7] = [
+const ENVIRONMENT: [(&str, &str); 8] = [
     (
         "AIPROF_HOST",
         "What aiprof agent calls the host in profiles, where its configuration has no host: the \
@@ -49,6 +49,10 @@ const ENVIRONMENT: [(&str, &str); 7] = [
         "AIPROF_MEMORY_LIMIT",
         "How much memory files of others may take, as --memory-limit of analyze, report, diff \
          and stalls: 4G, 500M; 0 is no limit.",
+    ),
+    (
+        "AIPROF_TIMEOUT",
+        "How long the same may take, as --timeout: 90s, 2h; 0 is no limit.",
     ),
     (
         "DEBUGINFOD_URLS",

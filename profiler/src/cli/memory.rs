@@ -1,41 +1,67 @@
-//! The option `--memory-limit` of everything that reads others' files.
+//! The options `--memory-limit` and `--timeout` of everything that reads others' files.
 
-use super::{screen, usage_error};
-use aiprof_system::memory::{self, LimitError};
+use super::{screen, usage_error, values};
+use aiprof_system::memory::{self, LimitError, ReadingLimits};
 use anyhow::{Context as _, Result};
 use clap::Args;
+use std::time::Duration;
 
-/// What the option is called where there is no command line for it.
+/// What the options are called where there is no command line for them.
 const VARIABLE: &str = "AIPROF_MEMORY_LIMIT";
+const TIME_VARIABLE: &str = "AIPROF_TIMEOUT";
+/// What reading and analysing may take: traces of a hundred million events take less.
+const TIMEOUT: Duration = Duration::from_secs(1800);
 /// With less, nothing can be read at all.
 const LEAST: u64 = 32 << 20;
 
-/// How much memory may be used.
+/// How much memory and time may be used.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct MemoryArgs {
     /// Most memory that is used (512M, 8G); 0: no limit. What is compressed may hold
     /// four times as much text [default: half of the machine's memory, at most 16G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory_limit: Option<u64>,
+
+    /// Most time that this may take (90s, 2h); 0: no limit [default: 30m]
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout)]
+    timeout: Option<Duration>,
 }
 
 impl MemoryArgs {
-    /// The limit holds from now on.
+    /// The limits hold from now on.
     ///
     /// # Errors
-    /// The variable `AIPROF_MEMORY_LIMIT` has no size.
+    /// A variable, `AIPROF_MEMORY_LIMIT` or `AIPROF_TIMEOUT`, has no such value.
     pub(crate) fn apply(self) -> Result<()> {
-        let by_variable = || match std::env::var_os(VARIABLE) {
-            Some(text) => parse_size(&text.to_string_lossy())
-                .map(Some)
-                .map_err(|reason| usage_error(format!("{VARIABLE}: {reason}"))),
-            None => Ok(None),
+        let given = match self.memory_limit {
+            None => by_variable(VARIABLE, parse_size)?,
+            given => given,
         };
-        let limit = match self.memory_limit {
-            Some(limit) => limit,
-            None => by_variable()?.unwrap_or_else(memory::default_limit),
+        let timeout = match self.timeout {
+            None => by_variable(TIME_VARIABLE, parse_timeout)?.unwrap_or(TIMEOUT),
+            Some(timeout) => timeout,
         };
-        memory::limit(limit, show).context("cannot watch the memory")
+        let limits = ReadingLimits {
+            bytes: given.unwrap_or_else(memory::default_limit),
+            is_given: given.is_some(),
+            time: (!timeout.is_zero()).then_some(timeout),
+        };
+        memory::limit(limits, show).context("cannot watch memory and time")
+    }
+}
+
+/// The value of a variable, if it is set.
+fn by_variable<T>(name: &str, parse: fn(&str) -> Result<T, String>) -> Result<Option<T>> {
+    let text = std::env::var_os(name);
+    let value = text.map(|text| parse(&text.to_string_lossy())).transpose();
+    value.map_err(|reason| usage_error(format!("{name}: {reason}")))
+}
+
+/// Parses a duration; 0: no limit.
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    match text.trim() {
+        "0" => Ok(Duration::ZERO),
+        text => values::parse_duration(text),
     }
 }
 

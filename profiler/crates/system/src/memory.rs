@@ -1,4 +1,4 @@
-//! One limit of the memory that reading and analysing others' files may take.
+//! Limits of the memory and the time that reading and analysing others' files may take.
 //!
 //! A file of a few megabytes may hold gigabytes, and a few bytes of it may stand for
 //! kilobytes in memory. No count of bytes or events tells that beforehand, so it is
@@ -11,8 +11,8 @@ use crate::files::kernel;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Most memory that is used unless the user says otherwise, where there is more than
@@ -21,6 +21,11 @@ const MOST_BY_DEFAULT: u64 = 16 << 30;
 /// How much larger than the limit the text in a compressed file may be. Text that
 /// takes no memory takes time.
 pub const TEXT_FACTOR: u64 = 4;
+/// How many times larger than its file decompressed text may be, where nobody gave a limit of
+/// memory: traces are 5 to 50 times larger.
+const RATIO: u64 = 250;
+/// So much text is read from any compressed file.
+const ANY_TEXT: u64 = 1 << 30;
 /// After how many bytes a reader looks at the memory.
 const STRIDE: u64 = 1 << 20;
 /// How far the limit may be passed at least: what is under way takes some memory.
@@ -28,8 +33,15 @@ const SLACK: u64 = 64 << 20;
 /// How often the thread looks.
 const PERIOD: Duration = Duration::from_millis(20);
 
+/// How much later than asked the program ends, where nobody notices that its time is over.
+const LATE: Duration = Duration::from_secs(2);
+
 /// Most bytes of memory; 0: no limit.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
+/// Text may be any number of times larger than its file.
+static IS_ANY_RATIO: AtomicBool = AtomicBool::new(true);
+/// When the work must be done, and how long it may take.
+static DEADLINE: OnceLock<(Instant, Duration)> = OnceLock::new();
 /// What was needed more of, once: then nothing is read any more.
 static EXCEEDED: OnceLock<LimitError> = OnceLock::new();
 
@@ -42,6 +54,12 @@ pub enum LimitError {
     /// Of decompressed text.
     #[error("this holds more than {} of text, decompressed, {TEXT_FACTOR} times the limit of memory: --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE raises it", mebibytes(*.0))]
     Text(u64),
+    /// Of decompressed text, for the size of the file.
+    #[error("this holds more than {} of text, {RATIO} times the size of the file: --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE reads it all the same", mebibytes(*.0))]
+    Packed(u64),
+    /// Of time.
+    #[error("this takes longer than {} s, the limit: --timeout TIME or AIPROF_TIMEOUT=TIME raises it", .0.as_secs_f64())]
+    Time(Duration),
     /// Of a text that is never so long.
     #[error("this holds more than {} of text, the most that is read of a log", mebibytes(*.0))]
     Log(u64),
@@ -51,19 +69,40 @@ fn mebibytes(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
 }
 
-/// From now on, no more than `bytes` are to be used; 0: no limit. `on_end` shows an
-/// error, if it has to end the program with status 1.
+/// What may be used from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadingLimits {
+    /// Bytes of memory; 0: no limit.
+    pub bytes: u64,
+    /// The user gave that number: then text may be any number of times larger than its file.
+    pub is_given: bool,
+    /// Time; `None`: no limit.
+    pub time: Option<Duration>,
+}
+
+/// Sets the limits, once for the process. `on_end` shows an error, if it has to end the program
+/// with status 1.
 ///
 /// # Errors
-/// No thread can be started that looks after it.
-pub fn limit(bytes: u64, on_end: fn(LimitError)) -> io::Result<()> {
-    let before = LIMIT.swap(bytes, Ordering::Relaxed);
-    if bytes > 0 && before == 0 {
+/// No thread can be started that looks after them.
+pub fn limit(limits: ReadingLimits, on_end: fn(LimitError)) -> io::Result<()> {
+    let before = LIMIT.swap(limits.bytes, Ordering::Relaxed);
+    IS_ANY_RATIO.store(limits.is_given, Ordering::Relaxed);
+    if let Some(time) = limits.time {
+        DEADLINE.get_or_init(|| (Instant::now() + time, time));
+    }
+    if before == 0 && (limits.bytes > 0 || limits.time.is_some()) {
         std::thread::Builder::new()
             .name("memory".to_owned())
             .spawn(move || watch(on_end))?;
     }
     Ok(())
+}
+
+/// The time that is over, if it is, for so long.
+fn overtime(late: Duration) -> Option<LimitError> {
+    let (deadline, time) = DEADLINE.get()?;
+    (Instant::now() >= *deadline + late).then_some(LimitError::Time(*time))
 }
 
 /// What the limit is unless the user says otherwise: half of the memory of the
@@ -143,13 +182,16 @@ impl<'a> MemoryGroups<'a> {
     }
 }
 
-/// Whether more was needed at any time than may be used.
+/// Whether more memory was needed at any time than may be used, or the time is over.
 ///
 /// # Errors
 /// It was.
 pub fn check() -> Result<(), LimitError> {
     if let Some(error) = EXCEEDED.get() {
         return Err(*error);
+    }
+    if let Some(error) = overtime(Duration::ZERO) {
+        return Err(exceeded(error));
     }
     let limit = LIMIT.load(Ordering::Relaxed);
     match limit > 0 && used() > limit {
@@ -168,6 +210,10 @@ fn exceeded(error: LimitError) -> LimitError {
 fn watch(on_end: fn(LimitError)) {
     loop {
         std::thread::sleep(PERIOD);
+        if let Some(error) = overtime(LATE) {
+            on_end(exceeded(error));
+            std::process::exit(1);
+        }
         let limit = LIMIT.load(Ordering::Relaxed);
         let used = used();
         if limit == 0 || used <= limit {
@@ -219,11 +265,18 @@ impl<R> Metered<R> {
         }
     }
 
-    /// Of text that comes out of a decompressor.
-    pub fn decompressed(from: R) -> Self {
+    /// Of text that comes out of a decompressor. `packed`: the size of the file, bytes; `None`
+    /// of a pipe.
+    pub fn decompressed(from: R, packed: Option<u64>) -> Self {
         let most = LIMIT.load(Ordering::Relaxed).saturating_mul(TEXT_FACTOR);
+        let is_any_ratio = IS_ANY_RATIO.load(Ordering::Relaxed);
+        let of_file = packed.filter(|_| !is_any_ratio);
+        let of_file = of_file.map(|packed| packed.saturating_mul(RATIO).max(ANY_TEXT));
         Self {
-            most: (most > 0).then_some(LimitError::Text(most)),
+            most: match of_file {
+                Some(of_file) if most == 0 || of_file < most => Some(LimitError::Packed(of_file)),
+                _ => (most > 0).then_some(LimitError::Text(most)),
+            },
             ..Self::plain(from)
         }
     }
@@ -248,9 +301,9 @@ impl<R> Metered<R> {
         self.next = self.read.saturating_add(STRIDE);
         check()?;
         match self.most {
-            Some(error @ (LimitError::Text(most) | LimitError::Log(most))) if self.read > most => {
-                Err(exceeded(error))
-            }
+            Some(
+                error @ (LimitError::Text(most) | LimitError::Packed(most) | LimitError::Log(most)),
+            ) if self.read > most => Err(exceeded(error)),
             _ => Ok(()),
         }
     }
@@ -291,7 +344,7 @@ mod tests {
     #[test]
     fn without_a_limit_all_is_read() {
         let mut text = Vec::new();
-        let mut from = Metered::decompressed(io::repeat(b'x').take(5 << 20));
+        let mut from = Metered::decompressed(io::repeat(b'x').take(5 << 20), Some(1));
         from.read_to_end(&mut text).unwrap();
         assert_eq!((text.len(), from.read), (5 << 20, 5 << 20));
         assert_eq!(check(), Ok(()));

@@ -139,15 +139,20 @@ fn opened(path: &Path) -> io::Result<File> {
 /// When it cannot be read, or needs more memory than the zstd command allows; while
 /// it is read, also when it needs more than [`aiprof_system::memory`] allows.
 pub fn decompressed(file: File) -> io::Result<Box<dyn Read + Send>> {
+    let about = file.metadata()?;
+    let size = about.is_file().then_some(about.len());
     let (head, file) = peek(file)?;
     if head.starts_with(GZIP) {
         let file = BufReader::with_capacity(1 << 18, file);
-        return Ok(Box::new(Metered::decompressed(MultiGzDecoder::new(file))));
+        return Ok(Box::new(Metered::decompressed(
+            MultiGzDecoder::new(file),
+            size,
+        )));
     }
     if head.starts_with(ZSTD) {
         let mut plain = zstd::Decoder::new(file)?;
         plain.window_log_max(ZSTD_WINDOW_LOG)?;
-        return Ok(Box::new(Metered::decompressed(plain)));
+        return Ok(Box::new(Metered::decompressed(plain, size)));
     }
     Ok(Box::new(Metered::plain(file)))
 }

@@ -234,7 +234,7 @@ fn open<R: Read>(path: &Path, file: R) -> Result<impl Read + use<R>, ImportError
         });
     }
     let plain = zstd::Decoder::with_buffer(file).map_err(read)?;
-    Ok(Metered::decompressed(plain))
+    Ok(Metered::decompressed(plain, None))
 }
 
 /// The same for an opened, uncompressed stream; `None` if there is no header.

@@ -148,7 +148,7 @@ impl<'t> Reader<'t> {
             true => Box::new(MultiGzDecoder::new(bytes)),
             false => Box::new(ZlibDecoder::new(bytes)),
         };
-        let mut frames = Frames::new(Metered::decompressed(from).after(self.inflated));
+        let mut frames = Frames::new(Metered::decompressed(from, None).after(self.inflated));
         let mut packet = Vec::new();
         let end = loop {
             match frames.next(&mut packet) {
