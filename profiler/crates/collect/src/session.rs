@@ -930,6 +930,9 @@ impl Session {
 /// What mends it that no perf event can be opened.
 fn perf_remedy(error: &io::Error) -> String {
     let refused = error.raw_os_error() == Some(libc::EACCES);
+    if kernel::metadata("/sys/devices").is_err() {
+        return "/sys is not mounted: mount -t sysfs sysfs /sys".into();
+    }
     if error.raw_os_error() == Some(libc::ENOENT) {
         return "no PMU: this machine has no hardware counters, as most virtual machines; \
                 leave out --event cycles to sample by CPU time"

@@ -10,6 +10,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+/// How long a place in a recording's queue is waited for, and how often it is asked.
+const LONGEST_QUEUED: Duration = Duration::from_secs(30);
+const BETWEEN_TRIES: Duration = Duration::from_millis(10);
+
 /// Why a recording did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
@@ -53,11 +57,9 @@ pub(super) fn names(directory: &PrivateDirectory) -> io::Result<Vec<String>> {
         let name = entry
             .strip_prefix(PREFIX)
             .and_then(|rest| rest.strip_suffix(".sock"));
-        // What a killed one left answers nothing.
-        names.extend(
-            name.filter(|name| connect(directory, name).is_ok())
-                .map(str::to_owned),
-        );
+        // What a killed one left answers nothing; one with a full queue answers later.
+        let is_there = |name: &&str| matches!(connect(directory, name), Ok(_) | Err(Errno::AGAIN));
+        names.extend(name.filter(is_there).map(str::to_owned));
     }
     names.sort();
     Ok(names)
@@ -98,7 +100,20 @@ pub(super) fn ask_in(
             source: error.into(),
         },
     };
-    let connection = connect(directory, name).map_err(failed)?;
+    let queued = Instant::now();
+    let connection = loop {
+        match connect(directory, name) {
+            // Others have filled its queue, which it works off.
+            Err(Errno::AGAIN) => {
+                let last = queued + LONGEST_QUEUED;
+                if Instant::now() >= until.map_or(last, |until| until.min(last)) {
+                    return Err(ControlError::Late(name.to_owned()));
+                }
+                std::thread::sleep(BETWEEN_TRIES);
+            }
+            connection => break connection.map_err(failed)?,
+        }
+    };
     if !is_trusted(&connection) {
         return Err(ControlError::Foreign(name.to_owned()));
     }

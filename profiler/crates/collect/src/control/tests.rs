@@ -193,3 +193,32 @@ fn what_killed_recorders_left_is_taken_over_and_nothing_else() {
         assert!(own.join(lock_of("three")).is_symlink());
     });
 }
+
+#[test]
+fn a_full_queue_is_waited_for() {
+    let (_parent, directory) = place();
+    run(async {
+        let mut control = Control::in_directory(directory(), "one").unwrap();
+        // Nobody is let in meanwhile: the queue fills.
+        let mut others = Vec::new();
+        let place = directory();
+        let address = SocketAddrUnix::new(place.path_of(&socket_of("one"))).unwrap();
+        let full = loop {
+            let other = socket().unwrap();
+            match rustix::net::connect(&other, &address) {
+                Ok(()) => others.push(other),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full, rustix::io::Errno::AGAIN);
+        let late = Some(Instant::now() + Duration::from_millis(50));
+        let asked = ask_in(&place, "one", Request::Status, late);
+        assert!(matches!(asked, Err(ControlError::Late(_))), "{asked:?}");
+        assert_eq!(names(&place).unwrap(), ["one"]);
+        let asking = thread::spawn(move || ask_in(&place, "one", Request::Status, None));
+        drop(others);
+        let asked = control.next().await;
+        control.answer(asked, &Reply::Refused("no".into()));
+        assert!(asking.join().unwrap().is_ok());
+    });
+}

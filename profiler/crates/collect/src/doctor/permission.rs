@@ -52,18 +52,26 @@ fn json_name(capability: &'static str) -> &'static str {
 /// ones, and no process can be looked up.
 fn pid_namespace() -> Check {
     let initial = is_initial_pid_namespace();
-    let found = if initial { "initial" } else { "a container's" };
-    Check::new(
-        "permission",
-        "pid_namespace",
-        initial,
-        format!("{found} process ids"),
-    )
-    .required()
-    .otherwise(
-        "processes cannot be looked up: user frames have no names",
-        "run on the host, or start the container with --pid=host",
-    )
+    let found = match initial {
+        true => "initial process ids",
+        false if !has_proc() => "not known: /proc is not mounted",
+        false => "a container's process ids",
+    };
+    Check::new("permission", "pid_namespace", initial, found)
+        .required()
+        .otherwise(
+            "processes cannot be looked up: user frames have no names",
+            match has_proc() {
+                true => "run on the host, or start the container with --pid=host",
+                false => MOUNT_PROC,
+            },
+        )
+}
+
+const MOUNT_PROC: &str = "mount -t proc proc /proc";
+
+fn has_proc() -> bool {
+    kernel::metadata("/proc/self").is_ok()
 }
 
 fn is_initial_pid_namespace() -> bool {
@@ -74,6 +82,12 @@ fn is_initial_pid_namespace() -> bool {
 /// What a recording that starts now has to say of its pid namespace; `None` if that is
 /// the initial one.
 pub fn pid_namespace_warning() -> Option<&'static str> {
+    if !has_proc() {
+        return Some(
+            "/proc is not mounted: processes cannot be looked up, most user stacks are cut, and \
+             user code has no names; mount -t proc proc /proc",
+        );
+    }
     (!is_initial_pid_namespace()).then_some(
         "this is a container with process ids of its own: samples carry those of the host, \
          so processes cannot be looked up, most user stacks are cut, and user code has no \
