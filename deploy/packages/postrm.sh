@@ -19,7 +19,10 @@ purge)
         deb-systemd-helper unmask $unit >/dev/null
     fi
     # Not what an output elsewhere wrote.
-    rm -rf /var/lib/aiprof /run/aiprof
+    rm -rf /var/lib/aiprof
+    # Locks and sockets of recordings that still run lie there too.
+    rm -f /run/aiprof/control-agent.sock
+    rmdir /run/aiprof 2>/dev/null || :
     # Secrets that the administrator put beside the configuration are not the package's.
     rmdir /etc/aiprof 2>/dev/null || :
     ;;
