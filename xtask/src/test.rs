@@ -93,7 +93,11 @@ const SUITES: &[Suite] = &[
 /// The third tier; its tests of the agent need aiprof-send, and a test is no place to build that.
 fn third() -> Result<Counts> {
     fleet::programs()?;
-    nextest(THIRD, &Options::default())
+    let options = Options {
+        profile: Some("slow"),
+        ..Options::default()
+    };
+    nextest(THIRD, &options)
 }
 
 /// One line of the table.
@@ -288,7 +292,7 @@ fn under_load() -> Result<Counts> {
         loops.push(Ended(busy.spawn()?));
     }
     let options = Options {
-        profile: Some("load"),
+        profile: Some("slow"),
         ..Options::default()
     };
     nextest(FIRST_TWO, &options)
