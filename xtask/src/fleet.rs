@@ -11,8 +11,8 @@ use sha2::{Digest as _, Sha256};
 use crate::counts::Counts;
 use crate::install::ensure;
 use crate::packages::Group;
-use crate::proc::{cargo, root, run, target_dir};
-use crate::test::{Options, build, nextest};
+use crate::proc::{cargo, root, run};
+use crate::test::{Options, build, in_workspace, nextest};
 
 pub(crate) const HELP: &str = "
 Builds aiprof-send, aiprof-query and the lake's library with DataFusion, which takes
@@ -62,18 +62,8 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
 fn lint() -> Result<()> {
     let mut clippy = cargo();
     clippy.args(["clippy", "--locked", "--profile", "tests", "--workspace"]);
-    clippy.args(["--all-targets", "--manifest-path", "fleet/Cargo.toml"]);
-    clippy.arg("--target-dir").arg(target_dir().join("fleet"));
-    run(clippy.args(["--", "-D", "warnings"]))
-}
-
-/// Builds the programs as their tests do.
-pub(crate) fn programs() -> Result<()> {
-    let mut build = cargo();
-    build.args(["build", "--locked", "--profile", "tests", "--workspace"]);
-    build.args(["--bins", "--tests", "--manifest-path", "fleet/Cargo.toml"]);
-    build.arg("--target-dir").arg(target_dir().join("fleet"));
-    run(&mut build)
+    clippy.arg("--all-targets");
+    run(in_workspace(&mut clippy, "fleet").args(["--", "-D", "warnings"]))
 }
 
 /// Runs the tests; notes that they passed.

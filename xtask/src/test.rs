@@ -92,7 +92,7 @@ const SUITES: &[Suite] = &[
 
 /// The third tier; its tests of the agent need aiprof-send, and a test is no place to build that.
 fn third() -> Result<Counts> {
-    fleet::programs()?;
+    build_in("fleet")?;
     let options = Options {
         profile: Some("slow"),
         ..Options::default()
@@ -220,11 +220,10 @@ pub(crate) fn nextest(tests: &str, options: &Options) -> Result<Counts> {
     command.args(["--profile", profile, "-E", tests]);
     command.args(["--no-tests", "pass"]);
     if let Some(folder) = options.workspace {
-        let target = target_dir().join(folder);
-        command.args(["--manifest-path", &format!("{folder}/Cargo.toml")]);
-        command.args(["--config-file", ".config/nextest.toml", "--target-dir"]);
-        command.arg(&target);
-        command.env("AIPROF_SEND", target.join("tests/aiprof-send"));
+        in_workspace(&mut command, folder);
+        command.args(["--config-file", ".config/nextest.toml"]);
+        let send = target_dir().join(folder).join("tests/aiprof-send");
+        command.env("AIPROF_SEND", send);
     }
     command.args(&options.filter);
     command
@@ -354,8 +353,26 @@ fn report(done: Vec<Done>) -> ExitCode {
 
 /// Builds the product and its tests, with the features that nextest has them built with.
 pub(crate) fn build() -> Result<()> {
-    let what = ["build", "--locked", "--profile", "tests", "--workspace"];
-    run(cargo().args(what).args(["--bins", "--tests"]))
+    run(&mut cargo_build())
+}
+
+/// The same of the workspace in a folder.
+pub(crate) fn build_in(folder: &str) -> Result<()> {
+    run(in_workspace(&mut cargo_build(), folder))
+}
+
+fn cargo_build() -> Command {
+    let mut command = cargo();
+    command.args(["build", "--locked", "--profile", "tests", "--workspace"]);
+    command.args(["--bins", "--tests"]);
+    command
+}
+
+/// Has a command of cargo work on the workspace in a folder, which has its own build below
+/// the target directory.
+pub(crate) fn in_workspace<'c>(command: &'c mut Command, folder: &str) -> &'c mut Command {
+    command.args(["--manifest-path", &format!("{folder}/Cargo.toml")]);
+    command.arg("--target-dir").arg(target_dir().join(folder))
 }
 
 /// Where the tests' build of a program is.
