@@ -27,9 +27,8 @@ fn run(module: Module, kernel: &str, more: &[&str]) -> anyhow::Result<(Vec<Value
     let shop = Workshop::new()?;
     let recording = Recording::of(module);
     let mode = ["launch", "launches=150", "sync=1", "base=1"];
-    // Waits that end late would be the device's time.
-    let prompt = ["nice", "-n", "-20"];
-    let mut program: Vec<String> = prompt.map(str::to_owned).to_vec();
+    // A wait that returns late would count as the device's time.
+    let mut program = ["nice", "-n", "-20"].map(str::to_owned).to_vec();
     program.push(build_paths()?.display().to_string());
     program.extend(recording.arguments(&shop, &[&mode[..], more].concat())?);
     recording.record(&shop, &program)?;
