@@ -15,8 +15,8 @@ const C: [Need; 2] = [Need::Root, Need::Tool("cc")];
 /// Other versions of node to run the same with: programs, with a colon between each.
 const OTHERS: &str = "AIPROF_NODES";
 
-/// What is missed lies in the first tenth of a second.
-const SECONDS: &str = "8";
+/// CPU time of each thread. What is missed lies in the first tenths of a second.
+const SECONDS: &str = "6";
 const LEAST: u64 = 800;
 /// The project's goal: functions named, and true.
 const GOAL: f64 = 0.97;
@@ -185,7 +185,8 @@ fn functions_that_are_interpreted() -> anyhow::Result<()> {
 #[test]
 fn functions_of_the_first_compiler() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
-    check_frames(&["--always-sparkplug", "--no-opt"], &[SECONDS], is_true)
+    // V8's own functions have no unwind data; their tables come a page at a time.
+    check_frames(&["--always-sparkplug", "--no-opt"], &["8"], is_true)
 }
 
 #[test]

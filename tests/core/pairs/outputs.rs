@@ -224,7 +224,7 @@ fn pprof_labels_threads_by_name() -> anyhow::Result<()> {
     let shop = Workshop::new()?;
     let program = shop.build("threads.c", "threads", &["-pthread"])?;
     let capture = shop.path("threads.aiprof");
-    // From the program's first instruction on: between fork and exec it is aiprof's.
+    // From the program's first instruction on: what comes before is aiprof's.
     let mut recording = Aiprof::with(["--only", "-F", "499", "-o"])
         .option(&capture)
         .command(program, &["2"])
