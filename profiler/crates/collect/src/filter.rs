@@ -32,6 +32,9 @@ const MEMBER_FOR: Duration = Duration::from_secs(1);
 pub struct Filter {
     /// Chosen processes and their descendants; `None`: all.
     pids: Option<FxHashSet<u32>>,
+    /// COMMAND until it is executed, where it alone is recorded: what its process does
+    /// before that is the profiler's work.
+    not_executed: Option<u32>,
     /// Path of the chosen control group below the mount; `None`: all.
     cgroup: Option<(u64, String)>,
     /// By name, user and container.
@@ -68,8 +71,10 @@ impl Filter {
             None => None,
         };
         let pids = (!config.pids.is_empty()).then(|| descendants(&config.pids));
+        let command = config.pids.first().filter(|_| config.only_command);
         Ok(Self {
             pids,
+            not_executed: command.copied(),
             cgroup,
             choice: config.choice.clone(),
             has_v1: cgroup::has_version_1(),
@@ -93,8 +98,14 @@ impl Filter {
         self.pids.iter().flatten().copied().collect()
     }
 
-    /// Follows forks.
+    /// Follows forks, and COMMAND's start.
     pub fn note(&mut self, event: &ProcessEvent) {
+        // A mapping stands for an event of execution that was lost.
+        let starts = matches!(
+            event.kind,
+            ProcessEventKind::Exec { .. } | ProcessEventKind::Map(_)
+        );
+        self.not_executed.take_if(|pid| starts && *pid == event.pid);
         if let ProcessEventKind::Fork { parent } = event.kind
             && event.pid != parent
         {
@@ -157,7 +168,8 @@ impl Filter {
     /// Whether a process is wanted by its id, name and user; `thread` is the name of one
     /// of its threads.
     fn is_chosen(&mut self, pid: u32, thread: Option<&str>, processes: &ProcessTable) -> bool {
-        if self.pids.as_ref().is_some_and(|pids| !pids.contains(&pid)) {
+        let is_other = self.pids.as_ref().is_some_and(|pids| !pids.contains(&pid));
+        if is_other || self.not_executed == Some(pid) {
             return false;
         }
         if self.choice.is_all() {
