@@ -172,15 +172,37 @@ static NOINLINE void crowded(long until)
 		;
 }
 
-static void *rival(void *argument)
+/* Many short waits: some 20,000 a second. */
+static long yields_ns;
+static NOINLINE void yields(long until)
+{
+	for (long next = now(); next < until; next = now()) {
+		while (now() < next + 50000)
+			;
+		sched_yield();
+	}
+}
+
+static void compete(void (*work)(long), long until, long *delay)
 {
 	cpu_set_t set;
 	CPU_ZERO(&set);
 	CPU_SET(0, &set);
 	sched_setaffinity(0, sizeof set, &set);
 	long before = delayed();
-	crowded(*(long *)argument);
-	__atomic_fetch_add(&crowded_ns, delayed() - before, __ATOMIC_RELAXED);
+	work(until);
+	__atomic_fetch_add(delay, delayed() - before, __ATOMIC_RELAXED);
+}
+
+static void *rival(void *argument)
+{
+	compete(crowded, *(long *)argument, &crowded_ns);
+	return NULL;
+}
+
+static void *yielder(void *argument)
+{
+	compete(yields, *(long *)argument, &yields_ns);
 	return NULL;
 }
 
@@ -205,11 +227,13 @@ int main(int argc, char **argv)
 	run((void *(*const[])(void *)){locker, owner}, 2, NULL);
 	long until = now() + 1500 * MILLISECOND;
 	run((void *(*const[])(void *)){rival, rival, rival}, 3, &until);
+	until = now() + 1500 * MILLISECOND;
+	run((void *(*const[])(void *)){yielder, yielder, yielder}, 3, &until);
 	printf("long_sleeps %ld\npoll_sleeps %ld\nshort_sleeps %ld\nchild_waits %ld\n"
 	       "condition_waits %ld\nfile_syncs %ld\npipe_reads %ld\nsocket_reads %ld\n"
-	       "poll_pipes %ld\nlock_waits %ld\ncrowded %ld\n",
+	       "poll_pipes %ld\nlock_waits %ld\ncrowded %ld\nyields %ld\n",
 	       long_sleeps_ns, poll_sleeps_ns, short_sleeps_ns, child_waits_ns,
 	       condition_waits_ns, file_syncs_ns, pipe_reads_ns, socket_reads_ns, poll_pipes_ns,
-	       lock_waits_ns, crowded_ns);
+	       lock_waits_ns, crowded_ns, yields_ns);
 	return 0;
 }

@@ -1,8 +1,9 @@
 //! Programs that come, go, hide and change while they are sampled.
 
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use aiprof_tests::aiprof::{Aiprof, Run, truth};
+use aiprof_tests::aiprof::{Aiprof, Run, lost, truth};
 use aiprof_tests::chain::{check, check_reached, check_share, from_entry};
 use aiprof_tests::child::{Child, LONG};
 use aiprof_tests::folded::{Folded, Line, base};
@@ -288,4 +289,41 @@ fn process_started_before() -> anyhow::Result<()> {
     check("started before", &run.folded.of_pid(pid), LEAST, |l| {
         is_on_the_way(l, &chain)
     })
+}
+
+/// The recorder is stopped until the program has ended: its ring fills up.
+#[test]
+fn samples_that_find_no_room_are_counted() -> anyhow::Result<()> {
+    const HERTZ: f64 = 2999.0;
+    const CPU_SECONDS: f64 = 5.0;
+    skip_unless!(&NEEDS);
+    let shop = Workshop::new()?;
+    let program = shop.build("depth.c", "deep", &[])?;
+    let out = shop.path("o.folded");
+    let recording = Aiprof::with(["--only", "-F", "2999", "--weight", "samples", "-o"])
+        .option(&out)
+        .command(program, &["5", "120"]);
+    let begun = Instant::now();
+    let mut recorder = Child::start(&mut recording.to_command()?)?;
+    let pid = truth(&recorder.read_line()?, "pid")?;
+    recorder.signal("STOP")?;
+    // Its parent cannot wait for it: it stays, as one that has ended.
+    let stat = format!("/proc/{pid}/stat");
+    while !std::fs::read_to_string(&stat)?.contains(") Z ") {
+        anyhow::ensure!(begun.elapsed() < LONG, "the program does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    recorder.signal("CONT")?;
+    recorder.output()?;
+    let stderr = recorder.stderr()?;
+    let kept = Folded::parse(&std::fs::read_to_string(&out)?)?.total() as f64;
+    let lost = lost(&stderr, "samples dropped (ring buffer full)") as f64;
+    let expected = HERTZ * CPU_SECONDS;
+    println!("{kept} kept, {lost} lost of {expected}");
+    anyhow::ensure!(kept > 1000.0 && lost > 1000.0, "{stderr}");
+    // The clock misses some, too; those of other programs find no room, either.
+    let most = HERTZ * begun.elapsed().as_secs_f64() * std::thread::available_parallelism()?.get() as f64;
+    let all = kept + lost;
+    anyhow::ensure!((0.9 * expected..1.05 * most).contains(&all), "{stderr}");
+    Ok(())
 }
