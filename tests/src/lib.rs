@@ -8,6 +8,7 @@
 //! * [`aiu_trace`]: AIU traces with a known truth;
 //! * [`aiprof`]: finds, builds and runs the binary under test;
 //! * [`child`]: processes that end with their test;
+//! * [`cuda`]: the virtual CUDA driver and its truth file;
 //! * [`folded`]: reads folded stacks;
 //! * [`attack`]: plays the attacker: programs of another user;
 //! * [`attacker`]: an ordinary user with a copy of aiprof that has capabilities;
@@ -40,6 +41,7 @@ pub mod attacker;
 pub mod cgroup;
 pub mod chain;
 pub mod child;
+pub mod cuda;
 pub mod folded;
 pub mod http;
 pub mod iga;

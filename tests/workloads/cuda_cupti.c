@@ -1,7 +1,8 @@
 /* CUPTI of the virtual CUDA driver, *synthetic*: the activity part, with the layouts of
  * cupti_activity.h of CUDA 12.9 (CUpti_ActivityKernel9, Memcpy6, Memset4, API). What devices
  * did is in other buffers than the calls, and given back first, as on an H200. Kernels whose
- * name begins with "lost" find no room. */
+ * name begins with "lost" find no room. With VCUPTI_IMPOSSIBLE=N all but one in N records of
+ * work have times that cannot be true. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -78,7 +79,15 @@ static void work(const struct vcuda_work *w) {
         pthread_mutex_unlock(&lock);
         return;
     }
-    PUT(16, uint64_t, w->start); PUT(24, uint64_t, w->end);
+    uint64_t start = w->start, end = w->end;
+    static unsigned count;
+    unsigned number = __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
+    const char *possible = getenv("VCUPTI_IMPOSSIBLE");
+    if (possible && number % (unsigned)atoi(possible)) {
+        end = number % 3 ? 0 : start - 1000;
+        start = number % 3 == 1 ? 0 : start;
+    }
+    PUT(16, uint64_t, start); PUT(24, uint64_t, end);
     if (w->what == VCUDA_KERNEL) {
         PUT(0, uint32_t, 10); PUT(40, uint32_t, 0); PUT(44, uint32_t, 1); PUT(48, uint32_t, w->stream);
         memcpy(r + 52, w->grid, 12); memcpy(r + 64, w->block, 12);

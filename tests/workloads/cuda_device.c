@@ -1,7 +1,9 @@
 /* A virtual CUDA driver (libcuda.so.1), *synthetic*: streams are threads that "run" work for
  * as long as its name says. It loads CUDA_INJECTION64_PATH when it starts, as the real one
  * does, and writes a truth file (VCUDA_TRUTH): what ran when, for which call of which thread.
- * With VCUDA_LAUNCH_NS a launch keeps its thread busy for so long.
+ * With VCUDA_LAUNCH_NS a launch keeps its thread busy for so long. `vcuda_path` names the path
+ * that gives work from then on, in the truth only: that of a graph's work is the one that put it
+ * into the graph.
  * Functions, arguments and layouts are those of cuda.h of CUDA 12.9. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -24,7 +26,15 @@ struct stream {
     pthread_cond_t change;
     struct work *first, **last;
     unsigned queued, done, number;
+    struct graph *capture;
 };
+/* Also an executable one: work in the order in which it was put there. */
+struct graph {
+    struct vcuda_work *work;
+    unsigned length;
+};
+static _Thread_local const char *path = "-";
+void vcuda_path(const char *name) { path = name; }
 static struct stream *streams[64];
 static unsigned n_streams;
 static pthread_mutex_t all = PTHREAD_MUTEX_INITIALIZER;
@@ -59,9 +69,9 @@ static void *run(void *arg) {
         w->told.end = free_at;
         pthread_mutex_lock(&all);
         if (truth)
-            fprintf(truth, "%d %s %u %u %lu %lu %u %lu\n", w->told.what, w->told.name, w->told.tid,
+            fprintf(truth, "%d %s %u %u %lu %lu %u %lu %s\n", w->told.what, w->told.name, w->told.tid,
                 w->told.correlation, (unsigned long)start, (unsigned long)free_at, w->told.stream,
-                (unsigned long)w->told.bytes);
+                (unsigned long)w->told.bytes, w->told.path);
         pthread_mutex_unlock(&all);
         if (sink.work) sink.work(&w->told);
         pthread_mutex_lock(&s->lock);
@@ -127,10 +137,10 @@ int cuStreamCreate(void **out, unsigned flags) {
     return 0;
 }
 
-static void enqueue(void *stream, struct vcuda_work told, unsigned call, uint64_t begun) {
-    struct stream *s = stream_of(stream);
+/* With what a call's work has in common. */
+static void put(struct stream *s, struct vcuda_work told, uint32_t correlation) {
     struct work *w = calloc(1, sizeof *w);
-    told.correlation = __atomic_add_fetch(&correlations, 1, __ATOMIC_RELAXED);
+    told.correlation = correlation;
     told.tid = (unsigned)gettid();
     told.stream = s->number;
     w->told = told;
@@ -141,7 +151,75 @@ static void enqueue(void *stream, struct vcuda_work told, unsigned call, uint64_
     s->queued++;
     pthread_cond_broadcast(&s->change);
     pthread_mutex_unlock(&s->lock);
-    if (sink.call) sink.call(call, told.tid, told.correlation, begun, now());
+}
+
+static void add(struct graph *g, struct vcuda_work told) {
+    g->work = realloc(g->work, (g->length + 1) * sizeof *g->work);
+    g->work[g->length++] = told;
+}
+
+static void enqueue(void *stream, struct vcuda_work told, unsigned call, uint64_t begun) {
+    struct stream *s = stream_of(stream);
+    uint32_t correlation = __atomic_add_fetch(&correlations, 1, __ATOMIC_RELAXED);
+    told.path = path;
+    if (s->capture)
+        add(s->capture, told);
+    else
+        put(s, told, correlation);
+    if (sink.call) sink.call(call, (unsigned)gettid(), correlation, begun, now());
+}
+
+__attribute__((noinline)) int cuStreamBeginCapture_v2(void *stream, unsigned mode) {
+    (void)mode;
+    stream_of(stream)->capture = calloc(1, sizeof(struct graph));
+    return 0;
+}
+
+__attribute__((noinline)) int cuStreamEndCapture(void *stream, void **graph) {
+    struct stream *s = stream_of(stream);
+    *graph = s->capture;
+    s->capture = NULL;
+    return 0;
+}
+
+__attribute__((noinline)) int cuGraphInstantiateWithFlags(void **out, void *graph, uint64_t flags) {
+    (void)flags;
+    struct graph *copy = calloc(1, sizeof *copy), *from = graph;
+    for (unsigned i = 0; i < from->length; i++) add(copy, from->work[i]);
+    *out = copy;
+    return 0;
+}
+
+__attribute__((noinline)) int cuGraphExecUpdate_v2(void *exec, void *graph, void *result) {
+    (void)result;
+    struct graph *to = exec, *from = graph;
+    to->length = 0;
+    for (unsigned i = 0; i < from->length; i++) add(to, from->work[i]);
+    return 0;
+}
+
+__attribute__((noinline)) int cuGraphAddChildGraphNode(void **node, void *graph, const void *after,
+    size_t n_after, void *child) {
+    (void)node, (void)after, (void)n_after;
+    struct graph *from = child;
+    for (unsigned i = 0; i < from->length; i++) add(graph, from->work[i]);
+    return 0;
+}
+
+__attribute__((noinline)) int cuGraphDestroy(void *graph) {
+    struct graph *g = graph;
+    free(g->work);
+    free(g);
+    return 0;
+}
+
+__attribute__((noinline)) int cuGraphLaunch(void *exec, void *stream) {
+    uint64_t begun = now();
+    struct graph *g = exec;
+    uint32_t correlation = __atomic_add_fetch(&correlations, 1, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < g->length; i++) put(stream_of(stream), g->work[i], correlation);
+    if (sink.call) sink.call(514, (unsigned)gettid(), correlation, begun, now());
+    return 0;
 }
 
 int cuModuleGetFunction(void **function, void *module, const char *name) {

@@ -6,6 +6,7 @@ struct vcuda_work {
     const char *name;
     uint64_t length, start, end, bytes;
     uint32_t correlation, tid, stream, grid[3], block[3];
+    const char *path;
 };
 struct vcuda_sink {
     void (*call)(unsigned id, unsigned tid, uint32_t correlation, uint64_t start, uint64_t end);

@@ -12,8 +12,9 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use aiprof_tests::aiprof::binary;
+use aiprof_tests::cuda::Cuda;
 use aiprof_tests::need::{Need, skip_unless};
-use aiprof_tests::workload::{Workshop, checked, compile, source_path};
+use aiprof_tests::workload::{Workshop, checked, source_path};
 
 /// What a finding may be off by: part of the truth.
 const SYNTHETIC: f64 = 0.15;
@@ -141,26 +142,12 @@ fn what_is_planted_in_traces_is_found_first_and_nothing_in_clean_ones() -> anyho
     Ok(())
 }
 
-/// The virtual CUDA driver with CUPTI, and a program for it.
-struct Cuda {
-    shop: Workshop,
-    program: PathBuf,
-}
+/// A program for the virtual CUDA driver.
+struct Wasteful(Cuda);
 
-impl Cuda {
+impl Wasteful {
     fn new() -> anyhow::Result<Self> {
-        let shop = Workshop::new()?;
-        let library = ["-shared", "-fPIC", "-ldl", "-lpthread"];
-        std::fs::create_dir(shop.path("lib"))?;
-        for (source, name) in [
-            ("cuda_device.c", "libcuda.so.1"),
-            ("cuda_cupti.c", "libcupti.so.13"),
-        ] {
-            compile(source, &shop.path("lib").join(name), &library)?;
-        }
-        let cuda = shop.path("lib").join("libcuda.so.1");
-        let program = shop.build("cuda_waste.c", "cuda_waste", &[&cuda.to_string_lossy()])?;
-        Ok(Self { shop, program })
+        Ok(Self(Cuda::new("cuda_waste.c", true)?))
     }
 
     /// Judges the findings of a run and of its twin.
@@ -187,12 +174,8 @@ impl Cuda {
     /// The time between kernels of the last run that is less than 100 us each, as the driver
     /// noted it.
     fn short_gaps(&self) -> anyhow::Result<f64> {
-        let text = std::fs::read_to_string(self.shop.path("truth"))?;
-        let times = text.lines().filter_map(|line| {
-            let fields: Vec<&str> = line.split(' ').collect();
-            Some((fields.get(4)?.parse().ok()?, fields.get(5)?.parse().ok()?))
-        });
-        let times: Vec<(u64, u64)> = times.collect();
+        let times = self.0.truth()?.into_iter();
+        let times: Vec<(u64, u64)> = times.map(|work| (work.start, work.end)).collect();
         let gaps = times
             .windows(2)
             .map(|pair| pair[1].0.saturating_sub(pair[0].1));
@@ -201,28 +184,20 @@ impl Cuda {
 
     /// Records a run; gives what is found, and how long the program's loop took.
     fn run(&self, words: &[&str]) -> anyhow::Result<(Vec<Value>, f64)> {
-        let out = self.shop.path("run.aiprof");
-        let mut command = Command::new(binary()?);
-        command
-            .args(["--only", "-q", "--device-timing", "-o"])
-            .arg(&out)
-            // Runs are compared: other programs must not take the CPU from them.
-            .args(["--", "nice", "-n", "-20"]);
-        match words {
-            ["python", rest @ ..] => {
-                let script = source_path("cuda_waste.py");
-                command.arg("python3").arg(script).args(rest);
-            }
-            words => {
-                command.arg(&self.program).args(words);
-            }
-        }
-        command.env("LD_LIBRARY_PATH", self.shop.path("lib"));
+        let out = self.0.shop.path("run.aiprof").display().to_string();
+        let options = ["-q", "--device-timing", "-o", &out];
+        // Runs are compared: other programs must not take the CPU from them.
+        let nice = ["nice", "-n", "-20"];
+        let script = source_path("cuda_waste.py").display().to_string();
+        let program = self.0.program.display().to_string();
+        let words = match words {
+            ["python", rest @ ..] => [&nice[..], &["python3", &script], rest].concat(),
+            words => [&nice[..], &[&program], words].concat(),
+        };
+        let mut command = self.0.command(Some(&options), &words)?;
         command.env("VCUDA_LAUNCH_NS", "20000");
-        command.env("VCUDA_TRUTH", self.shop.path("truth"));
-        command.env_remove("CUDA_INJECTION64_PATH");
         let took: f64 = checked(&mut command)?.trim().parse()?;
-        Ok((findings(&[out])?, took))
+        Ok((findings(&[out.into()])?, took))
     }
 }
 
@@ -230,7 +205,7 @@ impl Cuda {
 fn what_is_planted_in_programs_is_found_first_and_nothing_in_clean_ones() -> anyhow::Result<()> {
     let needs = [Need::Root, Need::Tool("cc"), Need::Tool("python3")];
     skip_unless!(&needs);
-    let cuda = Cuda::new()?;
+    let cuda = Wasteful::new()?;
     for (kind, planted, twin, place) in [
         (
             "launch-starved",

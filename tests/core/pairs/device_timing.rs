@@ -1,37 +1,20 @@
-//! `--device-timing` on a virtual CUDA driver and CUPTI (`workloads/cuda_device.c`,
-//! `cuda_cupti.c`): *synthetic*, with a truth file that says what ran when, for which thread's
-//! call. The helper, the probes and the stacks are real.
+//! `--device-timing` on the virtual CUDA driver and CUPTI. The helper, the probes and the
+//! stacks are real.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
 use aiprof_tests::aiprof::{binary, lost};
+use aiprof_tests::cuda::{Cuda, Work, by_path};
 use aiprof_tests::folded::Folded;
 use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::trace::{Span, Trace};
-use aiprof_tests::workload::{Workshop, checked};
+use aiprof_tests::workload::checked;
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
-const LIBRARY: [&str; 2] = ["-shared", "-fPIC"];
-
-/// A piece of work, as the driver ran it.
-#[derive(Clone, Debug)]
-struct Work {
-    name: String,
-    tid: u64,
-    start: u64,
-    end: u64,
-    stream: u64,
-}
-
-/// The programs, built.
-struct Machine {
-    shop: Workshop,
-    program: PathBuf,
-}
 
 /// A run of a program, with or without aiprof.
 struct Run {
@@ -40,82 +23,18 @@ struct Run {
     truth: Vec<Work>,
 }
 
-impl Machine {
-    fn new(has_cupti: bool) -> anyhow::Result<Self> {
-        let shop = Workshop::new()?;
-        let own = shop.path("lib");
-        std::fs::create_dir(&own)?;
-        let flags = |name: &str| {
-            let path = own.join(name).to_string_lossy().into_owned();
-            (path, ["-ldl", "-lpthread"])
-        };
-        for (source, name, is_wanted) in [
-            ("cuda_device.c", "libcuda.so.1", true),
-            ("cuda_cupti.c", "libcupti.so.13", has_cupti),
-        ] {
-            let (path, more) = flags(name);
-            if is_wanted {
-                let all = [&LIBRARY[..], &more].concat();
-                aiprof_tests::workload::compile(source, Path::new(&path), &all)?;
-            }
-        }
-        let (cuda, _) = flags("libcuda.so.1");
-        let program = shop.build("cuda_work.c", "cuda_work", &[&cuda, "-lpthread"])?;
-        Ok(Self { shop, program })
-    }
-
-    /// Runs it; `options`: of aiprof, or it runs alone.
-    fn run(&self, options: Option<&[&str]>, args: &[&str]) -> anyhow::Result<Run> {
-        let truth = self.shop.path("truth");
-        let mut command = match options {
-            Some(options) => {
-                let mut command = Command::new(binary()?);
-                command.arg("--only").args(options).arg("--").arg(&self.program);
-                command
-            }
-            None => Command::new(&self.program),
-        };
-        let output = command
-            .args(args)
-            .env("LD_LIBRARY_PATH", self.shop.path("lib"))
-            .env("VCUDA_TRUTH", &truth)
-            .env_remove("CUDA_INJECTION64_PATH")
-            .output()?;
-        let stderr = String::from_utf8(output.stderr)?;
-        ensure!(output.status.success(), "{}\n{stderr}", output.status);
-        Ok(Run {
-            output: String::from_utf8(output.stdout)?,
-            stderr,
-            truth: read(&truth)?,
-        })
-    }
-}
-
-fn read(path: &Path) -> anyhow::Result<Vec<Work>> {
-    let text = std::fs::read_to_string(path)?;
-    text.lines()
-        .map(|line| {
-            let fields: Vec<&str> = line.split(' ').collect();
-            let [what, name, tid, _, start, end, stream, _] = fields[..] else {
-                anyhow::bail!("{line}");
-            };
-            let name = match what {
-                "2" => "Memcpy (HtoD)",
-                "3" => "Memset (Device)",
-                _ => match name {
-                    "_Z8spin_30Pf_30" | "matmul_200" | "lost_10" => name,
-                    _ => anyhow::bail!("{line}"),
-                },
-            };
-            Ok(Work {
-                name: name.to_owned(),
-                tid: tid.parse()?,
-                start: start.parse()?,
-                end: end.parse()?,
-                stream: stream.parse()?,
-            })
-        })
-        .collect()
+/// Runs the program; `options`: of aiprof, or it runs alone.
+fn run(cuda: &Cuda, options: Option<&[&str]>, args: &[&str]) -> anyhow::Result<Run> {
+    let program = cuda.program.display().to_string();
+    let words = [&[program.as_str()], args].concat();
+    let output = cuda.command(options, &words)?.output()?;
+    let stderr = String::from_utf8(output.stderr)?;
+    ensure!(output.status.success(), "{}\n{stderr}", output.status);
+    Ok(Run {
+        output: String::from_utf8(output.stdout)?,
+        stderr,
+        truth: cuda.truth()?,
+    })
 }
 
 /// Spans are where the driver ran the work, and lead to the call of the thread that gave it.
@@ -157,11 +76,11 @@ fn judge(trace: &Trace, truth: &[Work]) -> anyhow::Result<()> {
 #[test]
 fn times_are_the_driver_s_own_and_lead_to_the_calls() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
-    let machine = Machine::new(true)?;
+    let cuda = Cuda::new("cuda_work.c", true)?;
     for rounds in ["20", "300"] {
-        let out = machine.shop.path("t.json");
+        let out = cuda.shop.path("t.json");
         let out = out.to_str().context("a path")?;
-        let run = machine.run(Some(&["--device-timing", "-o", out]), &[rounds])?;
+        let run = run(&cuda, Some(&["--device-timing", "-o", out]), &[rounds])?;
         let each: usize = rounds.parse()?;
         ensure!(run.truth.len() == 12 * each, "{}", run.truth.len());
         judge(&Trace::read(Path::new(out))?, &run.truth)?;
@@ -175,32 +94,14 @@ fn times_are_the_driver_s_own_and_lead_to_the_calls() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Microseconds by the function that launched it and its name.
-fn by_path(folded: &Folded) -> BTreeMap<(String, String), u64> {
-    let mut sums = BTreeMap::new();
-    for line in &folded.lines {
-        let Some(at) = line.frames.iter().position(|frame| frame == "-") else {
-            continue;
-        };
-        let path = line.frames[..at].iter().rev();
-        let path = path
-            .map(String::as_str)
-            .find(|name| !name.starts_with("cu"));
-        let work = line.frames[at + 1].trim_end_matches("_[G]");
-        let key = (path.unwrap_or("").to_owned(), work.to_owned());
-        *sums.entry(key).or_insert(0) += line.value;
-    }
-    sums
-}
-
 #[test]
 fn flame_graphs_have_the_device_s_time_below_the_path_that_launched_it() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
-    let machine = Machine::new(true)?;
-    let (live, capture) = (machine.shop.path("o.folded"), machine.shop.path("o.aiprof"));
+    let cuda = Cuda::new("cuda_work.c", true)?;
+    let (live, capture) = (cuda.shop.path("o.folded"), cuda.shop.path("o.aiprof"));
     for out in [&live, &capture] {
         let text = out.to_str().context("a path")?;
-        let run = machine.run(Some(&["--device-timing", "-o", text]), &["40", "lost"])?;
+        let run = run(&cuda, Some(&["--device-timing", "-o", text]), &["40", "lost"])?;
         let folded = match out == &live {
             true => std::fs::read_to_string(out)?,
             false => {
@@ -246,11 +147,11 @@ fn flame_graphs_have_the_device_s_time_below_the_path_that_launched_it() -> anyh
 #[test]
 fn the_program_does_not_notice() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
-    let machine = Machine::new(true)?;
-    let plain = machine.run(None, &["30"])?;
-    let out = machine.shop.path("o.folded");
+    let cuda = Cuda::new("cuda_work.c", true)?;
+    let plain = run(&cuda, None, &["30"])?;
+    let out = cuda.shop.path("o.folded");
     let out = out.to_str().context("a path")?;
-    let timed = machine.run(Some(&["-q", "--device-timing", "-o", out]), &["30"])?;
+    let timed = run(&cuda, Some(&["-q", "--device-timing", "-o", out]), &["30"])?;
     ensure!(
         plain.output == timed.output,
         "{} {}",
@@ -271,10 +172,10 @@ fn the_program_does_not_notice() -> anyhow::Result<()> {
 #[test]
 fn a_program_without_cupti_is_told_of_and_runs_as_before() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
-    let machine = Machine::new(false)?;
-    let out = machine.shop.path("t.json");
+    let cuda = Cuda::new("cuda_work.c", false)?;
+    let out = cuda.shop.path("t.json");
     let out = out.to_str().context("a path")?;
-    let run = machine.run(Some(&["--device-timing", "-o", out]), &["200"])?;
+    let run = run(&cuda, Some(&["--device-timing", "-o", out]), &["200"])?;
     let refused = "processes that could not be timed (no CUPTI, or it refused)";
     ensure!(lost(&run.stderr, refused) == 1, "{}", run.stderr);
     let trace = Trace::read(Path::new(out))?;
@@ -296,6 +197,47 @@ fn a_program_without_cupti_is_told_of_and_runs_as_before() -> anyhow::Result<()>
             .filter(holds)
             .any(|span| span.name == work.name);
         ensure!(!is_kernel || has, "{work:?}");
+    }
+    Ok(())
+}
+
+/// All that aiprof prints.
+fn told(args: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(binary()?).args(args).output()?;
+    Ok(String::from_utf8([output.stdout, output.stderr].concat())?)
+}
+
+/// As some drivers write them: begin and end 0, no end, an end before the begin.
+#[test]
+fn records_with_impossible_times_are_counted_everywhere() -> anyhow::Result<()> {
+    const LOSS: &str = "device records with impossible times";
+    skip_unless!(&NEEDS);
+    let cuda = Cuda::new("cuda_work.c", true)?;
+    let program = cuda.program.display().to_string();
+    for name in ["o.folded", "o.aiprof", "o.json"] {
+        let out = cuda.shop.path(name).display().to_string();
+        let options = ["--device-timing", "-o", &out];
+        let mut command = cuda.command(Some(&options), &[&program, "20"])?;
+        let output = command.env("VCUPTI_IMPOSSIBLE", "8").output()?;
+        let stderr = String::from_utf8(output.stderr)?;
+        let all = cuda.truth()?.len();
+        let untimed = all - all.div_ceil(8);
+        let text = match name {
+            "o.aiprof" => told(&["report", &out, "--format", "summary", "-o", "-"])?,
+            _ => stderr,
+        };
+        let count = usize::try_from(lost(&text, LOSS))?;
+        ensure!(count == untimed, "{name}: {count} of {untimed}: {text}");
+        let others = "launches without a record of the device";
+        ensure!(lost(&text, others) == 0, "{text}");
+        if name != "o.json" {
+            ensure!(text.contains("pieces of work have no time"), "{text}");
+        }
+        if name != "o.folded" {
+            let text = told(&["analyze", &out])?;
+            let untimed = format!("{untimed} launches without device times");
+            ensure!(text.contains(&untimed), "{name}: {text}");
+        }
     }
     Ok(())
 }

@@ -439,6 +439,12 @@ impl CallSink for Taker<'_> {
         }
     }
 
+    fn device_untimed(&mut self, span: &DeviceSpan) {
+        if let Some(devices) = &mut self.calls.devices {
+            devices.aiu.device_untimed(span);
+        }
+    }
+
     fn runtime_record(&mut self, span: &DeviceSpan) {
         if let Some(devices) = &mut self.calls.devices {
             devices.aiu.runtime_record(span);

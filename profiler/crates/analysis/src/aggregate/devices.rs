@@ -57,6 +57,8 @@ struct KnownPath {
     pid: u32,
     function: Rc<str>,
     driver: Option<Rc<DriverCalls>>,
+    /// The function that executed its graph.
+    executed: Option<Rc<str>>,
     number: PathId,
 }
 
@@ -297,10 +299,12 @@ impl Devices {
         path: impl FnOnce() -> (Path, bool),
     ) -> (PathId, bool) {
         let driver = launch.driver.as_ref().filter(|_| with_driver);
+        let executed = launch.executed.as_ref().map(|call| &call.function);
         let same = |path: &&KnownPath| {
             path.pid == launch.pid
                 && path.function == launch.function
                 && path.driver.as_ref() == driver
+                && path.executed.as_ref() == executed
         };
         let known = self.known.get(&launch.stack);
         if let Some(known) = known.and_then(|known| known.iter().find(same)) {
@@ -318,6 +322,7 @@ impl Devices {
                 pid: launch.pid,
                 function: launch.function.clone(),
                 driver: driver.cloned(),
+                executed: executed.cloned(),
                 number,
             });
         }

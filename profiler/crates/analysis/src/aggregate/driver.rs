@@ -64,13 +64,17 @@ impl HostStack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unknown;
 
-/// The driver's frames of a launch; `None`: no ioctl handed it over.
+/// The driver's frames of a launch; `None`: no ioctl handed it over. Where a graph did
+/// without one, the function that executed it.
 pub(super) fn frames(
     stacks: &FxHashMap<u64, KnownStack>,
     launch: &Launch,
 ) -> Result<Option<DriverFrames>, Unknown> {
     let Some(calls) = launch.driver.as_deref() else {
-        return Ok(None);
+        return Ok(launch.executed.as_ref().map(|executed| DriverFrames {
+            function: Some(executed.function.clone()),
+            codes: Rc::from([]),
+        }));
     };
     let codes = below(stacks, calls).ok_or(Unknown)?;
     Ok(Some(DriverFrames {

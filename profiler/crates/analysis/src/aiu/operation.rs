@@ -33,6 +33,20 @@ pub(crate) fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
+/// What a device did, as far as the works of one graph are told apart by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceWork<'a> {
+    /// A kernel, by its name.
+    Kernel(&'a str),
+    /// A copy.
+    Copy,
+    /// A fill.
+    Fill,
+}
+
+/// What a fill is called.
+const FILL: &str = "Memset (Device)";
+
 /// The name of the recorded work: the kernel's, or the operation's as in torch's
 /// traces.
 pub(crate) fn work_name(record: &ActivityRecord) -> Cow<'_, str> {
@@ -41,7 +55,7 @@ pub(crate) fn work_name(record: &ActivityRecord) -> Cow<'_, str> {
             let name = record.name.as_deref().filter(|name| !name.is_empty());
             return name.unwrap_or("[kernel without a name]").into();
         }
-        (Kind::Memset, _) => "Memset (Device)",
+        (Kind::Memset, _) => FILL,
         (Kind::Memory, Some(2)) => "Memory (Release)",
         (Kind::Memory, _) => "Memory (Allocation)",
         (_, Some(TO_DEVICE)) => "Memcpy (HtoD)",
@@ -52,6 +66,15 @@ pub(crate) fn work_name(record: &ActivityRecord) -> Cow<'_, str> {
         _ => "Memcpy",
     };
     name.into()
+}
+
+/// What the works of a graph are told apart by.
+pub(crate) fn device_work(record: &ActivityRecord) -> DeviceWork<'_> {
+    match record.kind {
+        Kind::Compute => DeviceWork::Kernel(record.name.as_deref().unwrap_or_default()),
+        Kind::Memset => DeviceWork::Fill,
+        _ => DeviceWork::Copy,
+    }
 }
 
 /// What a record covers of its operation; `None`: it is of no work of a device, as
@@ -125,6 +148,15 @@ impl Operation {
         };
         operation.join(record);
         Some(operation)
+    }
+
+    /// See [`device_work`].
+    pub(crate) fn device_work(&self) -> DeviceWork<'_> {
+        match &self.kernel {
+            Some(name) => DeviceWork::Kernel(name),
+            None if *self.name == *FILL => DeviceWork::Fill,
+            None => DeviceWork::Copy,
+        }
     }
 
     /// Takes in another record of it.

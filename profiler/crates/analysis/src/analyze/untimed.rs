@@ -3,14 +3,19 @@
 //!
 //! Recordings have spans for them, category [`CATEGORY`], from the first launch to the end
 //! of the wait. They are no kernels to any other analysis: the device may have been at
-//! work for a part of that time only.
+//! work for a part of that time only. Work whose record has impossible times is marked at
+//! its launch, category [`MARK`].
 
-use aiprof_model::timeline::{Event, NONE, Sym, Time, Timeline};
+use aiprof_model::timeline::{Length, NONE, Sym, Time, Timeline};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 /// Category of spans from launches to the wait for them.
 const CATEGORY: &str = "estimated";
+
+/// Category of marks; their argument [`WITHIN`] says how much later the work was done.
+const MARK: &str = "untimed";
+const WITHIN: &str = "within_us";
 
 /// Launches of one kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -30,12 +35,22 @@ type Launches = (u64, Vec<(Time, Time)>);
 
 /// Counts them, by rank and name, the most first.
 pub(super) fn find(timeline: &Timeline) -> Vec<Untimed> {
-    let Some(category) = timeline.names.find(CATEGORY) else {
+    let [category, mark] = [CATEGORY, MARK].map(|name| timeline.names.find(name));
+    if category.is_none() && mark.is_none() {
         return Vec::new();
-    };
+    }
     let mut spans: FxHashMap<(u32, Sym), Launches> = FxHashMap::default();
-    let is_one = |event: &&Event| event.is_slice() && event.cat == category;
-    for event in timeline.events.iter().filter(is_one) {
+    for event in &timeline.events {
+        let end = match event.is_slice() {
+            true if Some(event.cat) == category => event.end(),
+            false if Some(event.cat) == mark => {
+                let within = timeline
+                    .arg(event, WITHIN)
+                    .and_then(|text| text.parse().ok());
+                event.start + Length::from_micros(within.unwrap_or(0.0))
+            }
+            _ => continue,
+        };
         let launches = timeline.arg(event, "launches");
         let Some(launches) = launches.and_then(|text| text.parse::<u64>().ok()) else {
             continue;
@@ -43,7 +58,7 @@ pub(super) fn find(timeline: &Timeline) -> Vec<Untimed> {
         let key = (timeline.rank(event), event.name);
         let (count, times) = spans.entry(key).or_default();
         *count = count.saturating_add(launches);
-        times.push((event.start, event.end()));
+        times.push((event.start, end));
     }
     let mut found: Vec<Untimed> = spans
         .into_iter()
@@ -95,6 +110,9 @@ mod tests {
             // Not of a recording.
             span("gemm", 50, 5, r#""launches":"many""#),
             span("gemm", 60, 5, ""),
+            r#"{"ph":"i","s":"t","cat":"untimed","name":"add","pid":1,"tid":2,"ts":70,
+                "args":{"launches":1,"within_us":2.5}}"#
+                .to_owned(),
         ];
         let text = format!(r#"{{"traceEvents":[{}]}}"#, events.join(","));
         let mut timeline = Timeline::default();
@@ -104,6 +122,6 @@ mod tests {
             .iter()
             .map(|one| (&*one.name, one.launches, one.within_us))
             .collect();
-        assert_eq!(found, [("gemm", 6, 20.0), ("add", 1, 8.0)]);
+        assert_eq!(found, [("gemm", 6, 20.0), ("add", 2, 10.5)]);
     }
 }

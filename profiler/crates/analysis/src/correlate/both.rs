@@ -78,6 +78,11 @@ impl CallSink for Both<'_> {
         self.1.device_span(span);
     }
 
+    fn device_untimed(&mut self, span: &DeviceSpan) {
+        self.0.device_untimed(span);
+        self.1.device_untimed(span);
+    }
+
     fn runtime_record(&mut self, span: &DeviceSpan) {
         self.0.runtime_record(span);
         self.1.runtime_record(span);

@@ -200,6 +200,11 @@ impl Thread {
                 kept.push(draft);
                 continue;
             }
+            if let Some(executed) = &mut draft.launch.executed
+                && draft.launch.submit == Some(ended.call.id)
+            {
+                executed.end_ns = ended.call.end_ns;
+            }
             draft.launch.handed_over_ns = ended.call.over_ns();
             world.emit(draft.launch, sink);
         }
@@ -302,6 +307,7 @@ fn blank(chain: &[Box<Open>]) -> Launch {
         id: 0,
         call: call.map_or(0, |c| c.id),
         submit: None,
+        executed: None,
         kind,
         api: first.map_or_else(|| "".into(), |open| open.known.api.clone()),
         function: first.map_or_else(|| "".into(), |open| open.known.function.clone()),

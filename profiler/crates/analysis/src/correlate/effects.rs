@@ -31,6 +31,7 @@ pub(super) fn apply(open: &mut Open, now: u64, world: &mut World) {
         Effect::BeginCapture => begin_capture(open, world),
         Effect::EndCapture => end_capture(open, now, world),
         Effect::CopyList => copy_list(open, now, world),
+        Effect::AddGraph => add_graph(open, world),
         Effect::CloseList => with_list(open, world, |kind| {
             if *kind == ListKind::Undecided {
                 *kind = ListKind::Regular;
@@ -319,6 +320,22 @@ fn copy_list(open: &Open, now: u64, world: &mut World) -> bool {
     let (handles, room) = world.handles(open);
     let content = handles.copy_entries(source, room);
     handles.new_filled(copy, content, now, room)
+}
+
+fn add_graph(open: &Open, world: &mut World) -> bool {
+    let slots = &open.known.slots;
+    let Some((source, graph)) = open.handle(slots.source).zip(open.handle(slots.graph)) else {
+        return true;
+    };
+    let (handles, room) = world.handles(open);
+    let (mut entries, refused) = handles.copy_entries(source, room);
+    let Some(list) = handles.list(graph, room) else {
+        room.recorded += entries.len();
+        return false;
+    };
+    list.entries.append(&mut entries);
+    list.refused += refused;
+    true
 }
 
 fn with_list(open: &Open, world: &mut World, change: impl FnOnce(&mut ListKind)) -> bool {

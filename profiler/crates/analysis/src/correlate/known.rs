@@ -108,6 +108,8 @@ pub(super) enum Effect {
     EndCapture,
     /// Makes a list or a graph with the content of another.
     CopyList,
+    /// Adds the content of a graph to another.
+    AddGraph,
     CloseList,
     ResetList,
     NewQueue,
@@ -257,6 +259,7 @@ fn effect(probe: &Probe, slots: &Slots, tags: &Tags, at_exit: u16) -> Effect {
         CallKind::Module if given(slots.module) => shared(probe, Object::Module),
         CallKind::Queue if probe.role == Some(Role::BeginCapture) => Effect::BeginCapture,
         CallKind::Queue if probe.role == Some(Role::EndCapture) => Effect::EndCapture,
+        CallKind::Queue if probe.role == Some(Role::Add) => Effect::AddGraph,
         CallKind::Queue if slots.source.is_some() => Effect::CopyList,
         CallKind::Queue if made(slots.list) => Effect::NewList {
             immediate: probe.role == Some(Role::Immediate),

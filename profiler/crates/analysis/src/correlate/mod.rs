@@ -109,7 +109,7 @@ pub use fence::{Submission, SubmissionSource, begins};
 pub use handles::ModuleImage;
 pub use kernel_events::{KernelEvent, KernelStep};
 pub use ranges::{RangeAbout, RangeForm, RangePayload, RangeSpan};
-pub(crate) use recorded::{RecordedLaunches, RecordedPath};
+pub(crate) use recorded::{RecordedLaunch, RecordedLaunches};
 pub use view::{CallView, DataView};
 
 use crate::aiu::ActivityRecord;
@@ -174,6 +174,12 @@ pub trait CallSink {
     /// fill, or memory taken or given back. In the order in which the program got
     /// the records, which may be long after the launches.
     fn device_span(&mut self, span: &DeviceSpan) {
+        let _ = span;
+    }
+
+    /// A device did something, by a record whose times cannot be true: they are counted
+    /// ([`LossKind::DeviceTimesImpossible`](aiprof_model::profile::LossKind)).
+    fn device_untimed(&mut self, span: &DeviceSpan) {
         let _ = span;
     }
 
@@ -427,6 +433,19 @@ impl std::fmt::Display for KernelName {
     }
 }
 
+/// A call that executes a graph.
+#[derive(Clone, Debug)]
+pub struct GraphExecution {
+    /// The function that the program called.
+    pub function: Rc<str>,
+    /// The thread.
+    pub tid: u32,
+    /// Its entry, CLOCK_MONOTONIC nanoseconds.
+    pub start_ns: u64,
+    /// Its exit, where seen.
+    pub end_ns: Option<u64>,
+}
+
 /// Work given to a device.
 #[derive(Clone, Debug)]
 pub struct Launch {
@@ -436,6 +455,8 @@ pub struct Launch {
     pub call: u64,
     /// The call that submitted it, if another.
     pub submit: Option<u64>,
+    /// That call, where it executed a graph.
+    pub executed: Option<GraphExecution>,
     /// `Launch`, `Copy`, `Fill`, `Barrier` or `Submit`.
     pub kind: CallKind,
     /// The outermost function's API.

@@ -8,11 +8,19 @@
 //! A launch is told of when its call is over. Where the ends of calls are not seen, that is
 //! when its thread makes the next call. Until then its record may look like one of the
 //! launch before.
+//!
+//! A graph is executed by one call, and all that it does has that call's id. What was put
+//! into the graph by which path is told apart by its name: the records of one name are of
+//! the works of that name, in the order in which these were put there.
 
-use super::{DeviceSpan, Recorder};
-use crate::aiu::{Kind, events};
+use super::{DeviceSpan, KernelName, Launch, Recorder};
+use crate::aiu::{Kind, events, operation::DeviceWork};
+use aiprof_model::probes::CallKind;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    rc::Rc,
+};
 
 /// Most launches that are remembered; the oldest are forgotten first. Records may come
 /// long after them: a full buffer of 32 MiB tells of some 100,000.
@@ -24,18 +32,93 @@ const MOST_RECORDS: usize = 1 << 19;
 /// Most threads whose numbers were found out.
 const MOST_THREADS: usize = 1 << 16;
 
+/// Work in a graph.
+#[derive(Clone, Debug)]
+struct GraphWork<P> {
+    what: GraphWorkKind,
+    path: P,
+    /// A record was found for it.
+    taken: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum GraphWorkKind {
+    Kernel(Rc<str>),
+    /// A kernel whose name is not known.
+    SomeKernel,
+    Copy,
+    Fill,
+}
+
+impl GraphWorkKind {
+    /// `None`: a device records nothing of it.
+    fn of(launch: &Launch) -> Option<Self> {
+        match (launch.kind, &launch.name) {
+            (CallKind::Launch, KernelName::Known(name)) => Some(Self::Kernel(name.clone())),
+            (CallKind::Launch, _) => Some(Self::SomeKernel),
+            (CallKind::Copy, _) => Some(Self::Copy),
+            (CallKind::Fill, _) => Some(Self::Fill),
+            _ => None,
+        }
+    }
+
+    fn is(&self, work: DeviceWork<'_>) -> bool {
+        match (self, work) {
+            (Self::Kernel(own), DeviceWork::Kernel(name)) => **own == *name,
+            (Self::Copy, DeviceWork::Copy) | (Self::Fill, DeviceWork::Fill) => true,
+            _ => false,
+        }
+    }
+}
+
 /// A launch of a thread: the call that the program made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Launched<P> {
     start_ns: u64,
     /// At most 4.2 s are told apart: longer, or unknown, lasts until the next one.
     took_ns: u32,
     path: P,
+    /// What the graph holds that it executed; `None`: it executed none.
+    graph: Option<Box<Graph<P>>>,
     /// Its runtime records what the device does, if that is on; of others only those of
     /// processes with records are missed.
     is_expected: bool,
     /// A record of a device was found for it.
     recorded: bool,
+}
+
+/// The works of a graph, in the order in which they were put there.
+#[derive(Clone, Debug)]
+struct Graph<P> {
+    works: Vec<GraphWork<P>>,
+}
+
+impl<P: Copy> Launched<P> {
+    /// The path of what a device did for it; `None`: it is none of the graph's works.
+    fn take(&mut self, work: DeviceWork<'_>) -> Option<P> {
+        let Some(graph) = &mut self.graph else {
+            return Some(self.path);
+        };
+        let free = |is: &dyn Fn(&GraphWorkKind) -> bool| {
+            let mut works = graph.works.iter();
+            works.position(|known| !known.taken && is(&known.what))
+        };
+        // A kernel that was loaded before anybody looked has no name.
+        let is_kernel = matches!(work, DeviceWork::Kernel(_));
+        let at = free(&|known| known.is(work))
+            .or_else(|| free(&|known| is_kernel && *known == GraphWorkKind::SomeKernel))?;
+        let found = graph.works.get_mut(at)?;
+        found.taken = true;
+        Some(found.path)
+    }
+
+    /// How many of its works have no record.
+    fn missing(&self) -> u64 {
+        match &self.graph {
+            Some(graph) => graph.works.iter().filter(|work| !work.taken).count() as u64,
+            None => u64::from(!self.recorded),
+        }
+    }
 }
 
 /// A call that a runtime recorded.
@@ -57,6 +140,8 @@ pub(crate) struct RecordedLaunches<P> {
     launches: FxHashMap<u32, BTreeMap<u32, VecDeque<Launched<P>>>>,
     /// Whose launches came when.
     order: VecDeque<(u32, u32)>,
+    /// Works of all their graphs.
+    works: usize,
     /// By process and correlation id.
     records: FxHashMap<(u32, u64), Recorded>,
     record_order: VecDeque<(u32, u64)>,
@@ -72,24 +157,13 @@ pub(crate) struct RecordedLaunches<P> {
 
 /// What is known of the launch of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RecordedPath<P> {
-    /// It is this one.
-    Known(P),
-    /// It is this one, unless its thread has launched something since that is not told of
-    /// yet.
-    Assumed(P),
+pub(crate) enum RecordedLaunch {
+    /// It is known.
+    Known,
+    /// It is known, unless its thread has launched something since that is not told of yet.
+    Assumed,
     /// None that is known. One may still be told of.
     Unknown,
-}
-
-impl<P> RecordedPath<P> {
-    /// The launch, if nothing more will be known of it.
-    pub(crate) fn last(self) -> Option<P> {
-        match self {
-            Self::Known(path) | Self::Assumed(path) => Some(path),
-            Self::Unknown => None,
-        }
-    }
 }
 
 impl<P> Default for RecordedLaunches<P> {
@@ -97,6 +171,7 @@ impl<P> Default for RecordedLaunches<P> {
         Self {
             launches: FxHashMap::default(),
             order: VecDeque::new(),
+            works: 0,
             records: FxHashMap::default(),
             record_order: VecDeque::new(),
             threads: FxHashMap::default(),
@@ -108,26 +183,46 @@ impl<P> Default for RecordedLaunches<P> {
 }
 
 impl<P: Copy> RecordedLaunches<P> {
-    /// A thread launched something; times are of CLOCK_MONOTONIC.
-    pub(crate) fn launch(
+    /// A path launched something.
+    pub(crate) fn launch(&mut self, launch: &Launch, path: P, is_expected: bool) {
+        let Some(graph) = &launch.executed else {
+            let thread = (launch.pid, launch.tid);
+            let times = (launch.start_ns, launch.end_ns);
+            return self.add(thread, times, path, None, is_expected);
+        };
+        if let Some(what) = GraphWorkKind::of(launch) {
+            let thread = (launch.pid, graph.tid);
+            let times = (graph.start_ns, graph.end_ns);
+            self.add(thread, times, path, Some(what), is_expected);
+        }
+    }
+
+    /// A thread made a call that launched something outside of graphs.
+    #[cfg(test)]
+    pub(crate) fn called(&mut self, thread: (u32, u32), times: (u64, u64), path: P) {
+        self.add(thread, (times.0, Some(times.1)), path, None, true);
+    }
+
+    /// A thread made a call that launched something, `in_graph` where that was in a graph;
+    /// times are of CLOCK_MONOTONIC.
+    fn add(
         &mut self,
         (pid, tid): (u32, u32),
-        start_ns: u64,
-        end_ns: Option<u64>,
+        (start_ns, end_ns): (u64, Option<u64>),
         path: P,
+        in_graph: Option<GraphWorkKind>,
         is_expected: bool,
     ) {
         if !self.gone.is_empty() {
             self.gone.remove(&pid);
         }
         let took = end_ns.map_or(u64::MAX, |end| end.saturating_sub(start_ns));
-        let new = Launched {
-            start_ns,
-            took_ns: u32::try_from(took).unwrap_or(u32::MAX),
+        let work = in_graph.map(|what| GraphWork {
+            what,
             path,
-            is_expected,
-            recorded: false,
-        };
+            taken: false,
+        });
+        self.works += usize::from(work.is_some());
         let known = self
             .launches
             .entry(pid)
@@ -143,19 +238,33 @@ impl<P: Copy> RecordedLaunches<P> {
         let before = at.checked_sub(1).and_then(|at| known.get_mut(at));
         if let Some(same) = before.filter(|l| l.start_ns == start_ns) {
             // One call that launches several times.
-            *same = Launched {
-                recorded: same.recorded,
-                ..new
+            same.took_ns = u32::try_from(took).unwrap_or(u32::MAX);
+            same.path = path;
+            match (&mut same.graph, work) {
+                (Some(graph), Some(work)) => graph.works.push(work),
+                (graph @ None, Some(work)) => {
+                    *graph = Some(Box::new(Graph { works: vec![work] }));
+                }
+                (_, None) => {}
+            }
+        } else {
+            let graph = work.map(|work| Box::new(Graph { works: vec![work] }));
+            let new = Launched {
+                start_ns,
+                took_ns: u32::try_from(took).unwrap_or(u32::MAX),
+                path,
+                graph,
+                is_expected,
+                recorded: false,
             };
-            return;
+            known.insert(at, new);
+            self.order.push_back((pid, tid));
         }
-        known.insert(at, new);
-        self.order.push_back((pid, tid));
         let most = match self.recorded.is_empty() {
             true => MOST_UNRECORDED,
             false => MOST_LAUNCHES,
         };
-        while self.order.len() > most
+        while self.order.len() + self.works > most
             && let Some((pid, tid)) = self.order.pop_front()
         {
             self.forget_oldest(pid, tid);
@@ -169,8 +278,13 @@ impl<P: Copy> RecordedLaunches<P> {
         };
         if let Some(launches) = threads.get_mut(&tid) {
             let oldest = launches.pop_front();
-            let is_missed = |l: Launched<P>| !l.recorded && (is_counted || l.is_expected);
-            self.unrecorded += u64::from(oldest.is_some_and(is_missed));
+            if let Some(oldest) = oldest {
+                let works = oldest.graph.as_ref().map_or(0, |graph| graph.works.len());
+                self.works = self.works.saturating_sub(works);
+                if is_counted || oldest.is_expected {
+                    self.unrecorded += oldest.missing();
+                }
+            }
             if launches.is_empty() {
                 threads.remove(&tid);
             }
@@ -225,24 +339,32 @@ impl<P: Copy> RecordedLaunches<P> {
         }
     }
 
-    /// The path that launched what has this correlation id, as far as that is known by
-    /// now. The launch has a record of a device then.
-    pub(crate) fn path(&mut self, pid: u32, correlation: u64) -> RecordedPath<P> {
-        self.find(pid, correlation).unwrap_or(RecordedPath::Unknown)
+    /// What is known by now of the launch with this correlation id.
+    pub(crate) fn known(&mut self, pid: u32, correlation: u64) -> RecordedLaunch {
+        let gone = self.gone.contains(&pid);
+        match self.find(pid, correlation) {
+            Some((launches, at)) if is_open_last(launches, at) && !gone => RecordedLaunch::Assumed,
+            Some(_) => RecordedLaunch::Known,
+            None => RecordedLaunch::Unknown,
+        }
     }
 
-    fn find(&mut self, pid: u32, correlation: u64) -> Option<RecordedPath<P>> {
+    /// The path that launched what has this correlation id, as far as that is known by
+    /// now. `work`: what the device did; to be asked once for each record.
+    pub(crate) fn take(&mut self, pid: u32, correlation: u64, work: DeviceWork<'_>) -> Option<P> {
+        let (launches, at) = self.find(pid, correlation)?;
+        launches.get_mut(at)?.take(work)
+    }
+
+    /// The launch with this correlation id among those of its thread. It has a record of a
+    /// device then.
+    fn find(&mut self, pid: u32, correlation: u64) -> Option<(&mut VecDeque<Launched<P>>, usize)> {
         let record = *self.records.get(&(pid, correlation))?;
         let tid = self.thread(pid, &record)?;
         let launches = self.launches.get_mut(&pid)?.get_mut(&tid)?;
         let at = at(launches, &record)?;
-        let is_assumed = is_open_last(launches, at) && !self.gone.contains(&pid);
-        let launch = launches.get_mut(at)?;
-        launch.recorded = true;
-        Some(match is_assumed {
-            true => RecordedPath::Assumed(launch.path),
-            false => RecordedPath::Known(launch.path),
-        })
+        launches.get_mut(at)?.recorded = true;
+        Some((launches, at))
     }
 
     /// How many launches no record of a device was found for: of all that are remembered
@@ -253,8 +375,11 @@ impl<P: Copy> RecordedLaunches<P> {
         for (pid, threads) in self.launches.iter_mut().filter(|_| last) {
             let is_counted = self.recorded.contains(pid);
             for launch in threads.values_mut().flatten() {
-                count += u64::from(!launch.recorded && (is_counted || launch.is_expected));
+                if is_counted || launch.is_expected {
+                    count += launch.missing();
+                }
                 launch.recorded = true;
+                launch.graph = None;
             }
         }
         count
@@ -323,6 +448,8 @@ mod tests {
     use super::*;
     use crate::aiu::{ActivityRecord, EpochNs, Status};
 
+    const KERNEL: DeviceWork<'_> = DeviceWork::Kernel("k");
+
     fn record(cbid: u32, correlation: u64, pid: u32, tid: u64) -> ActivityRecord {
         ActivityRecord {
             kind: Kind::Runtime,
@@ -358,9 +485,9 @@ mod tests {
     #[test]
     fn a_record_belongs_to_the_launch_that_it_lies_in() {
         let mut joined = RecordedLaunches::default();
-        joined.launch((7, 8), 1000, Some(2000), 1, true);
-        joined.launch((7, 8), 3000, Some(4000), 2, true);
-        joined.launch((7, 9), 3000, Some(4000), 3, true);
+        joined.add((7, 8), (1000, Some(2000)), 1, None, true);
+        joined.add((7, 8), (3000, Some(4000)), 2, None, true);
+        joined.add((7, 9), (3000, Some(4000)), 3, None, true);
         for (id, times, expected) in [
             (1, (1100, 1900), Some(1)),
             (2, (3100, 3900), Some(2)),
@@ -370,49 +497,54 @@ mod tests {
             (5, (4100, 4900), None),
         ] {
             joined.record(&of(7, record(events::LAUNCH_CB_CMPT, id, 7, 8)), times);
-            assert_eq!(joined.path(7, id).last(), expected, "{id}");
+            assert_eq!(joined.take(7, id, KERNEL), expected, "{id}");
         }
-        assert_eq!(joined.path(7, 99).last(), None, "no record");
-        assert_eq!(joined.path(6, 1).last(), None, "another process");
+        assert_eq!(joined.take(7, 99, KERNEL), None, "no record");
+        assert_eq!(joined.take(6, 1, KERNEL), None, "another process");
     }
 
     #[test]
     fn the_launch_may_come_after_its_record_and_several_be_one_call() {
         let mut joined = RecordedLaunches::default();
         joined.record(&of(7, record(35, 5, 7, 8)), (3100, 3900));
-        assert_eq!(joined.path(7, 5).last(), None);
-        joined.launch((7, 8), 5000, None, 2, true);
-        joined.launch((7, 8), 3000, Some(4000), 1, true);
-        joined.launch((7, 8), 3000, Some(4000), 1, true);
-        assert_eq!(joined.path(7, 5).last(), Some(1));
+        assert_eq!(joined.take(7, 5, KERNEL), None);
+        joined.add((7, 8), (5000, None), 2, None, true);
+        joined.add((7, 8), (3000, Some(4000)), 1, None, true);
+        joined.add((7, 8), (3000, Some(4000)), 1, None, true);
+        assert_eq!(joined.take(7, 5, KERNEL), Some(1));
         // Whose end was not seen lasts until the next one.
         joined.record(&of(7, record(35, 6, 7, 8)), (90_000, 90_010));
-        assert_eq!(joined.path(7, 6).last(), Some(2));
+        assert_eq!(joined.take(7, 6, KERNEL), Some(2));
+    }
+
+    /// What is known of a launch of process 7.
+    fn told(joined: &mut RecordedLaunches<i32>, id: u64) -> (RecordedLaunch, Option<i32>) {
+        (joined.known(7, id), joined.take(7, id, KERNEL))
     }
 
     /// Calls of which no end is seen are told of when the next one begins.
     #[test]
     fn a_record_waits_while_its_launch_may_not_have_been_told_of() {
         let mut joined = RecordedLaunches::default();
-        joined.launch((7, 8), 1000, None, 1, false);
+        joined.add((7, 8), (1000, None), 1, None, false);
         joined.record(&of(7, record(35, 1, 7, 8)), (1010, 1020));
         joined.record(&of(7, record(35, 2, 7, 8)), (2010, 2020));
-        assert_eq!(joined.path(7, 2), RecordedPath::Assumed(1));
-        joined.launch((7, 8), 2000, None, 2, false);
-        assert_eq!(joined.path(7, 1), RecordedPath::Known(1));
-        assert_eq!(joined.path(7, 2), RecordedPath::Assumed(2));
+        assert_eq!(told(&mut joined, 2), (RecordedLaunch::Assumed, Some(1)));
+        joined.add((7, 8), (2000, None), 2, None, false);
+        assert_eq!(told(&mut joined, 1), (RecordedLaunch::Known, Some(1)));
+        assert_eq!(told(&mut joined, 2), (RecordedLaunch::Assumed, Some(2)));
         joined.process_gone(7);
-        assert_eq!(joined.path(7, 2), RecordedPath::Known(2));
+        assert_eq!(told(&mut joined, 2), (RecordedLaunch::Known, Some(2)));
         // Another one of the same number.
-        joined.launch((7, 8), 5000, None, 3, false);
+        joined.add((7, 8), (5000, None), 3, None, false);
         joined.record(&of(7, record(35, 3, 7, 8)), (5010, 5020));
-        assert_eq!(joined.path(7, 3), RecordedPath::Assumed(3));
+        assert_eq!(told(&mut joined, 3), (RecordedLaunch::Assumed, Some(3)));
     }
 
     #[test]
     fn the_kernel_s_own_record_is_taken_of_an_id_that_several_have() {
         let mut joined = RecordedLaunches::default();
-        joined.launch((7, 8), 1000, Some(2000), 1, true);
+        joined.add((7, 8), (1000, Some(2000)), 1, None, true);
         joined.record(
             &of(7, record(events::LAUNCH_CB_CMPT, 5, 7, 8)),
             (1100, 1900),
@@ -422,34 +554,63 @@ mod tests {
             (6000, 7000),
         );
         joined.record(&of(7, record(17, 5, 7, 9)), (6000, 7000));
-        assert_eq!(joined.path(7, 5).last(), Some(1));
+        assert_eq!(joined.take(7, 5, KERNEL), Some(1));
     }
 
     /// In a container threads have other numbers.
     #[test]
     fn other_numbers_of_threads_are_found_out_where_only_one_was_launching() {
         let mut joined = RecordedLaunches::default();
-        joined.launch((700, 701), 1000, Some(2000), 1, true);
-        joined.launch((700, 701), 3000, Some(4000), 1, true);
-        joined.launch((700, 702), 3000, Some(4000), 2, true);
+        joined.add((700, 701), (1000, Some(2000)), 1, None, true);
+        joined.add((700, 701), (3000, Some(4000)), 1, None, true);
+        joined.add((700, 702), (3000, Some(4000)), 2, None, true);
         joined.record(&of(700, record(2, 1, 1, 4)), (3100, 3900));
         joined.record(&of(700, record(2, 2, 1, 4)), (1100, 1900));
-        assert_eq!(joined.path(700, 1).last(), None, "two were");
-        assert_eq!(joined.path(700, 2).last(), Some(1));
-        assert_eq!(joined.path(700, 1).last(), Some(1), "now it is known");
+        assert_eq!(joined.take(700, 1, KERNEL), None, "two were");
+        assert_eq!(joined.take(700, 2, KERNEL), Some(1));
+        assert_eq!(joined.take(700, 1, KERNEL), Some(1), "now it is known");
+    }
+
+    /// One call for all that a graph does, by whichever thread.
+    #[test]
+    fn works_of_a_graph_are_told_apart_by_their_names_and_their_order() {
+        let mut joined = RecordedLaunches::default();
+        let kernel = |name: &str| GraphWorkKind::Kernel(name.into());
+        joined.add((7, 9), (100, Some(200)), 9, None, false);
+        for start in [1000, 3000] {
+            for (what, path) in [
+                (kernel("a"), 1),
+                (GraphWorkKind::Copy, 2),
+                (kernel("b"), 3),
+                (kernel("a"), 4),
+                (GraphWorkKind::SomeKernel, 5),
+            ] {
+                joined.add((7, 9), (start, Some(start + 500)), path, Some(what), false);
+            }
+        }
+        for (id, start) in [(1, 1000), (2, 3000)] {
+            joined.record(&of(7, record(35, id, 7, 9)), (start + 10, start + 490));
+            assert_eq!(joined.known(7, id), RecordedLaunch::Known);
+            let mut take = |work| joined.take(7, id, work);
+            let named = DeviceWork::Kernel;
+            // Branches end in any order.
+            assert_eq!(take(named("b")), Some(3));
+            assert_eq!(take(named("a")), Some(1));
+            assert_eq!(take(DeviceWork::Copy), Some(2));
+            assert_eq!(take(named("a")), Some(4));
+            assert_eq!(take(DeviceWork::Fill), None, "none was put there");
+            assert_eq!(take(named("c")), Some(5), "its name was not known");
+            assert_eq!(take(named("a")), None, "one more than there are");
+        }
+        assert_eq!(joined.take_unrecorded(true), 1, "the eager launch");
     }
 
     #[test]
     fn memory_is_bounded() {
         let mut joined = RecordedLaunches::default();
         for i in 0..(MOST_LAUNCHES as u64 + 5000) {
-            joined.launch(
-                ((i % 3) as u32, (i % 7) as u32),
-                i * 10,
-                Some(i * 10 + 5),
-                1,
-                true,
-            );
+            let thread = ((i % 3) as u32, (i % 7) as u32);
+            joined.add(thread, (i * 10, Some(i * 10 + 5)), 1, None, true);
             joined.record(&of((i % 3) as u32, record(2, i, 1, 1)), (i, u64::MAX));
         }
         let held: usize = joined

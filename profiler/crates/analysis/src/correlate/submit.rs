@@ -1,7 +1,7 @@
 //! Executed command lists: each execution launches what is on them.
 
 use super::{
-    KernelName, Launch,
+    GraphExecution, KernelName, Launch,
     draft::push,
     handles::{List, ListKind},
     open::Submitted,
@@ -85,6 +85,12 @@ impl Thread {
             return false;
         };
         let maker = open.call.id;
+        template.executed = open.known.executes_graph().then(|| GraphExecution {
+            function: template.function.clone(),
+            tid: template.tid,
+            start_ns: template.start_ns,
+            end_ns: None,
+        });
         let limit = world.limits.drafts;
         // Not by `world.handles`: the losses are counted meanwhile.
         let handles = world.processes.get_mut(&open.call.pid);
@@ -134,6 +140,7 @@ impl Thread {
             id: 0,
             call: base.call.id,
             submit: Some(base.call.id),
+            executed: None,
             kind: base.known.probe.kind,
             api: base.known.api.clone(),
             function: base.known.function.clone(),
@@ -170,6 +177,7 @@ fn is_unseen(list: &List) -> bool {
 fn executed(entry: &Launch, submission: &Launch) -> Launch {
     Launch {
         submit: submission.submit,
+        executed: submission.executed.clone(),
         submitted_ns: submission.submitted_ns,
         queue: submission.queue,
         device: if entry.device == 0 {

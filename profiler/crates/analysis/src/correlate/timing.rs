@@ -51,11 +51,9 @@ impl Bytes<'_> {
         Some(u64::from_le_bytes(*self.0.get(at..)?.first_chunk()?))
     }
 
-    /// Begin and end, if they are in order.
+    /// Begin and end.
     fn times(&self, start: usize, end: usize) -> Option<(EpochNs, EpochNs)> {
-        let (start, end) = (self.u64(start)?, self.u64(end)?);
-        let is_possible = start > 0 && end >= start && end - start < LONGEST;
-        is_possible.then_some((EpochNs(start), EpochNs(end)))
+        Some((EpochNs(self.u64(start)?), EpochNs(self.u64(end)?)))
     }
 }
 
@@ -151,9 +149,14 @@ impl Timing {
                                 .and_then(|device| self.clocks.get(&(call.pid, device)).copied()),
                             record,
                         };
-                        match span.record.kind {
-                            Kind::Runtime => sink.runtime_record(&span),
-                            _ => sink.device_span(&span),
+                        match (span.record.kind, are_possible(&span.record)) {
+                            (Kind::Runtime, true) => sink.runtime_record(&span),
+                            (Kind::Runtime, false) => losses.add(LossKind::ActivityUntimed, 1),
+                            (_, true) => sink.device_span(&span),
+                            (_, false) => {
+                                losses.add(LossKind::DeviceTimesImpossible, 1);
+                                sink.device_untimed(&span);
+                            }
                         }
                     })
                 }
@@ -229,6 +232,12 @@ impl Timing {
     pub(super) fn is_own_thread(&self, pid: u32, tid: u32) -> bool {
         self.own_threads.get(&tid) == Some(&pid)
     }
+}
+
+/// Whether a record's times can be true.
+fn are_possible(record: &ActivityRecord) -> bool {
+    let (start, end) = (record.start.0, record.end.0);
+    start > 0 && end >= start && end - start < LONGEST
 }
 
 fn recorder_of(number: u32) -> Option<Recorder> {

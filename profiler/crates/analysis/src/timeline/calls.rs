@@ -201,6 +201,10 @@ impl<S: EventSink> CallSink for Builder<S> {
         self.record(span, true);
     }
 
+    fn device_untimed(&mut self, span: &DeviceSpan) {
+        self.untimed_record(span);
+    }
+
     fn range(&mut self, range: &RangeSpan) {
         self.named_range(range);
     }

@@ -576,6 +576,7 @@ mod tests {
             id: submitted_ns,
             call: 1,
             submit: None,
+            executed: None,
             kind: CallKind::Launch,
             api: "Level Zero".into(),
             function: "zeCommandListAppendLaunchKernel".into(),

@@ -7,7 +7,7 @@ use crate::{
         ActivityRecord, EpochNs, Kind, Status, events,
         operation::{self, PREPARE},
     },
-    correlate::{DeviceSpan, Launch, RecordClock, RecordedPath},
+    correlate::{DeviceSpan, Launch, RecordClock, RecordedLaunch},
 };
 use aiprof_model::{
     profile::LossKind,
@@ -30,12 +30,14 @@ const MAX_HALVES: usize = 1 << 17;
 pub(super) struct Waiting {
     span: DeviceSpan,
     is_device: bool,
+    /// Of a device: its times can be true.
+    is_timed: bool,
     told_ns: u64,
     /// It was looked at: the record of its call may be in a buffer that comes later.
     is_late: bool,
 }
 
-/// A launch, for what the device did for it.
+/// A launch, for what the device did for it: the call that gave the device the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Launched {
     /// [`Launch::id`].
@@ -54,6 +56,9 @@ pub(super) enum Dating {
     /// Nothing more will come.
     Last,
 }
+
+/// Category of work whose record has no times that can be true.
+const UNTIMED: &str = "untimed";
 
 /// One end of an arrow.
 type Half = (u64, TrackId);
@@ -99,18 +104,26 @@ impl Flows {
 impl<S: EventSink> Builder<S> {
     /// A launch that a helper inside of its program may tell more of.
     pub(super) fn may_be_recorded(&mut self, launch: &Launch) {
+        let executed = launch.executed.as_ref();
         let known = Launched {
             id: launch.id,
-            tid: launch.tid,
-            start_ns: launch.start_ns,
+            tid: executed.map_or(launch.tid, |call| call.tid),
+            start_ns: executed.map_or(launch.start_ns, |call| call.start_ns),
         };
-        let thread = (launch.pid, launch.tid);
-        self.recorded
-            .launch(thread, launch.start_ns, launch.end_ns, known, false);
+        self.recorded.launch(launch, known, false);
     }
 
     /// A record: its time is known for certain with the next reading of the time of day.
     pub(super) fn record(&mut self, span: &DeviceSpan, is_device: bool) {
+        self.keep_record(span, is_device, true);
+    }
+
+    /// A record of a device whose times cannot be true.
+    pub(super) fn untimed_record(&mut self, span: &DeviceSpan) {
+        self.keep_record(span, true, false);
+    }
+
+    fn keep_record(&mut self, span: &DeviceSpan, is_device: bool, is_timed: bool) {
         if self.waiting.len() >= MAX_WAITING {
             self.date_records(Dating::Full);
         }
@@ -121,6 +134,7 @@ impl<S: EventSink> Builder<S> {
         self.waiting.push(Waiting {
             span: span.clone(),
             is_device,
+            is_timed,
             told_ns: self.last_ns,
             is_late: false,
         });
@@ -146,16 +160,18 @@ impl<S: EventSink> Builder<S> {
             }
         }
         for one in of_device {
-            let Some(times) = self.times(&one) else {
+            let times = self.times(&one).filter(|_| one.is_timed);
+            if one.is_timed && times.is_none() {
                 self.out.losses.add(LossKind::ActivityUntimed, 1);
                 continue;
-            };
+            }
             let repeats = one.span.recorder.repeats_calls();
             let correlation = one.span.record.correlation.filter(|_| repeats);
-            let path = correlation.map(|id| self.recorded.path(one.span.pid, id));
-            let waits = match (path, dating) {
-                (None | Some(RecordedPath::Known(_)), _) | (_, Dating::Last) => false,
-                (Some(RecordedPath::Assumed(_)), Dating::Now) => true,
+            let pid = one.span.pid;
+            let known = correlation.map(|id| self.recorded.known(pid, id));
+            let waits = match (known, dating) {
+                (None | Some(RecordedLaunch::Known), _) | (_, Dating::Last) => false,
+                (Some(RecordedLaunch::Assumed), Dating::Now) => true,
                 (Some(_), _) => !one.is_late,
             };
             if waits {
@@ -165,8 +181,12 @@ impl<S: EventSink> Builder<S> {
                 });
                 continue;
             }
-            let launch = path.and_then(RecordedPath::last);
-            self.record_of_device(&one.span, times, launch);
+            let work = operation::device_work(&one.span.record);
+            let launch = correlation.and_then(|id| self.recorded.take(pid, id, work));
+            match times {
+                Some(times) => self.record_of_device(&one.span, times, launch),
+                None => self.mark_untimed(&one, launch),
+            }
         }
     }
 
@@ -189,12 +209,7 @@ impl<S: EventSink> Builder<S> {
     fn record_of_device(&mut self, span: &DeviceSpan, times: (u64, u64), launch: Option<Launched>) {
         let record = &span.record;
         self.has_records(span.pid);
-        let key = Key::Stream {
-            recorder: span.recorder,
-            pid: span.pid,
-            device: record.device,
-            stream: record.stream,
-        };
+        let key = stream_of(span);
         self.out.totals.device_spans += 1;
         let name = operation::work_name(record);
         if span.recorder.repeats_calls() {
@@ -204,6 +219,25 @@ impl<S: EventSink> Builder<S> {
         let executes = record.kind == Kind::Compute && record.code != Some(PREPARE);
         let flow = executes.then_some(false);
         self.place(span, key, (&name, category_of(record)), times, flow);
+    }
+
+    /// Work of which only the launch is known, at the moment of that; it was done by when
+    /// its record was told of.
+    fn mark_untimed(&mut self, one: &Waiting, launch: Option<Launched>) {
+        let Some(track) = self.track(stream_of(&one.span)) else {
+            return self.out.losses.add(LossKind::SpansRefused, 1);
+        };
+        let begun = launch.map_or(one.told_ns, |launch| launch.start_ns);
+        let mut args = Args::new();
+        args.number("pid", one.span.pid.into());
+        args.number("launches", 1);
+        args.micros("within_us", one.told_ns.saturating_sub(begun));
+        let name = operation::work_name(&one.span.record);
+        let name = self.name(&name);
+        let mut event = Event::new(Ph::Instant, name, track, self.time(begun));
+        event.cat = self.name(UNTIMED);
+        event.correlation = launch.map_or(0, |launch| launch.id);
+        self.push(&Span { event, depth: 0 }, &args);
     }
 
     /// What a runtime did on the host, on a row below its thread.
@@ -336,6 +370,16 @@ impl<S: EventSink> Builder<S> {
         event.cat = self.name("counter");
         self.out.totals.counters += 1;
         self.push(&Span { event, depth: 0 }, &value);
+    }
+}
+
+/// The row of what a device did.
+fn stream_of(span: &DeviceSpan) -> Key {
+    Key::Stream {
+        recorder: span.recorder,
+        pid: span.pid,
+        device: span.record.device,
+        stream: span.record.stream,
     }
 }
 

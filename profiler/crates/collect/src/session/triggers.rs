@@ -194,6 +194,7 @@ mod tests {
             id: 1,
             call: 1,
             submit: None,
+            executed: None,
             kind: CallKind::Launch,
             api: "Api".into(),
             function: "launch".into(),

@@ -25,6 +25,8 @@ pub struct DeviceTotals {
     pub unattributed: u64,
     /// Of the estimated ones, so many certainly belong to their stack.
     pub certain: u64,
+    /// Pieces of work whose records have no time that can be true: in none of the others.
+    pub untimed: u64,
     /// Times that a device dropped samples.
     pub drops: u64,
     /// Names of devices whose samples do not come from hardware.
@@ -46,6 +48,8 @@ impl DeviceTotals {
         }
         let drops = profile.losses.get(LossKind::DeviceDrops);
         self.drops = self.drops.saturating_add(drops);
+        let untimed = profile.losses.get(LossKind::DeviceTimesImpossible);
+        self.untimed = self.untimed.saturating_add(untimed);
         let replayed = profile.devices.iter().filter(|device| device.replayed);
         self.replayed
             .extend(replayed.map(|device| text::one_line(&device.name)));
@@ -72,7 +76,7 @@ impl DeviceTotals {
 
     /// Whether there is anything to say: samples of devices, or their drops.
     pub fn is_empty(&self) -> bool {
-        self.device_samples == 0 && self.drops == 0 && self.replayed.is_empty()
+        self.device_samples == 0 && self.untimed == 0 && self.drops == 0 && self.replayed.is_empty()
     }
 
     /// The totals, one sentence a line; nothing where no device was sampled.
@@ -91,6 +95,13 @@ impl DeviceTotals {
                 self.share(self.estimated),
                 self.bound(),
                 self.share(self.unattributed)
+            ));
+        }
+        if self.untimed > 0 {
+            lines.push(format!(
+                "{} pieces of work have no time: their records' times are impossible; they are \
+                 in none of these figures",
+                text::grouped(self.untimed)
             ));
         }
         if self.drops > 0 {
@@ -152,5 +163,7 @@ mod tests {
         assert!(totals.is_empty() && totals.lines().is_empty());
         totals.drops = 2;
         assert_eq!(totals.lines(), ["devices dropped samples 2 times"]);
+        totals.untimed = 3;
+        assert!(totals.lines()[0].starts_with("3 pieces of work have no time"));
     }
 }

@@ -192,6 +192,8 @@ pub enum Role {
     Stop,
     /// Marks a moment.
     Mark,
+    /// Adds to a graph what another one holds.
+    Add,
 }
 
 /// A value of a call.

@@ -361,7 +361,7 @@ impl CallKind {
 
 impl Role {
     /// All roles, by the names that tables use.
-    pub const NAMED: [(&str, Role); 27] = [
+    pub const NAMED: [(&str, Role); 28] = [
         ("retain", Self::Retain),
         ("release", Self::Release),
         ("immediate", Self::Immediate),
@@ -389,6 +389,7 @@ impl Role {
         ("start", Self::Start),
         ("stop", Self::Stop),
         ("mark", Self::Mark),
+        ("add", Self::Add),
     ];
 
     /// Its name in tables.
@@ -404,9 +405,12 @@ impl Role {
         };
         match self {
             Self::Retain | Self::Release => matches!(kind, Kernel | Module | Compile | Queue),
-            Self::Immediate | Self::Close | Self::Reset | Self::BeginCapture | Self::EndCapture => {
-                kind == Queue
-            }
+            Self::Immediate
+            | Self::Close
+            | Self::Reset
+            | Self::BeginCapture
+            | Self::EndCapture
+            | Self::Add => kind == Queue,
             Self::Query => kind == Event,
             Self::WaitAll => kind == Synchronize,
             Self::Host | Self::Shared => kind == Alloc,

@@ -480,6 +480,7 @@ fn role_by_name(kind: CallKind, function: &str, values: &[ValueInfo]) -> Option<
         }
         CallKind::Queue if says(&["BeginGraphCapture", "BeginCapture"]) => Some(Role::BeginCapture),
         CallKind::Queue if says(&["EndGraphCapture", "EndCapture"]) => Some(Role::EndCapture),
+        CallKind::Queue if says(&["GraphAdd"]) => Some(Role::Add),
         CallKind::Queue if list_at_exit == Some(true) && says(&["Immediate"]) => {
             Some(Role::Immediate)
         }

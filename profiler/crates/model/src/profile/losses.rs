@@ -186,6 +186,9 @@ pub enum LossKind {
     RangesUnended,
     /// Texts of ranges that were cut, or left out because there were too many.
     RangesTextsCut,
+    /// Records of a device whose times cannot be true: 0, or an end before the begin. Their
+    /// launches are known, and how long these took is not.
+    DeviceTimesImpossible,
 }
 
 impl LossKind {
@@ -282,6 +285,7 @@ impl LossKind {
             Self::RangesDropped => "begins and ends of ranges not recorded (no room)",
             Self::RangesUnmatched => "ends of ranges without a begin",
             Self::RangesUnended => "ranges whose end was not seen",
+            Self::DeviceTimesImpossible => "device records with impossible times",
             Self::RangesTextsCut => "texts of ranges cut or left out",
             Self::ReadsLate => "reads of others' files and processes that did not return in time",
         }

@@ -21,7 +21,7 @@ use crate::{
     },
     calibrate::live::LiveClock,
     correlate::{
-        DeviceSpan, EpochClock, Launch, RecordClock, RecordedLaunches, RecordedPath, Recorder,
+        DeviceSpan, EpochClock, Launch, RecordClock, RecordedLaunch, RecordedLaunches, Recorder,
         device::PathId,
     },
 };
@@ -115,6 +115,8 @@ pub(super) struct Aiu {
     first_ns: u64,
     now_ns: u64,
     waiting: Vec<Waiting>,
+    /// Records without times: process and correlation id, and what the device did.
+    untimed: Vec<(u32, u64, Operation)>,
     /// Of those that wait, where each is.
     index: FxHashMap<OperationKey, usize>,
     works: Numbers<Rc<str>>,
@@ -133,6 +135,7 @@ impl Aiu {
             first_ns: 0,
             now_ns: 0,
             waiting: Vec::new(),
+            untimed: Vec::new(),
             index: FxHashMap::default(),
             works: Numbers::new("[too many kernels]".into()),
             rows: FxHashMap::default(),
@@ -169,10 +172,8 @@ impl Aiu {
 
     /// A path launched something.
     pub(super) fn launch(&mut self, launch: &Launch, path: PathId) {
-        let thread = (launch.pid, launch.tid);
         let is_expected = *launch.api == *crate::aiu::API;
-        self.launches
-            .launch(thread, launch.start_ns, launch.end_ns, path, is_expected);
+        self.launches.launch(launch, path, is_expected);
     }
 
     /// A runtime's record of what it did on the host.
@@ -229,6 +230,16 @@ impl Aiu {
         });
     }
 
+    /// A record whose times cannot be true: its launch has one all the same.
+    pub(super) fn device_untimed(&mut self, span: &DeviceSpan) {
+        let operation = Operation::new(&span.record);
+        if let Some((id, operation)) = span.record.correlation.zip(operation)
+            && self.untimed.len() < MOST_WAITING
+        {
+            self.untimed.push((span.pid, id, operation));
+        }
+    }
+
     /// A record's end is an anchor of its device's clock, and its length tells the
     /// frequency, about.
     fn note_clock(&mut self, span: &DeviceSpan, end_ns: u64) {
@@ -259,6 +270,9 @@ impl Aiu {
             .partition(|waiting| last || waiting.told_ns <= horizon);
         self.waiting = wait;
         self.settle_all(ready, last);
+        for (pid, id, operation) in std::mem::take(&mut self.untimed) {
+            self.launches.take(pid, id, operation.device_work());
+        }
         let unrecorded = self.launches.take_unrecorded(last);
         self.losses.add(LossKind::LaunchesUnrecorded, unrecorded);
     }
@@ -272,10 +286,9 @@ impl Aiu {
     /// wait on.
     fn settle_all(&mut self, ready: Vec<Waiting>, all: bool) {
         let (mut ready, wait) = ready.into_iter().partition::<Vec<_>, _>(|waiting| {
-            all || !waiting.correlation.is_some_and(|id| {
-                let path = self.launches.path(waiting.pid, id);
-                matches!(path, RecordedPath::Assumed(_))
-            })
+            all || !waiting
+                .correlation
+                .is_some_and(|id| self.launches.known(waiting.pid, id) == RecordedLaunch::Assumed)
         });
         self.waiting.extend(wait);
         self.index.clear();
@@ -305,7 +318,8 @@ impl Aiu {
     fn settle_one(&mut self, waiting: &Waiting) {
         let (pid, operation) = (waiting.pid, &waiting.operation);
         let correlation = waiting.correlation;
-        let path = correlation.and_then(|id| self.launches.path(pid, id).last());
+        let work = operation.device_work();
+        let path = correlation.and_then(|id| self.launches.take(pid, id, work));
         let clock = self.devices.get(&(pid, waiting.device)).map(|d| &d.clock);
         let bits = clock.map_or(32, LiveClock::bits);
         let rough = clock.and_then(LiveClock::rough_mhz);

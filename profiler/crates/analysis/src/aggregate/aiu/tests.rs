@@ -89,11 +89,14 @@ impl Fed {
         }
     }
 
+    /// A call that launched something by a path.
+    fn called(&mut self, times: (u64, u64), path: u32) {
+        self.aiu.launches.called((PID, TID), times, path);
+    }
+
     /// A launch by a path and the runtime's record of it.
     fn launch(&mut self, correlation: u64, at_ns: u64, path: u32) {
-        let thread = (PID, TID);
-        let end = Some(at_ns + 2000);
-        self.aiu.launches.launch(thread, at_ns, end, path, true);
+        self.called((at_ns, at_ns + 2000), path);
         let times = (at_ns + 200, at_ns + 1800);
         self.span(ActivityRecord {
             tid: Some(TID.into()),
@@ -307,9 +310,7 @@ fn launches_without_records_are_counted_once() {
         }
     }
     // A launch that the runtime itself has no record of.
-    fed.aiu
-        .launches
-        .launch((PID, TID), 5_000_000, Some(5_001_000), 3, true);
+    fed.called((5_000_000, 5_001_000), 3);
     fed.rows();
     fed.aiu.settle(true);
     assert_eq!(fed.lost(LossKind::LaunchesUnrecorded), 6);

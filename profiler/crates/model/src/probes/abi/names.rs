@@ -312,7 +312,7 @@ const CUDA_NAMES: &[(&str, &[&str])] = &[
             "pGraphExec",
         ],
     ),
-    ("source_graph", &["hGraph", "graph"]),
+    ("source_graph", &["hGraph", "graph", "childGraph"]),
     (
         "bytes",
         &[
