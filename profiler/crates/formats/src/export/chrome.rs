@@ -122,7 +122,7 @@ impl Writer<'_> {
             self.sampled.insert(event.stack);
             line.raw("sf", &frame_id(event.stack, 0));
         }
-        if matches!(event.ph, Ph::Complete | Ph::Counter) {
+        if matches!(event.ph, Ph::Complete | Ph::Counter | Ph::Instant) {
             self.args(&mut line, event, args, is_sample);
         }
         self.hold(event.start, placed.start, line.end())
