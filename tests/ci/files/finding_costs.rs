@@ -27,7 +27,7 @@ const NEAR: f64 = 1.0;
 #[derive(Default)]
 struct Times {
     wall: f64,
-    /// Of the device that idles most.
+    /// Idle time of the device that idles most.
     idle: f64,
     /// Sums of copies, and of those from and to pageable memory with their calls.
     copies: f64,

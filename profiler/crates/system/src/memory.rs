@@ -21,7 +21,7 @@ const MOST_BY_DEFAULT: u64 = 16 << 30;
 /// How much larger than the limit the text in a compressed file may be. Text that
 /// takes no memory takes time.
 pub const TEXT_FACTOR: u64 = 4;
-/// How many times larger than its file decompressed text may be, where nobody gave a limit of
+/// How many times larger than its file decompressed text may be, unless the caller sets a limit of
 /// memory: traces are 5 to 50 times larger.
 const RATIO: u64 = 250;
 /// So much text is read from any compressed file.

@@ -452,7 +452,7 @@ impl Outline {
                 Ok(cut) => cut,
                 Err(end) => {
                     self.end = end;
-                    // What it is that does not end is counted.
+                    // The value that does not end is counted.
                     let text = std::mem::take(&mut window.text);
                     let offset = window.offset;
                     window.offset += text.len() as u64;
