@@ -5,7 +5,11 @@ use aiprof_system::files::kernel;
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
+    time::Duration,
 };
 
 const PAGE: usize = 4096;
@@ -64,8 +68,8 @@ fn gcd(a: u64, b: u64) -> u64 {
 struct Cpu {
     ring: ProcessRing,
     sampler: Option<OwnedFd>,
-    /// How long it was enabled when that was looked at last, nanoseconds.
-    enabled_ns: u64,
+    /// See [`switched_on`].
+    switched_on: Option<u64>,
 }
 
 /// The CPUs being sampled.
@@ -76,6 +80,10 @@ pub(crate) struct CpuSet {
     cpus: BTreeMap<u32, Cpu>,
     poller: Option<Poller>,
     is_paused: bool,
+    /// See [`device_events`].
+    device_events: Option<u64>,
+    /// Samples that CPUs which came have missed, at most.
+    pub(crate) missed: u64,
 }
 
 impl CpuSet {
@@ -88,6 +96,8 @@ impl CpuSet {
             cpus: BTreeMap::new(),
             poller: None,
             is_paused: false,
+            device_events: device_events(),
+            missed: 0,
         }
     }
 
@@ -119,7 +129,7 @@ impl CpuSet {
                         Cpu {
                             ring,
                             sampler: None,
-                            enabled_ns: 0,
+                            switched_on: switched_on(cpu),
                         },
                     );
                 }
@@ -137,26 +147,41 @@ impl CpuSet {
         Ok(())
     }
 
-    /// Closes what belongs to CPUs that went and came back since this was called last:
-    /// their events are dead. To be called well after they were switched on.
-    pub(crate) fn close_dead(&mut self) {
-        if self.is_paused {
-            return;
+    /// Closes what belongs to CPUs that went, also if they are back: their events are dead.
+    /// Opens and samples those that came. `unseen`: since this was called last.
+    ///
+    /// # Errors
+    /// As [`start_sampling`](Self::start_sampling).
+    pub(crate) fn follow_hotplug(
+        &mut self,
+        program: BorrowedFd<'_>,
+        unseen: Duration,
+    ) -> io::Result<()> {
+        let events = device_events();
+        let is_quiet = events.is_some() && events == self.device_events;
+        if is_quiet || self.cpus.values().all(|cpu| cpu.sampler.is_none()) {
+            return Ok(());
         }
-        self.cpus.retain(|number, cpu| {
-            let Some(sampler) = &cpu.sampler else {
-                return true;
+        self.device_events = events;
+        self.cpus
+            .retain(|number, cpu| cpu.switched_on == switched_on(*number));
+        if let Err(error) = self.open_rings() {
+            tracing::warn!("CPU hotplug is not followed: {error}");
+        }
+        let new = self.cpus.values().filter(|cpu| cpu.sampler.is_none());
+        let new = new.count() as u64;
+        if new > 0 {
+            tracing::info!("{new} CPUs came or were away: they are sampled anew");
+            self.start_sampling(program)?;
+            let hertz = match self.clock {
+                Clock::CpuClock { period_ns } => 1e9 / period_ns.max(1) as f64,
+                Clock::Cycles { frequency_hz } => frequency_hz as f64,
             };
-            let Ok(enabled_ns) = perf::time_enabled(sampler.as_fd()) else {
-                return true;
-            };
-            let before = std::mem::replace(&mut cpu.enabled_ns, enabled_ns);
-            let lives = enabled_ns != before;
-            if !lives {
-                tracing::info!("CPU {number} was away: it is sampled anew");
+            if !self.is_paused {
+                self.missed += new * (unseen.as_secs_f64() * hertz).ceil() as u64;
             }
-            lives
-        });
+        }
+        Ok(())
     }
 
     /// Starts sampling on all CPUs with a ring that are not sampled yet.
@@ -261,6 +286,20 @@ pub fn online_cpus() -> u32 {
 /// The online CPUs.
 fn online() -> io::Result<Vec<u32>> {
     kernel::read_to_string("/sys/devices/system/cpu/online").map(|list| parse_cpu_list(&list))
+}
+
+/// How many devices have come, gone and changed since the machine started, CPUs among them;
+/// `None`: the kernel does not say.
+fn device_events() -> Option<u64> {
+    let text = kernel::read_to_string("/sys/kernel/uevent_seqnum").ok()?;
+    text.trim().parse().ok()
+}
+
+/// A number that is another one each time that a CPU is switched on: the kernel makes this
+/// directory then. `None`: it is off.
+fn switched_on(cpu: u32) -> Option<u64> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
+    kernel::metadata(path).ok().map(|found| found.ino())
 }
 
 /// `0-3,8,10-11` (Documentation/admin-guide/cputopology.rst).

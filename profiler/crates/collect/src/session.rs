@@ -204,6 +204,8 @@ const NAMING_JAVA: Duration = Duration::from_millis(100);
 const JAVA_STARTS: Duration = Duration::from_millis(5);
 /// How often dead processes are dropped: of short ones there may be thousands in a second.
 const FORGETTING: Duration = Duration::from_millis(250);
+/// How often it is looked whether CPUs came or went.
+const FOLLOW_CPUS: Duration = Duration::from_millis(250);
 /// Files known from one window to the next; beyond it, all is learned anew.
 const MAX_FILES: usize = 16_384;
 /// Files that no process maps whose tables and names are kept for the next that does.
@@ -310,6 +312,7 @@ struct Timers {
     naming_java: Instant,
     forgetting: Instant,
     cleanup: Instant,
+    cpus: Instant,
 }
 
 impl std::fmt::Debug for Session {
@@ -444,6 +447,7 @@ impl Session {
                 naming_java: now,
                 forgetting: now,
                 cleanup: now,
+                cpus: now,
             },
             is_calm: config.calm,
             pace: match config.calm {
@@ -898,12 +902,13 @@ impl Session {
             if let Some((probes, _)) = &mut self.probes {
                 probes.maintain();
             }
-            self.cpus.close_dead();
-            if let Err(error) = self.cpus.open_rings() {
-                tracing::warn!("CPU hotplug is not followed: {error}");
-            }
+        }
+        let unseen = self.last.cpus.elapsed();
+        if unseen >= FOLLOW_CPUS {
+            self.last.cpus = Instant::now();
+            let sampler = self.bpf.sampler()?;
             self.cpus
-                .start_sampling(self.bpf.sampler()?.as_fd())
+                .follow_hotplug(sampler.as_fd(), unseen)
                 .map_err(CollectError::PerfEvent)?;
         }
         Ok(())

@@ -48,21 +48,6 @@ pub(super) fn open_for(attr: &mut b::perf_event_attr, pid: i32, cpu: i32) -> io:
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// How long an event of [`open_sampler`] was enabled so far, nanoseconds. It stands still
-/// once the event's CPU has gone, and also when that CPU has come back: then the kernel has
-/// let go of the event (`perf_event_exit_cpu_context`, kernel/events/core.c).
-///
-/// # Errors
-/// read(2)'s.
-pub(crate) fn time_enabled(sampler: BorrowedFd<'_>) -> io::Result<u64> {
-    // The count, then the time.
-    let mut bytes = [0; 16];
-    let n = rustix::io::read(sampler, &mut bytes)?;
-    let (_, time) = bytes.split_at(8);
-    let time = time.try_into().map(u64::from_ne_bytes).unwrap_or(0);
-    if n == bytes.len() { Ok(time) } else { Ok(0) }
-}
-
 /// Opens the sampling event of one CPU and attaches the program to it; it is off until
 /// it is switched on ([`switch_sampler`]), and there until the descriptor is closed.
 pub(crate) fn open_sampler(
@@ -87,7 +72,6 @@ pub(crate) fn open_sampler(
         }
     }
     attr.set_disabled(1);
-    attr.read_format = u64::from(b::PERF_FORMAT_TOTAL_TIME_ENABLED);
     attr.set_exclude_idle(u64::from(!include_idle));
     // As the rings have it, so that this event's own records (throttling; the
     // program keeps samples out) can go to the ring of its CPU.

@@ -338,6 +338,7 @@ impl Session {
     pub(super) fn running_losses(&self) -> Losses {
         let mut losses = Losses::default();
         losses.add(LossKind::RingDrops, self.bpf.count(COUNT_RING_DROPS));
+        losses.add(LossKind::CpusUnsampled, self.cpus.missed);
         losses.add(LossKind::WaitsLost, self.bpf.count(COUNT_WAITS_LOST));
         losses.add(LossKind::WaitsUnended, self.bpf.count(COUNT_WAITS_UNENDED));
         losses.add(LossKind::ProgramsMissed, Bpf::missed());

@@ -189,6 +189,8 @@ pub enum LossKind {
     /// Records of a device whose times cannot be true: 0, or an end before the begin. Their
     /// launches are known, and how long these took is not.
     DeviceTimesImpossible,
+    /// Samples, at most, of CPUs that were switched on again, until they were sampled again.
+    CpusUnsampled,
 }
 
 impl LossKind {
@@ -286,6 +288,7 @@ impl LossKind {
             Self::RangesUnmatched => "ends of ranges without a begin",
             Self::RangesUnended => "ranges whose end was not seen",
             Self::DeviceTimesImpossible => "device records with impossible times",
+            Self::CpusUnsampled => "samples of CPUs that were switched on (at most)",
             Self::RangesTextsCut => "texts of ranges cut or left out",
             Self::ReadsLate => "reads of others' files and processes that did not return in time",
         }
@@ -293,7 +296,10 @@ impl LossKind {
 
     /// Whether it counts whole samples that are missing from the profile.
     pub fn is_sample_loss(self) -> bool {
-        matches!(self, Self::RingDrops | Self::TableFull)
+        matches!(
+            self,
+            Self::RingDrops | Self::TableFull | Self::CpusUnsampled
+        )
     }
 
     /// Whether it counts samples whose user stack is not complete.
