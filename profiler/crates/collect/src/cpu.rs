@@ -148,7 +148,8 @@ impl CpuSet {
     }
 
     /// Closes what belongs to CPUs that went, also if they are back: their events are dead.
-    /// Opens and samples those that came. `unseen`: since this was called last.
+    /// Opens and samples those that came; whether any did. `unseen`: since this was called
+    /// last.
     ///
     /// # Errors
     /// As [`start_sampling`](Self::start_sampling).
@@ -156,11 +157,11 @@ impl CpuSet {
         &mut self,
         program: BorrowedFd<'_>,
         unseen: Duration,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         let events = device_events();
         let is_quiet = events.is_some() && events == self.device_events;
         if is_quiet || self.cpus.values().all(|cpu| cpu.sampler.is_none()) {
-            return Ok(());
+            return Ok(false);
         }
         self.device_events = events;
         self.cpus
@@ -181,7 +182,7 @@ impl CpuSet {
                 self.missed += new * (unseen.as_secs_f64() * hertz).ceil() as u64;
             }
         }
-        Ok(())
+        Ok(new > 0)
     }
 
     /// Starts sampling on all CPUs with a ring that are not sampled yet.

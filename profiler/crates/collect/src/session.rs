@@ -907,9 +907,16 @@ impl Session {
         if unseen >= FOLLOW_CPUS {
             self.last.cpus = Instant::now();
             let sampler = self.bpf.sampler()?;
-            self.cpus
-                .follow_hotplug(sampler.as_fd(), unseen)
-                .map_err(CollectError::PerfEvent)?;
+            let came = self.cpus.follow_hotplug(sampler.as_fd(), unseen);
+            if came.map_err(CollectError::PerfEvent)? {
+                // What began there meanwhile is not known.
+                self.take_process(ProcessEvent {
+                    time_ns: perf::monotonic_ns(),
+                    pid: 0,
+                    tid: 0,
+                    kind: ProcessEventKind::Lost { count: 0 },
+                })?;
+            }
         }
         Ok(())
     }
