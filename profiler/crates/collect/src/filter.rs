@@ -32,8 +32,8 @@ const MEMBER_FOR: Duration = Duration::from_secs(1);
 pub struct Filter {
     /// Chosen processes and their descendants; `None`: all.
     pids: Option<FxHashSet<u32>>,
-    /// COMMAND until it is executed, where it alone is recorded: what its process does
-    /// before that is the profiler's work.
+    /// COMMAND's process until its exec, with `--only`: until then it runs the profiler's own
+    /// code.
     not_executed: Option<u32>,
     /// Path of the chosen control group below the mount; `None`: all.
     cgroup: Option<(u64, String)>,
@@ -100,12 +100,15 @@ impl Filter {
 
     /// Follows forks, and COMMAND's start.
     pub fn note(&mut self, event: &ProcessEvent) {
-        // A mapping stands for an event of execution that was lost.
+        // A mapping stands for an event of execution that was lost; where events were lost,
+        // nobody knows.
+        let is_lost = matches!(event.kind, ProcessEventKind::Lost { .. });
         let starts = matches!(
             event.kind,
             ProcessEventKind::Exec { .. } | ProcessEventKind::Map(_)
         );
-        self.not_executed.take_if(|pid| starts && *pid == event.pid);
+        self.not_executed
+            .take_if(|pid| is_lost || starts && *pid == event.pid);
         if let ProcessEventKind::Fork { parent } = event.kind
             && event.pid != parent
         {
