@@ -158,6 +158,10 @@ static void add(struct graph *g, struct vcuda_work told) {
     g->work[g->length++] = told;
 }
 
+static void append(struct graph *to, const struct graph *from) {
+    for (unsigned i = 0; i < from->length; i++) add(to, from->work[i]);
+}
+
 static void enqueue(void *stream, struct vcuda_work told, unsigned call, uint64_t begun) {
     struct stream *s = stream_of(stream);
     uint32_t correlation = __atomic_add_fetch(&correlations, 1, __ATOMIC_RELAXED);
@@ -184,25 +188,22 @@ __attribute__((noinline)) int cuStreamEndCapture(void *stream, void **graph) {
 
 __attribute__((noinline)) int cuGraphInstantiateWithFlags(void **out, void *graph, uint64_t flags) {
     (void)flags;
-    struct graph *copy = calloc(1, sizeof *copy), *from = graph;
-    for (unsigned i = 0; i < from->length; i++) add(copy, from->work[i]);
-    *out = copy;
+    *out = calloc(1, sizeof(struct graph));
+    append(*out, graph);
     return 0;
 }
 
 __attribute__((noinline)) int cuGraphExecUpdate_v2(void *exec, void *graph, void *result) {
     (void)result;
-    struct graph *to = exec, *from = graph;
-    to->length = 0;
-    for (unsigned i = 0; i < from->length; i++) add(to, from->work[i]);
+    ((struct graph *)exec)->length = 0;
+    append(exec, graph);
     return 0;
 }
 
 __attribute__((noinline)) int cuGraphAddChildGraphNode(void **node, void *graph, const void *after,
     size_t n_after, void *child) {
     (void)node, (void)after, (void)n_after;
-    struct graph *from = child;
-    for (unsigned i = 0; i < from->length; i++) add(graph, from->work[i]);
+    append(graph, child);
     return 0;
 }
 
