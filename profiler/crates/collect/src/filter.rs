@@ -100,8 +100,8 @@ impl Filter {
 
     /// Follows forks, and COMMAND's start.
     pub fn note(&mut self, event: &ProcessEvent) {
-        // A mapping stands for an event of execution that was lost; where events were lost,
-        // nobody knows.
+        // The exec event may be lost: then a mapping shows that the program runs, and after
+        // any lost events it is assumed to.
         let is_lost = matches!(event.kind, ProcessEventKind::Lost { .. });
         let starts = matches!(
             event.kind,
