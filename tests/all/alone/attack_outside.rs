@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use aiprof_tests::aiprof::Aiprof;
+use aiprof_tests::aiprof::{Aiprof, binary};
 use aiprof_tests::attack::{
     PROMPT, STRANGER, Witness, Yard, as_stranger, hang_fs, interrupt, start_hang_fs,
 };
@@ -478,6 +478,54 @@ fn who_gets_the_number_of_an_ended_process_names_nothing_of_it() -> anyhow::Resu
     Ok(())
 }
 
+/// What reads for recordings, by its name; not that of other installations.
+fn readers(name: &str) -> anyhow::Result<Vec<u32>> {
+    let own = fs::canonicalize(binary()?)?;
+    let entries = fs::read_dir("/proc")?.flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_it = |pid: &u32| {
+        let of = |file: &str| PathBuf::from(format!("/proc/{pid}/{file}"));
+        let comm = fs::read_to_string(of("comm")).unwrap_or_default();
+        comm.trim_end() == name && fs::read_link(of("exe")).is_ok_and(|exe| exe == own)
+    };
+    Ok(pids.filter(is_it).collect())
+}
+
+/// Whoever kills the processes that read for a recording, and the one that starts them,
+/// takes no names from what begins later.
+#[test]
+fn killed_readers_are_replaced() -> anyhow::Result<()> {
+    skip_unless!(&NEEDS);
+    let yard = Yard::new()?;
+    let recording = Recording::start(&yard)?;
+    let mut witnesses = Vec::new();
+    for (n, name) in ["first", "second", "third", "fourth"].into_iter().enumerate() {
+        let witness = Witness::of(&yard.build("frames.c", name, &["-g"])?)?;
+        let_work(&witness)?;
+        witnesses.push(witness);
+        // Each time others: the copy that took the place of the killed one, the copy itself.
+        let other = if n % 2 == 0 { "aiprof-reader" } else { "aiprof-standby" };
+        for killed in ["aiprof-nursery", other] {
+            let is_there = || readers(killed).is_ok_and(|found| !found.is_empty());
+            ensure!(comes(STATE, is_there), "no {killed}");
+            let pids = readers(killed)?;
+            let arguments = pids.iter().map(u32::to_string);
+            // One of them may have ended by itself.
+            let _ = Command::new("kill").arg("-KILL").args(arguments).status()?;
+            let is_gone = |pid: &u32| stat(*pid).is_none_or(|(state, ..)| state == "Z");
+            ensure!(comes(STATE, || pids.iter().all(is_gone)), "{killed} lives");
+        }
+    }
+    recording.end(&witnesses.iter().collect::<Vec<_>>())?;
+    let is_over = || {
+        ["aiprof-nursery", "aiprof-standby", "aiprof-reader"]
+            .iter()
+            .all(|name| readers(name).is_ok_and(|found| found.is_empty()))
+    };
+    ensure!(comes(STATE, is_over), "something is left behind");
+    Ok(())
+}
+
 /// Who may record has a perf map of his own lead to a file that only root may read.
 #[test]
 fn a_perf_map_leads_nobody_to_what_only_root_may_read() -> anyhow::Result<()> {
@@ -536,8 +584,8 @@ fn nobody_looks_into_a_program_with_capabilities() -> anyhow::Result<()> {
     let command = command.args(["-q", "-o", "x.folded"]).stdout(Stdio::null());
     let mut aiprof = Child::start(command)?;
     let pid = aiprof.pid();
-    // The nursery, and one that reads at least.
-    ensure!(comes(STATE, || perf_events_of(pid) > 0 && family(pid).len() > 2));
+    // The nursery, its copy, and one that reads at least.
+    ensure!(comes(STATE, || perf_events_of(pid) > 0 && family(pid).len() > 3));
     let_work(&witness)?;
     let family = family(pid);
     println!("{} processes", family.len());

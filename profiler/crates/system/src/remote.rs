@@ -5,12 +5,14 @@
 //! from ending. So what may wait so is done by processes that can be left behind.
 //!
 //! They are forked from a [nursery](start): a copy of this process, made before it
-//! has threads and before it gives up privileges, which does nothing but fork.
+//! has threads and before it gives up privileges, which does nothing but fork. It has a
+//! copy itself, which takes its place if it is killed.
 //! Between a process and its client there is a [`Line`]: messages with descriptors.
 //! A process ends when its line is closed, or, if it waits for ever, when that ends.
 //! Then it holds nothing but its line: standard input, output and error are not its
 //! own, and what it would print goes back with its answers.
 
+mod nursery;
 mod usage;
 
 pub use usage::{
@@ -18,14 +20,14 @@ pub use usage::{
     may_have_memory, memory_bytes, memory_bytes_of,
 };
 
-use crate::{files::kernel, os::privileges};
+use crate::files::kernel;
+use nursery::Nursery;
 use rustix::{
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
     },
     process::{Pid, PidfdFlags, Signal},
-    thread::CapabilitySet,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -69,7 +71,7 @@ pub const NAMES: u8 = 1;
 pub const MEMORY: u8 = 2;
 
 /// The way to the nursery.
-static NURSERY: OnceLock<Mutex<Line>> = OnceLock::new();
+static NURSERY: OnceLock<Mutex<Nursery>> = OnceLock::new();
 
 /// [`Work::say`], once there is a nursery.
 static SAY: OnceLock<fn(&str)> = OnceLock::new();
@@ -234,15 +236,17 @@ impl Remote {
     /// There is no nursery, or it cannot fork.
     pub fn new(kind: u8) -> io::Result<Self> {
         let nursery = NURSERY.get().ok_or(io::ErrorKind::NotConnected)?;
-        let (line, other) = Line::pair()?;
-        let nursery = nursery.lock().unwrap_or_else(PoisonError::into_inner);
-        nursery.send(&kind, &[other.0.as_fd()])?;
-        let (pid, _) = nursery.receive::<i32>()?;
+        let mut nursery = nursery.lock().unwrap_or_else(PoisonError::into_inner);
+        let add = |pid, process| {
+            let mut processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
+            processes.add(pid, process);
+        };
+        // A copy that is gone by now used nothing.
+        let copied = |pid| pidfd(pid).map_or((), |process| add(pid, process));
+        let (line, pid) = nursery.fork(kind, copied)?;
         drop(nursery);
         let process = pidfd(pid)?;
-        let mut processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
-        processes.add(pid, process.try_clone()?);
-        drop(processes);
+        add(pid, process.try_clone()?);
         Ok(Self { line, pid, process })
     }
 
@@ -337,14 +341,14 @@ pub fn start(work: Work) -> io::Result<()> {
         0 => {
             drop(own);
             // A panic must not go on in what this process is a copy of.
-            let _ = catch_unwind(AssertUnwindSafe(|| nursery(&other, &work.kinds)));
+            let _ = catch_unwind(AssertUnwindSafe(|| nursery::run(&other, &work.kinds)));
             exit()
         }
         pid => {
             let mut processes = PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
             processes.add(pid, pidfd(pid)?);
             // It is there already only if two threads start it, and there is one.
-            let _ = NURSERY.set(Mutex::new(own));
+            let _ = NURSERY.set(Mutex::new(Nursery::new(own)));
             let _ = SAY.set(work.say);
             Ok(())
         }
@@ -354,65 +358,6 @@ pub fn start(work: Work) -> io::Result<()> {
 /// Whether there is a nursery.
 pub fn is_started() -> bool {
     NURSERY.get().is_some()
-}
-
-/// The nursery: forks until its line is closed.
-fn nursery(line: &Line, kinds: &[Serve]) {
-    be_nobody(line, "aiprof-nursery");
-    // Those that it forks are not waited for.
-    // SAFETY: a system call without pointers.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
-    // The most that any of them needs; each gives up the rest of it by itself.
-    let most = privileges::READING | CapabilitySet::SYS_NICE;
-    if let Err(error) = privileges::drop_to(most) {
-        tracing::debug!("{error}");
-    }
-    while let Ok((kind, fds)) = line.receive::<u8>() {
-        let serve = kinds.get(usize::from(kind));
-        let (Some(serve), Some(other)) = (serve, fds.into_iter().next()) else {
-            continue;
-        };
-        // SAFETY: the nursery has one thread.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
-            let other = Line(other);
-            be_nobody(&other, "aiprof-reader");
-            // It may wait for programs that it starts.
-            // SAFETY: a system call without pointers.
-            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-            *PRINTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
-            let _ = catch_unwind(AssertUnwindSafe(|| serve(&other)));
-            exit();
-        }
-        drop(other);
-        if line.send(&pid, &[]).is_err() {
-            break;
-        }
-    }
-}
-
-/// Leaves everything behind that this process has but its line: the terminal's
-/// signals, standard input, output and error, other descriptors.
-fn be_nobody(line: &Line, name: &str) {
-    let keep = std::os::fd::AsRawFd::as_raw_fd(&line.0).unsigned_abs();
-    if let Ok(null) = kernel::open_null() {
-        // Each fails only without descriptors, and then there is nothing to leave.
-        let _ = rustix::stdio::dup2_stdin(&null);
-        let _ = rustix::stdio::dup2_stdout(&null);
-        let _ = rustix::stdio::dup2_stderr(&null);
-    }
-    let name = std::ffi::CString::new(name).unwrap_or_default();
-    let _ = rustix::thread::set_name(&name);
-    // SAFETY: system calls without pointers. Descriptors below `keep` and above it
-    // belong to copies of values that this process does not use any more.
-    unsafe {
-        libc::setsid();
-        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-        if keep > 3 {
-            libc::syscall(libc::SYS_close_range, 3, keep - 1, 0);
-        }
-        libc::syscall(libc::SYS_close_range, keep + 1, libc::c_uint::MAX, 0);
-    }
 }
 
 /// Ends this process, without running what its original registered for its end.
