@@ -164,6 +164,45 @@ fn format_for(headers: &HeaderMap) -> Format {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream as Client;
+
+    /// Every scrape of a busy address is answered while it has more idle and slow
+    /// connections than are allowed, and has new ones all the time.
+    #[test]
+    fn idle_and_slow_clients_deny_no_scrape() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let (_listen, listening) = watch::channel(Some(address));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let board = Board::new(&aiprof_fleet::config::Config::default());
+        std::thread::spawn(move || runtime.block_on(serve(board, listening)));
+        let mut first = None;
+        while first.is_none() {
+            first = Client::connect(address).ok();
+        }
+        let mut clients = Vec::from_iter(first);
+        for scrape in 0..20 {
+            for client in 0..2 * MAX_OF_ADDRESS {
+                let mut client_of_anybody = Client::connect(address).unwrap();
+                if client % 2 == 0 {
+                    client_of_anybody.write_all(b"GET /metr").unwrap();
+                }
+                clients.push(client_of_anybody);
+            }
+            let mut scraper = Client::connect(address).unwrap();
+            scraper
+                .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                .unwrap();
+            let mut answer = String::new();
+            scraper.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200"), "{scrape}: {answer}");
+        }
+    }
 
     #[tokio::test]
     async fn the_oldest_makes_room() {
