@@ -87,6 +87,29 @@ fn time_of_graphs_stands_below_the_path_that_filled_them() -> anyhow::Result<()>
     Ok(())
 }
 
+/// Every other work has no times that can be true: it takes its place in its graph, and the
+/// others keep theirs.
+#[test]
+fn work_of_graphs_without_times_misplaces_no_other() -> anyhow::Result<()> {
+    skip_unless!(&NEEDS);
+    let cuda = Cuda::new("cuda_graphs.c", true)?;
+    let program = cuda.program.display().to_string();
+    let out = cuda.shop.path("o.folded").display().to_string();
+    for mode in ["alone", "several"] {
+        let options = ["--device-timing", "-o", &out];
+        let mut command = cuda.command(Some(&options), &[&program, mode])?;
+        checked(command.env("VCUPTI_IMPOSSIBLE", "2"))?;
+        let timed: Vec<Work> = cuda.truth()?.into_iter().step_by(2).collect();
+        let folded = Folded::parse(&std::fs::read_to_string(&out)?)?;
+        let share = misplaced(&folded, &timed);
+        println!("{mode}: {:.2} % misplaced", share * 100.0);
+        let found = by_path(&folded);
+        let expected = expected(&timed);
+        ensure!(share <= MOST_MISPLACED, "{mode}: {found:?}, not {expected:?}");
+    }
+    Ok(())
+}
+
 /// Each span leads to the call that executed its graph, on the thread that made it.
 fn judge_trace(trace: &Trace, truth: &[Work]) -> anyhow::Result<()> {
     let begin = trace.start_ns()?;

@@ -182,6 +182,28 @@ fn calls_without_a_stack_say_why() {
     assert!(profile.stacks.iter().all(|stack| !stack.complete));
 }
 
+/// One call site, run at once and captured.
+#[test]
+fn launches_of_a_graph_stand_above_the_function_that_executed_it() {
+    const LAUNCH: &str = "cuLaunchKernel";
+    let mut s = script();
+    stack(&mut s, LAUNCH, &[0x1010, 0x1020]);
+    let launch = |s: &mut Script| s.call(LAUNCH, &[0x21, 0x5], &[]);
+    launch(&mut s);
+    s.call("cuStreamBeginCapture", &[0x5], &[]);
+    launch(&mut s);
+    s.call("cuStreamEndCapture", &[0x5], &[0x71]);
+    s.call("cuGraphInstantiate", &[0x71], &[0x72]);
+    s.call("cuGraphLaunch", &[0x5, 0x72], &[]);
+    s.call("cuGraphLaunch", &[0x5, 0x72], &[]);
+    launch(&mut s);
+    let path = format!("train;1;[no symbols train];[no symbols train];{LAUNCH}");
+    assert_eq!(
+        folded(&profile(&s.events), Weight::Samples),
+        format!("{path};-;gemm_[G] 2\n{path};cuGraphLaunch;-;gemm_[G] 2\n")
+    );
+}
+
 #[test]
 fn a_new_window_knows_the_stacks_of_before() {
     let mut s = script();

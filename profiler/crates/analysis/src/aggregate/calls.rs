@@ -72,9 +72,16 @@ pub(super) struct KnownStack {
     pub(super) cgroup: u64,
 }
 
-/// What leads to a row of the profile: the stack, the function, the driver's calls, the
-/// work.
-type Path = (u64, u32, Option<Rc<DriverCalls>>, Option<u32>);
+/// What leads to a row of the profile.
+#[derive(PartialEq, Eq, Hash)]
+struct Path {
+    stack: u64,
+    function: u32,
+    driver: Option<Rc<DriverCalls>>,
+    /// The function that executed its graph.
+    executed: Option<Rc<str>>,
+    work: Option<u32>,
+}
 
 /// The calls' part of an [`Aggregator`].
 pub(super) struct Calls {
@@ -570,8 +577,14 @@ impl Taker<'_> {
     /// The stack of a call, with the function and the work at its leaf.
     fn stack(&mut self, origin: &Origin<'_>, function: u32, work: Option<u32>) -> Option<u32> {
         let launch = origin.launch;
-        let driver = launch.and_then(|launch| launch.driver.clone());
-        let path = (origin.stack, function, driver, work);
+        let executed = launch.and_then(|launch| launch.executed.as_ref());
+        let path = Path {
+            stack: origin.stack,
+            function,
+            driver: launch.and_then(|launch| launch.driver.clone()),
+            executed: executed.map(|call| call.function.clone()),
+            work,
+        };
         // Without a stack, the reason is the call's.
         if origin.stack != 0
             && let Some(&known) = self.calls.paths.get(&path)

@@ -299,7 +299,8 @@ impl Devices {
         path: impl FnOnce() -> (Path, bool),
     ) -> (PathId, bool) {
         let driver = launch.driver.as_ref().filter(|_| with_driver);
-        let executed = launch.executed.as_ref().map(|call| &call.function);
+        let executed = launch.executed.as_ref().filter(|_| with_driver);
+        let executed = executed.map(|call| &call.function);
         let same = |path: &&KnownPath| {
             path.pid == launch.pid
                 && path.function == launch.function

@@ -8,7 +8,7 @@
 use super::{ActivityRecord, Kind};
 use crate::calibrate::cycles;
 use aiprof_model::timeline::Phase;
-use std::borrow::Cow;
+use std::rc::Rc;
 
 /// [`ActivityRecord::code`] of a kernel's preparing.
 pub(crate) const PREPARE: u32 = 1;
@@ -33,29 +33,39 @@ pub(crate) fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
-/// What a device did, as far as the works of one graph are told apart by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DeviceWork<'a> {
-    /// A kernel, by its name.
-    Kernel(&'a str),
+/// What a device did: the works of one graph are matched with its records by this.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum WorkKind {
+    /// A kernel, by its name; `None`: not known, or not all of it.
+    Kernel(Option<Rc<str>>),
     /// A copy.
     Copy,
     /// A fill.
     Fill,
 }
 
-/// What a fill is called.
-const FILL: &str = "Memset (Device)";
+impl WorkKind {
+    /// What a device recorded.
+    pub(crate) fn of(record: &ActivityRecord) -> Self {
+        match record.kind {
+            Kind::Compute => Self::Kernel(name_of(record).map(Rc::from)),
+            Kind::Memset => Self::Fill,
+            _ => Self::Copy,
+        }
+    }
+}
+
+/// The name of a record's kernel, if it has one.
+fn name_of(record: &ActivityRecord) -> Option<&str> {
+    record.name.as_deref().filter(|name| !name.is_empty())
+}
 
 /// The name of the recorded work: the kernel's, or the operation's as in torch's
 /// traces.
-pub(crate) fn work_name(record: &ActivityRecord) -> Cow<'_, str> {
-    let name = match (record.kind, record.code) {
-        (Kind::Compute, _) => {
-            let name = record.name.as_deref().filter(|name| !name.is_empty());
-            return name.unwrap_or("[kernel without a name]").into();
-        }
-        (Kind::Memset, _) => FILL,
+pub(crate) fn work_name(record: &ActivityRecord) -> &str {
+    match (record.kind, record.code) {
+        (Kind::Compute, _) => name_of(record).unwrap_or("[kernel without a name]"),
+        (Kind::Memset, _) => "Memset (Device)",
         (Kind::Memory, Some(2)) => "Memory (Release)",
         (Kind::Memory, _) => "Memory (Allocation)",
         (_, Some(TO_DEVICE)) => "Memcpy (HtoD)",
@@ -64,16 +74,6 @@ pub(crate) fn work_name(record: &ActivityRecord) -> Cow<'_, str> {
         (_, Some(4)) => "Memcpy (DtoD)",
         (_, Some(5)) => "Memcpy (HtoH)",
         _ => "Memcpy",
-    };
-    name.into()
-}
-
-/// What the works of a graph are told apart by.
-pub(crate) fn device_work(record: &ActivityRecord) -> DeviceWork<'_> {
-    match record.kind {
-        Kind::Compute => DeviceWork::Kernel(record.name.as_deref().unwrap_or_default()),
-        Kind::Memset => DeviceWork::Fill,
-        _ => DeviceWork::Copy,
     }
 }
 
@@ -110,9 +110,9 @@ pub fn ticks(stamps: [u64; 5], phase: Phase, bits: u32) -> u64 {
 /// Something that a device did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
-    /// Name of its kernel; `None` if no record of a kernel was seen.
-    pub kernel: Option<Box<str>>,
-    /// Name of the work in its first record.
+    /// What it is: a kernel as soon as a record of one was seen.
+    pub kind: WorkKind,
+    /// Name of the work: the kernel's, else that in its first record.
     pub name: Box<str>,
     /// What its first record covers.
     covers: Phase,
@@ -139,7 +139,7 @@ impl Operation {
     /// An operation by its first record; `None` if that is of no work.
     pub(crate) fn new(record: &ActivityRecord) -> Option<Self> {
         let mut operation = Self {
-            kernel: None,
+            kind: WorkKind::of(record),
             name: work_name(record).into(),
             covers: phase_of(record)?,
             stamps: stamps(record),
@@ -150,13 +150,8 @@ impl Operation {
         Some(operation)
     }
 
-    /// See [`device_work`].
-    pub(crate) fn device_work(&self) -> DeviceWork<'_> {
-        match &self.kernel {
-            Some(name) => DeviceWork::Kernel(name),
-            None if *self.name == *FILL => DeviceWork::Fill,
-            None => DeviceWork::Copy,
-        }
+    pub(crate) fn is_kernel(&self) -> bool {
+        matches!(self.kind, WorkKind::Kernel(_))
     }
 
     /// Takes in another record of it.
@@ -164,8 +159,9 @@ impl Operation {
         let Some(phase) = phase_of(record) else {
             return;
         };
-        if record.kind == Kind::Compute && self.kernel.is_none() {
-            self.kernel = Some(work_name(record).into());
+        if record.kind == Kind::Compute && !self.is_kernel() {
+            self.kind = WorkKind::of(record);
+            self.name = work_name(record).into();
         }
         let slots = PHASES.iter().zip(&mut self.took_ns);
         let took = record.end.0.saturating_sub(record.start.0);
@@ -177,13 +173,13 @@ impl Operation {
     /// Its parts, those of no length left out. `bits`: of the counter; `rough_mhz`:
     /// its frequency, about; `mhz`: its frequency as fitted to the host's clock.
     ///
-    /// Of a kernel the phases add up to TS5 - TS1.
+    /// The phases of a kernel add up to TS5 - TS1.
     pub(crate) fn parts(&self, bits: u32, rough_mhz: Option<f64>, mhz: Option<f64>) -> Vec<Part> {
         let Some(stamps) = self.stamps else {
             return self.timed();
         };
-        let mut parts: Vec<Part> = match self.kernel {
-            Some(_) => {
+        let mut parts: Vec<Part> = match self.is_kernel() {
+            true => {
                 let took = PHASES.into_iter().zip(self.took_ns);
                 let part = |(phase, took)| Part {
                     phase: Some(phase),
@@ -192,7 +188,7 @@ impl Operation {
                 };
                 took.map(part).collect()
             }
-            None => {
+            false => {
                 let own = ticks(stamps, self.covers, bits);
                 let all = ticks(stamps, Phase::Whole, bits);
                 let ticks = if own > 0 { own } else { all };
@@ -238,7 +234,7 @@ impl Operation {
 
     /// The only part of an operation without counter values.
     fn timed(&self) -> Vec<Part> {
-        let phase = self.kernel.as_ref().map(|_| self.covers);
+        let phase = self.is_kernel().then_some(self.covers);
         let part = Part {
             phase,
             ticks: self.first_ns,

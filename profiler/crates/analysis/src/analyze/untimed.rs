@@ -13,7 +13,7 @@ use serde::Serialize;
 /// Category of spans from launches to the wait for them.
 const CATEGORY: &str = "estimated";
 
-/// Category of marks; their argument [`WITHIN`] says how much later the work was done.
+/// Category of marks. Their argument [`WITHIN`]: how much later the work was done, at most.
 const MARK: &str = "untimed";
 const WITHIN: &str = "within_us";
 

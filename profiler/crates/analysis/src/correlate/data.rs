@@ -212,6 +212,11 @@ impl Open {
     }
 }
 
+/// Only the beginning of a kernel's name was read.
+pub(super) fn is_cut(name: &str) -> bool {
+    name.ends_with(CUT)
+}
+
 /// A kernel's name for people.
 fn name(bytes: &[u8]) -> Option<Rc<str>> {
     if bytes.is_empty() {

@@ -328,14 +328,22 @@ fn add_graph(open: &Open, world: &mut World) -> bool {
         return true;
     };
     let (handles, room) = world.handles(open);
-    let (mut entries, refused) = handles.copy_entries(source, room);
+    let (mut entries, mut refused) = handles.copy_entries(source, room);
+    let per_list = room.per_list;
     let Some(list) = handles.list(graph, room) else {
         room.recorded += entries.len();
         return false;
     };
+    let fits = per_list
+        .saturating_sub(list.entries.len())
+        .min(entries.len());
+    let (too_many, fits_all) = (entries.len() - fits, fits == entries.len());
+    entries.truncate(fits);
     list.entries.append(&mut entries);
+    refused += too_many as u64;
     list.refused += refused;
-    true
+    room.recorded += too_many;
+    fits_all
 }
 
 fn with_list(open: &Open, world: &mut World, change: impl FnOnce(&mut ListKind)) -> bool {

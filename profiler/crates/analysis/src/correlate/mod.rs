@@ -82,6 +82,7 @@ mod epoch;
 mod fence;
 mod forked;
 mod gone;
+mod graph_works;
 mod handles;
 mod kernel_events;
 mod known;

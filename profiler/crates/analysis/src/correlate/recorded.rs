@@ -5,25 +5,22 @@
 //! that time is the one. Nothing else is taken for it: not the nearest one, and not
 //! one of another thread.
 //!
-//! A launch is told of when its call is over. Where the ends of calls are not seen, that is
+//! A launch is reported when its call is over. Where the ends of calls are not seen, that is
 //! when its thread makes the next call. Until then its record may look like one of the
 //! launch before.
 //!
-//! A graph is executed by one call, and all that it does has that call's id. What was put
-//! into the graph by which path is told apart by its name: the records of one name are of
-//! the works of that name, in the order in which these were put there.
+//! One call executes all works of a graph: see [`GraphWorks`].
 
-use super::{DeviceSpan, KernelName, Launch, Recorder};
-use crate::aiu::{Kind, events, operation::DeviceWork};
-use aiprof_model::probes::CallKind;
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::{
-    collections::{BTreeMap, VecDeque},
-    rc::Rc,
+use super::{
+    DeviceSpan, Launch, Recorder,
+    graph_works::{GraphWorks, kind_of},
 };
+use crate::aiu::{Kind, events, operation::WorkKind};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Most launches that are remembered; the oldest are forgotten first. Records may come
-/// long after them: a full buffer of 32 MiB tells of some 100,000.
+/// long after them: a full buffer of 32 MiB has some 100,000.
 const MOST_LAUNCHES: usize = 1 << 20;
 /// The same while no process has records.
 const MOST_UNRECORDED: usize = 1 << 16;
@@ -31,45 +28,6 @@ const MOST_UNRECORDED: usize = 1 << 16;
 const MOST_RECORDS: usize = 1 << 19;
 /// Most threads whose numbers were found out.
 const MOST_THREADS: usize = 1 << 16;
-
-/// Work in a graph.
-#[derive(Clone, Debug)]
-struct GraphWork<P> {
-    what: GraphWorkKind,
-    path: P,
-    /// A record was found for it.
-    taken: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum GraphWorkKind {
-    Kernel(Rc<str>),
-    /// A kernel whose name is not known.
-    SomeKernel,
-    Copy,
-    Fill,
-}
-
-impl GraphWorkKind {
-    /// `None`: a device records nothing of it.
-    fn of(launch: &Launch) -> Option<Self> {
-        match (launch.kind, &launch.name) {
-            (CallKind::Launch, KernelName::Known(name)) => Some(Self::Kernel(name.clone())),
-            (CallKind::Launch, _) => Some(Self::SomeKernel),
-            (CallKind::Copy, _) => Some(Self::Copy),
-            (CallKind::Fill, _) => Some(Self::Fill),
-            _ => None,
-        }
-    }
-
-    fn is(&self, work: DeviceWork<'_>) -> bool {
-        match (self, work) {
-            (Self::Kernel(own), DeviceWork::Kernel(name)) => **own == *name,
-            (Self::Copy, DeviceWork::Copy) | (Self::Fill, DeviceWork::Fill) => true,
-            _ => false,
-        }
-    }
-}
 
 /// A launch of a thread: the call that the program made.
 #[derive(Clone, Debug)]
@@ -79,7 +37,7 @@ struct Launched<P> {
     took_ns: u32,
     path: P,
     /// What the graph holds that it executed; `None`: it executed none.
-    graph: Option<Box<Graph<P>>>,
+    graph: Option<Box<GraphWorks<P>>>,
     /// Its runtime records what the device does, if that is on; of others only those of
     /// processes with records are missed.
     is_expected: bool,
@@ -87,35 +45,20 @@ struct Launched<P> {
     recorded: bool,
 }
 
-/// The works of a graph, in the order in which they were put there.
-#[derive(Clone, Debug)]
-struct Graph<P> {
-    works: Vec<GraphWork<P>>,
-}
-
 impl<P: Copy> Launched<P> {
     /// The path of what a device did for it; `None`: it is none of the graph's works.
-    fn take(&mut self, work: DeviceWork<'_>) -> Option<P> {
-        let Some(graph) = &mut self.graph else {
-            return Some(self.path);
-        };
-        let free = |is: &dyn Fn(&GraphWorkKind) -> bool| {
-            let mut works = graph.works.iter();
-            works.position(|known| !known.taken && is(&known.what))
-        };
-        // A kernel that was loaded before anybody looked has no name.
-        let is_kernel = matches!(work, DeviceWork::Kernel(_));
-        let at = free(&|known| known.is(work))
-            .or_else(|| free(&|known| is_kernel && *known == GraphWorkKind::SomeKernel))?;
-        let found = graph.works.get_mut(at)?;
-        found.taken = true;
-        Some(found.path)
+    fn take(&mut self, work: &WorkKind) -> Option<P> {
+        self.recorded = true;
+        match &mut self.graph {
+            Some(graph) => graph.take(work),
+            None => Some(self.path),
+        }
     }
 
     /// How many of its works have no record.
     fn missing(&self) -> u64 {
         match &self.graph {
-            Some(graph) => graph.works.iter().filter(|work| !work.taken).count() as u64,
+            Some(graph) => graph.left() as u64,
             None => u64::from(!self.recorded),
         }
     }
@@ -160,9 +103,9 @@ pub(crate) struct RecordedLaunches<P> {
 pub(crate) enum RecordedLaunch {
     /// It is known.
     Known,
-    /// It is known, unless its thread has launched something since that is not told of yet.
+    /// It is known, unless its thread has launched something since that is not reported yet.
     Assumed,
-    /// None that is known. One may still be told of.
+    /// None is known. It may still be reported.
     Unknown,
 }
 
@@ -190,7 +133,7 @@ impl<P: Copy> RecordedLaunches<P> {
             let times = (launch.start_ns, launch.end_ns);
             return self.add(thread, times, path, None, is_expected);
         };
-        if let Some(what) = GraphWorkKind::of(launch) {
+        if let Some(what) = kind_of(launch) {
             let thread = (launch.pid, graph.tid);
             let times = (graph.start_ns, graph.end_ns);
             self.add(thread, times, path, Some(what), is_expected);
@@ -203,6 +146,18 @@ impl<P: Copy> RecordedLaunches<P> {
         self.add(thread, (times.0, Some(times.1)), path, None, true);
     }
 
+    /// A thread made a call that executed this work of a graph.
+    #[cfg(test)]
+    pub(crate) fn executed(
+        &mut self,
+        thread: (u32, u32),
+        (start_ns, end_ns): (u64, u64),
+        kind: WorkKind,
+        path: P,
+    ) {
+        self.add(thread, (start_ns, Some(end_ns)), path, Some(kind), true);
+    }
+
     /// A thread made a call that launched something, `in_graph` where that was in a graph;
     /// times are of CLOCK_MONOTONIC.
     fn add(
@@ -210,19 +165,14 @@ impl<P: Copy> RecordedLaunches<P> {
         (pid, tid): (u32, u32),
         (start_ns, end_ns): (u64, Option<u64>),
         path: P,
-        in_graph: Option<GraphWorkKind>,
+        in_graph: Option<WorkKind>,
         is_expected: bool,
     ) {
         if !self.gone.is_empty() {
             self.gone.remove(&pid);
         }
         let took = end_ns.map_or(u64::MAX, |end| end.saturating_sub(start_ns));
-        let work = in_graph.map(|what| GraphWork {
-            what,
-            path,
-            taken: false,
-        });
-        self.works += usize::from(work.is_some());
+        self.works += usize::from(in_graph.is_some());
         let known = self
             .launches
             .entry(pid)
@@ -235,30 +185,31 @@ impl<P: Copy> RecordedLaunches<P> {
             .take_while(|l| l.start_ns > start_ns)
             .count();
         let at = known.len() - after;
-        let before = at.checked_sub(1).and_then(|at| known.get_mut(at));
-        if let Some(same) = before.filter(|l| l.start_ns == start_ns) {
+        let before = at.checked_sub(1).and_then(|at| known.get(at));
+        let is_same = before.is_some_and(|l| l.start_ns == start_ns);
+        let at = match is_same {
             // One call that launches several times.
-            same.took_ns = u32::try_from(took).unwrap_or(u32::MAX);
-            same.path = path;
-            match (&mut same.graph, work) {
-                (Some(graph), Some(work)) => graph.works.push(work),
-                (graph @ None, Some(work)) => {
-                    *graph = Some(Box::new(Graph { works: vec![work] }));
-                }
-                (_, None) => {}
+            true => at - 1,
+            false => {
+                let new = Launched {
+                    start_ns,
+                    took_ns: 0,
+                    path,
+                    graph: None,
+                    is_expected,
+                    recorded: false,
+                };
+                known.insert(at, new);
+                self.order.push_back((pid, tid));
+                at
             }
-        } else {
-            let graph = work.map(|work| Box::new(Graph { works: vec![work] }));
-            let new = Launched {
-                start_ns,
-                took_ns: u32::try_from(took).unwrap_or(u32::MAX),
-                path,
-                graph,
-                is_expected,
-                recorded: false,
-            };
-            known.insert(at, new);
-            self.order.push_back((pid, tid));
+        };
+        if let Some(launched) = known.get_mut(at) {
+            launched.took_ns = u32::try_from(took).unwrap_or(u32::MAX);
+            launched.path = path;
+            if let Some(kind) = in_graph {
+                launched.graph.get_or_insert_default().push(kind, path);
+            }
         }
         let most = match self.recorded.is_empty() {
             true => MOST_UNRECORDED,
@@ -279,7 +230,7 @@ impl<P: Copy> RecordedLaunches<P> {
         if let Some(launches) = threads.get_mut(&tid) {
             let oldest = launches.pop_front();
             if let Some(oldest) = oldest {
-                let works = oldest.graph.as_ref().map_or(0, |graph| graph.works.len());
+                let works = oldest.graph.as_ref().map_or(0, |graph| graph.len());
                 self.works = self.works.saturating_sub(works);
                 if is_counted || oldest.is_expected {
                     self.unrecorded += oldest.missing();
@@ -332,7 +283,7 @@ impl<P: Copy> RecordedLaunches<P> {
         }
     }
 
-    /// A process is gone, after its last launch was told of.
+    /// A process is gone, after its last launch was reported.
     pub(crate) fn process_gone(&mut self, pid: u32) {
         if self.gone.len() < MOST_THREADS && self.launches.contains_key(&pid) {
             self.gone.insert(pid);
@@ -351,19 +302,17 @@ impl<P: Copy> RecordedLaunches<P> {
 
     /// The path that launched what has this correlation id, as far as that is known by
     /// now. `work`: what the device did; to be asked once for each record.
-    pub(crate) fn take(&mut self, pid: u32, correlation: u64, work: DeviceWork<'_>) -> Option<P> {
+    pub(crate) fn take(&mut self, pid: u32, correlation: u64, work: &WorkKind) -> Option<P> {
         let (launches, at) = self.find(pid, correlation)?;
         launches.get_mut(at)?.take(work)
     }
 
-    /// The launch with this correlation id among those of its thread. It has a record of a
-    /// device then.
+    /// The launch with this correlation id among those of its thread.
     fn find(&mut self, pid: u32, correlation: u64) -> Option<(&mut VecDeque<Launched<P>>, usize)> {
         let record = *self.records.get(&(pid, correlation))?;
         let tid = self.thread(pid, &record)?;
         let launches = self.launches.get_mut(&pid)?.get_mut(&tid)?;
         let at = at(launches, &record)?;
-        launches.get_mut(at)?.recorded = true;
         Some((launches, at))
     }
 
@@ -379,7 +328,10 @@ impl<P: Copy> RecordedLaunches<P> {
                     count += launch.missing();
                 }
                 launch.recorded = true;
-                launch.graph = None;
+                if let Some(graph) = &mut launch.graph {
+                    let counted = std::mem::take(&mut **graph);
+                    self.works = self.works.saturating_sub(counted.len());
+                }
             }
         }
         count
@@ -405,7 +357,7 @@ impl<P: Copy> RecordedLaunches<P> {
         if found.next().is_some() {
             return None;
         }
-        // Of another thread a launch may still be told of.
+        // A launch of another thread may still be reported.
         if is_certain && self.threads.len() < MOST_THREADS {
             self.threads.insert((pid, thread), tid);
         }
@@ -425,7 +377,7 @@ fn rank(cbid: u32) -> Option<u8> {
 }
 
 /// Whether a launch is its thread's last one and its end is not known: the next one may
-/// have begun, and not be told of yet.
+/// have begun, and not be reported yet.
 fn is_open_last<P>(launches: &VecDeque<Launched<P>>, at: usize) -> bool {
     let is_open = |launch: &Launched<P>| launch.took_ns == u32::MAX;
     at + 1 == launches.len() && launches.get(at).is_some_and(is_open)
@@ -448,7 +400,7 @@ mod tests {
     use super::*;
     use crate::aiu::{ActivityRecord, EpochNs, Status};
 
-    const KERNEL: DeviceWork<'_> = DeviceWork::Kernel("k");
+    const KERNEL: &WorkKind = &WorkKind::Kernel(None);
 
     fn record(cbid: u32, correlation: u64, pid: u32, tid: u64) -> ActivityRecord {
         ActivityRecord {
@@ -518,27 +470,27 @@ mod tests {
     }
 
     /// What is known of a launch of process 7.
-    fn told(joined: &mut RecordedLaunches<i32>, id: u64) -> (RecordedLaunch, Option<i32>) {
+    fn known(joined: &mut RecordedLaunches<i32>, id: u64) -> (RecordedLaunch, Option<i32>) {
         (joined.known(7, id), joined.take(7, id, KERNEL))
     }
 
-    /// Calls of which no end is seen are told of when the next one begins.
+    /// Calls whose end is not seen are reported when the next one begins.
     #[test]
-    fn a_record_waits_while_its_launch_may_not_have_been_told_of() {
+    fn a_record_waits_while_its_launch_may_not_have_been_reported() {
         let mut joined = RecordedLaunches::default();
         joined.add((7, 8), (1000, None), 1, None, false);
         joined.record(&of(7, record(35, 1, 7, 8)), (1010, 1020));
         joined.record(&of(7, record(35, 2, 7, 8)), (2010, 2020));
-        assert_eq!(told(&mut joined, 2), (RecordedLaunch::Assumed, Some(1)));
+        assert_eq!(known(&mut joined, 2), (RecordedLaunch::Assumed, Some(1)));
         joined.add((7, 8), (2000, None), 2, None, false);
-        assert_eq!(told(&mut joined, 1), (RecordedLaunch::Known, Some(1)));
-        assert_eq!(told(&mut joined, 2), (RecordedLaunch::Assumed, Some(2)));
+        assert_eq!(known(&mut joined, 1), (RecordedLaunch::Known, Some(1)));
+        assert_eq!(known(&mut joined, 2), (RecordedLaunch::Assumed, Some(2)));
         joined.process_gone(7);
-        assert_eq!(told(&mut joined, 2), (RecordedLaunch::Known, Some(2)));
+        assert_eq!(known(&mut joined, 2), (RecordedLaunch::Known, Some(2)));
         // Another one of the same number.
         joined.add((7, 8), (5000, None), 3, None, false);
         joined.record(&of(7, record(35, 3, 7, 8)), (5010, 5020));
-        assert_eq!(told(&mut joined, 3), (RecordedLaunch::Assumed, Some(3)));
+        assert_eq!(known(&mut joined, 3), (RecordedLaunch::Assumed, Some(3)));
     }
 
     #[test]
@@ -573,36 +525,38 @@ mod tests {
 
     /// One call for all that a graph does, by whichever thread.
     #[test]
-    fn works_of_a_graph_are_told_apart_by_their_names_and_their_order() {
+    fn works_of_a_graph_are_each_execution_s_own() {
         let mut joined = RecordedLaunches::default();
-        let kernel = |name: &str| GraphWorkKind::Kernel(name.into());
+        let kernel = |name: &str| WorkKind::Kernel(Some(name.into()));
         joined.add((7, 9), (100, Some(200)), 9, None, false);
-        for start in [1000, 3000] {
-            for (what, path) in [
-                (kernel("a"), 1),
-                (GraphWorkKind::Copy, 2),
-                (kernel("b"), 3),
-                (kernel("a"), 4),
-                (GraphWorkKind::SomeKernel, 5),
-            ] {
+        for (start, first) in [(1000, 1), (3000, 11)] {
+            let works = [kernel("a"), WorkKind::Copy, kernel("a")];
+            for (path, what) in (first..).zip(works) {
                 joined.add((7, 9), (start, Some(start + 500)), path, Some(what), false);
             }
         }
-        for (id, start) in [(1, 1000), (2, 3000)] {
+        for (id, start, first) in [(1, 1000, 1), (2, 3000, 11)] {
             joined.record(&of(7, record(35, id, 7, 9)), (start + 10, start + 490));
             assert_eq!(joined.known(7, id), RecordedLaunch::Known);
-            let mut take = |work| joined.take(7, id, work);
-            let named = DeviceWork::Kernel;
-            // Branches end in any order.
-            assert_eq!(take(named("b")), Some(3));
-            assert_eq!(take(named("a")), Some(1));
-            assert_eq!(take(DeviceWork::Copy), Some(2));
-            assert_eq!(take(named("a")), Some(4));
-            assert_eq!(take(DeviceWork::Fill), None, "none was put there");
-            assert_eq!(take(named("c")), Some(5), "its name was not known");
-            assert_eq!(take(named("a")), None, "one more than there are");
+            assert_eq!(joined.take(7, id, &kernel("a")), Some(first));
+            assert_eq!(joined.take(7, id, &kernel("a")), Some(first + 2));
+            assert_eq!(joined.take(7, id, &kernel("b")), None);
         }
-        assert_eq!(joined.take_unrecorded(true), 1, "the eager launch");
+        assert_eq!(
+            joined.take_unrecorded(true),
+            3,
+            "an eager launch, two copies"
+        );
+        assert_eq!(joined.take_unrecorded(true), 0, "each is counted once");
+    }
+
+    #[test]
+    fn what_is_only_looked_up_has_no_record() {
+        let mut joined = RecordedLaunches::default();
+        joined.add((7, 8), (1000, Some(2000)), 1, None, true);
+        joined.record(&of(7, record(35, 1, 7, 8)), (1100, 1900));
+        assert_eq!(joined.known(7, 1), RecordedLaunch::Known);
+        assert_eq!(joined.take_unrecorded(true), 1);
     }
 
     #[test]
@@ -621,5 +575,15 @@ mod tests {
             .sum();
         assert_eq!(held, MOST_LAUNCHES);
         assert!(joined.records.len() <= MOST_RECORDS);
+        // One graph of so many works, and as many more.
+        for i in 0..(2 * MOST_LAUNCHES as u64) {
+            let at = 1 << 40 | (i * 10 / MOST_LAUNCHES as u64);
+            joined.add((1, 1), (at, Some(at)), 1, Some(WorkKind::Copy), true);
+        }
+        let launches = joined.launches.values().flat_map(BTreeMap::values);
+        let graphs = launches.flatten().filter_map(|l| l.graph.as_ref());
+        let works: usize = graphs.map(|graph| graph.len()).sum();
+        assert_eq!(works, joined.works);
+        assert!(works + joined.order.len() <= MOST_LAUNCHES);
     }
 }

@@ -205,6 +205,12 @@ pub fn probes() -> Vec<Probe> {
         Queue,
         &["source_graph", ">graph"],
     );
+    add(
+        "CUDA",
+        "cuGraphAddChildGraphNode",
+        Queue,
+        &["graph", "source_graph"],
+    );
     add(ZE, "zeCommandListBeginGraphCaptureExp", Queue, &["list"]);
     add(
         ZE,

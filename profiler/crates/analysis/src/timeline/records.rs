@@ -5,7 +5,7 @@ use super::{Builder, Key, Span};
 use crate::{
     aiu::{
         ActivityRecord, EpochNs, Kind, Status, events,
-        operation::{self, PREPARE},
+        operation::{self, PREPARE, WorkKind},
     },
     correlate::{DeviceSpan, Launch, RecordClock, RecordedLaunch},
 };
@@ -30,7 +30,7 @@ const MAX_HALVES: usize = 1 << 17;
 pub(super) struct Waiting {
     span: DeviceSpan,
     is_device: bool,
-    /// Of a device: its times can be true.
+    /// Its times can be true.
     is_timed: bool,
     told_ns: u64,
     /// It was looked at: the record of its call may be in a buffer that comes later.
@@ -102,7 +102,7 @@ impl Flows {
 }
 
 impl<S: EventSink> Builder<S> {
-    /// A launch that a helper inside of its program may tell more of.
+    /// A launch that a helper inside of its program may record, too.
     pub(super) fn may_be_recorded(&mut self, launch: &Launch) {
         let executed = launch.executed.as_ref();
         let known = Launched {
@@ -150,7 +150,7 @@ impl<S: EventSink> Builder<S> {
     /// Dates the records that wait, but for those whose launch may not have been told of.
     pub(super) fn date_records(&mut self, dating: Dating) {
         let waiting = std::mem::take(&mut self.waiting);
-        // CUPTI may tell what the device did before it tells of the calls.
+        // CUPTI may report what the device did before it reports the calls.
         let (of_device, of_runtime): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|one| one.is_device);
         for one in of_runtime {
@@ -160,7 +160,7 @@ impl<S: EventSink> Builder<S> {
             }
         }
         for one in of_device {
-            let times = self.times(&one).filter(|_| one.is_timed);
+            let times = one.is_timed.then(|| self.times(&one)).flatten();
             if one.is_timed && times.is_none() {
                 self.out.losses.add(LossKind::ActivityUntimed, 1);
                 continue;
@@ -181,8 +181,8 @@ impl<S: EventSink> Builder<S> {
                 });
                 continue;
             }
-            let work = operation::device_work(&one.span.record);
-            let launch = correlation.and_then(|id| self.recorded.take(pid, id, work));
+            let work = WorkKind::of(&one.span.record);
+            let launch = correlation.and_then(|id| self.recorded.take(pid, id, &work));
             match times {
                 Some(times) => self.record_of_device(&one.span, times, launch),
                 None => self.mark_untimed(&one, launch),
@@ -213,16 +213,16 @@ impl<S: EventSink> Builder<S> {
         self.out.totals.device_spans += 1;
         let name = operation::work_name(record);
         if span.recorder.repeats_calls() {
-            return self.work_of_launch(span, key, (&name, category_of(record)), times, launch);
+            return self.work_of_launch(span, key, (name, category_of(record)), times, launch);
         }
         // As in torch's traces: from a launch to what it executes.
         let executes = record.kind == Kind::Compute && record.code != Some(PREPARE);
         let flow = executes.then_some(false);
-        self.place(span, key, (&name, category_of(record)), times, flow);
+        self.place(span, key, (name, category_of(record)), times, flow);
     }
 
-    /// Work of which only the launch is known, at the moment of that; it was done by when
-    /// its record was told of.
+    /// Marks work whose times are not known at the moment of its launch; it was done before
+    /// its record was reported.
     fn mark_untimed(&mut self, one: &Waiting, launch: Option<Launched>) {
         let Some(track) = self.track(stream_of(&one.span)) else {
             return self.out.losses.add(LossKind::SpansRefused, 1);
@@ -233,7 +233,7 @@ impl<S: EventSink> Builder<S> {
         args.number("launches", 1);
         args.micros("within_us", one.told_ns.saturating_sub(begun));
         let name = operation::work_name(&one.span.record);
-        let name = self.name(&name);
+        let name = self.name(name);
         let mut event = Event::new(Ph::Instant, name, track, self.time(begun));
         event.cat = self.name(UNTIMED);
         event.correlation = launch.map_or(0, |launch| launch.id);

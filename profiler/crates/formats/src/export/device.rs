@@ -99,8 +99,7 @@ impl DeviceTotals {
         }
         if self.untimed > 0 {
             lines.push(format!(
-                "{} pieces of work have no time: their records' times are impossible; they are \
-                 in none of these figures",
+                "{} pieces of work are not counted: the device recorded impossible times for them",
                 text::grouped(self.untimed)
             ));
         }
@@ -164,6 +163,6 @@ mod tests {
         totals.drops = 2;
         assert_eq!(totals.lines(), ["devices dropped samples 2 times"]);
         totals.untimed = 3;
-        assert!(totals.lines()[0].starts_with("3 pieces of work have no time"));
+        assert!(totals.lines()[0].starts_with("3 pieces of work are not counted"));
     }
 }

@@ -33,8 +33,9 @@ use aiprof_model::{
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// Most operations that wait.
-const MOST_WAITING: usize = 8192;
+/// Most operations that wait: what several buffers of a runtime hold, since the records of
+/// calls may come in a later one.
+const MOST_WAITING: usize = 1 << 16;
 /// How long an operation waits at least at the end of a window.
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// Most clocks of devices; beyond it all are learned anew.
@@ -83,10 +84,10 @@ struct Waiting {
     pid: u32,
     device: Option<u32>,
     correlation: Option<u64>,
-    /// When its first record was told of.
+    /// When its first record was reported.
     told_ns: u64,
-    /// When it was over, CLOCK_MONOTONIC.
-    end_ns: u64,
+    /// When it was over, CLOCK_MONOTONIC; `None`: its times cannot be true.
+    end_ns: Option<u64>,
     operation: Operation,
 }
 
@@ -115,9 +116,7 @@ pub(super) struct Aiu {
     first_ns: u64,
     now_ns: u64,
     waiting: Vec<Waiting>,
-    /// Records without times: process and correlation id, and what the device did.
-    untimed: Vec<(u32, u64, Operation)>,
-    /// Of those that wait, where each is.
+    /// Where each of those that wait is.
     index: FxHashMap<OperationKey, usize>,
     works: Numbers<Rc<str>>,
     rows: FxHashMap<RowKey, AiuTotals>,
@@ -135,7 +134,6 @@ impl Aiu {
             first_ns: 0,
             now_ns: 0,
             waiting: Vec::new(),
-            untimed: Vec::new(),
             index: FxHashMap::default(),
             works: Numbers::new("[too many kernels]".into()),
             rows: FxHashMap::default(),
@@ -208,35 +206,36 @@ impl Aiu {
         let known = key.and_then(|key| self.index.get(&key).copied());
         if let Some(known) = known.and_then(|at| self.waiting.get_mut(at)) {
             known.operation.join(record);
-            known.end_ns = known.end_ns.max(end_ns);
+            known.end_ns = known.end_ns.max(Some(end_ns));
             return;
         }
+        self.wait(span, operation, Some(end_ns));
+        if let Some(key) = key {
+            self.index.insert(key, self.waiting.len() - 1);
+        }
+    }
+
+    fn wait(&mut self, span: &DeviceSpan, operation: Operation, end_ns: Option<u64>) {
         if self.waiting.len() >= MOST_WAITING {
             // The older half: what belongs to them has come, if it comes at all.
             let older = self.waiting.drain(..MOST_WAITING / 2).collect();
             self.settle_all(older, true);
         }
-        if let Some(key) = key {
-            self.index.insert(key, self.waiting.len());
-        }
         self.waiting.push(Waiting {
             recorder: span.recorder,
             pid: span.pid,
-            device: record.device,
-            correlation: record.correlation,
+            device: span.record.device,
+            correlation: span.record.correlation,
             told_ns: self.now_ns,
             end_ns,
             operation,
         });
     }
 
-    /// A record whose times cannot be true: its launch has one all the same.
+    /// A record whose times cannot be true: its launch has a record all the same.
     pub(super) fn device_untimed(&mut self, span: &DeviceSpan) {
-        let operation = Operation::new(&span.record);
-        if let Some((id, operation)) = span.record.correlation.zip(operation)
-            && self.untimed.len() < MOST_WAITING
-        {
-            self.untimed.push((span.pid, id, operation));
+        if let Some(operation) = Operation::new(&span.record) {
+            self.wait(span, operation, None);
         }
     }
 
@@ -270,9 +269,6 @@ impl Aiu {
             .partition(|waiting| last || waiting.told_ns <= horizon);
         self.waiting = wait;
         self.settle_all(ready, last);
-        for (pid, id, operation) in std::mem::take(&mut self.untimed) {
-            self.launches.take(pid, id, operation.device_work());
-        }
         let unrecorded = self.launches.take_unrecorded(last);
         self.losses.add(LossKind::LaunchesUnrecorded, unrecorded);
     }
@@ -282,15 +278,16 @@ impl Aiu {
         self.launches.process_gone(pid);
     }
 
-    /// Adds up these; `all`: also those whose launch may not have been told of, which else
-    /// wait on.
+    /// Adds up these, in the order in which they came; `all`: also those whose launch may
+    /// not have been reported, which else wait on.
     fn settle_all(&mut self, ready: Vec<Waiting>, all: bool) {
-        let (mut ready, wait) = ready.into_iter().partition::<Vec<_>, _>(|waiting| {
+        let (ready, mut wait) = ready.into_iter().partition::<Vec<_>, _>(|waiting| {
             all || !waiting
                 .correlation
                 .is_some_and(|id| self.launches.known(waiting.pid, id) == RecordedLaunch::Assumed)
         });
-        self.waiting.extend(wait);
+        wait.append(&mut self.waiting);
+        self.waiting = wait;
         self.index.clear();
         let places = self.waiting.iter().enumerate();
         self.index.extend(places.filter_map(|(at, waiting)| {
@@ -309,27 +306,30 @@ impl Aiu {
         for device in self.devices.values_mut() {
             device.clock.fit();
         }
-        ready.sort_by_key(|waiting| waiting.end_ns);
-        for waiting in &ready {
-            self.settle_one(waiting);
+        let taken = ready.into_iter().filter_map(|waiting| {
+            let id = waiting.correlation;
+            let kind = &waiting.operation.kind;
+            let path = id.and_then(|id| self.launches.take(waiting.pid, id, kind));
+            Some((waiting.end_ns?, waiting, path))
+        });
+        let mut timed: Vec<_> = taken.collect();
+        timed.sort_by_key(|(end_ns, ..)| *end_ns);
+        for (end_ns, waiting, path) in &timed {
+            self.settle_one(*end_ns, waiting, *path);
         }
     }
 
-    fn settle_one(&mut self, waiting: &Waiting) {
+    fn settle_one(&mut self, end_ns: u64, waiting: &Waiting, path: Option<PathId>) {
         let (pid, operation) = (waiting.pid, &waiting.operation);
-        let correlation = waiting.correlation;
-        let work = operation.device_work();
-        let path = correlation.and_then(|id| self.launches.take(pid, id, work));
         let clock = self.devices.get(&(pid, waiting.device)).map(|d| &d.clock);
         let bits = clock.map_or(32, LiveClock::bits);
         let rough = clock.and_then(LiveClock::rough_mhz);
-        let fitted = clock.and_then(|clock| clock.frequency(waiting.end_ns));
+        let fitted = clock.and_then(|clock| clock.frequency(end_ns));
         let parts = operation.parts(bits, rough, fitted.map(|frequency| frequency.mhz));
-        if self.overlaps(waiting, bits, fitted.map(|f| f.mhz).or(rough)) {
+        if self.overlaps((waiting, end_ns), bits, fitted.map(|f| f.mhz).or(rough)) {
             self.losses.add(LossKind::DeviceSpansOverlap, 1);
         }
-        let name = operation.kernel.as_deref().unwrap_or(&operation.name);
-        let work = self.works.number(name.into());
+        let work = self.works.number((*operation.name).into());
         for part in parts {
             let key = RowKey {
                 recorder: waiting.recorder,
@@ -337,8 +337,8 @@ impl Aiu {
                 path,
                 pid,
                 work,
-                is_kernel: operation.kernel.is_some(),
-                // Of others no phases are known.
+                is_kernel: operation.is_kernel(),
+                // Only AIUs' phases are known.
                 phase: match waiting.recorder {
                     Recorder::Aiu => part.phase.and_then(index_of),
                     Recorder::Cuda | Recorder::LevelZero | Recorder::OpenCl => None,
@@ -359,7 +359,12 @@ impl Aiu {
 
     /// Whether an operation ran beside the last one of its device, by the counter: as
     /// those do whose copies run beside another one's kernel.
-    fn overlaps(&mut self, waiting: &Waiting, bits: u32, mhz: Option<f64>) -> bool {
+    fn overlaps(
+        &mut self,
+        (waiting, end_ns): (&Waiting, u64),
+        bits: u32,
+        mhz: Option<f64>,
+    ) -> bool {
         let Some(device) = self.devices.get_mut(&(waiting.pid, waiting.device)) else {
             return false;
         };
@@ -367,21 +372,17 @@ impl Aiu {
             return false;
         };
         let [begin, .., end] = stamps;
-        let before = device.last.replace(Last {
-            begin,
-            end,
-            end_ns: waiting.end_ns,
-        });
+        let before = device.last.replace(Last { begin, end, end_ns });
         let Some(last) = before else {
             return false;
         };
-        // Of a counter of 32 bits by the nearest wrap; beyond a quarter of a period
+        // A counter of 32 bits is read by its nearest wrap; beyond a quarter of a period
         // that might be the wrong one.
         let since = |earlier: u64, later: u64| match bits {
             64 => later.wrapping_sub(earlier).cast_signed(),
             _ => i64::from((later.wrapping_sub(earlier) as u32).cast_signed()),
         };
-        let gap_us = waiting.end_ns.saturating_sub(last.end_ns) as f64 / 1e3;
+        let gap_us = end_ns.saturating_sub(last.end_ns) as f64 / 1e3;
         let is_near = bits == 64 || gap_us * mhz < f64::from(1_u32 << 30);
         is_near && since(last.end, begin) < 0 && since(last.begin, end) > 0
     }

@@ -2,7 +2,10 @@
 
 use super::{Aiu, MOST_WAITING, RowKey};
 use crate::{
-    aiu::{ActivityRecord, EpochNs, Kind, Status, events, operation::PHASES},
+    aiu::{
+        ActivityRecord, EpochNs, Kind, Status, events,
+        operation::{PHASES, WorkKind},
+    },
     correlate::{DeviceSpan, Recorder},
 };
 use aiprof_model::{
@@ -48,6 +51,16 @@ fn record(kind: Kind, code: u32, correlation: u64, times: (u64, u64)) -> Activit
     }
 }
 
+fn of(record: ActivityRecord) -> DeviceSpan {
+    DeviceSpan {
+        pid: PID,
+        call: 0,
+        recorder: Recorder::Aiu,
+        clock: None,
+        record,
+    }
+}
+
 /// The counter of 32 bits at a time; it wraps in the second second.
 fn counter(ns: u64) -> u64 {
     (u64::from(u32::MAX) - 1_000_000_000 + ns / 1000 * MHZ) & 0xffff_ffff
@@ -76,16 +89,22 @@ impl Fed {
     }
 
     fn span(&mut self, record: ActivityRecord) {
-        let span = DeviceSpan {
-            pid: PID,
-            call: 0,
-            recorder: Recorder::Aiu,
-            clock: None,
-            record,
-        };
+        let span = of(record);
         match span.record.kind {
             Kind::Runtime => self.aiu.runtime_record(&span),
             _ => self.aiu.device_span(&span),
+        }
+    }
+
+    /// A record of a kernel; without a length its times cannot be true.
+    fn executed(&mut self, name: &str, correlation: u64, length: Option<(u64, u64)>) {
+        let span = of(ActivityRecord {
+            name: Some(name.to_owned()),
+            ..record(Kind::Compute, 2, correlation, length.unwrap_or_default())
+        });
+        match length {
+            Some(_) => self.aiu.device_span(&span),
+            None => self.aiu.device_untimed(&span),
         }
     }
 
@@ -253,6 +272,44 @@ fn operations_beside_others_are_told() {
     assert_eq!(fed.lost(LossKind::DeviceSpansOverlap), 1);
 }
 
+/// Each takes its own place in the graph, whether its times can be true or not.
+#[test]
+fn works_of_a_graph_without_times_keep_the_others_at_their_paths() {
+    let mut fed = Fed::new();
+    for path in 1..=3 {
+        let kind = WorkKind::Kernel(Some("mm".into()));
+        let times = (1_000_000, 1_002_000);
+        fed.aiu.launches.executed((PID, TID), times, kind, path);
+    }
+    fed.span(ActivityRecord {
+        tid: Some(TID.into()),
+        ..record(Kind::Runtime, 2, 1, (1_000_200, 1_001_800))
+    });
+    fed.now(2_000_000);
+    fed.executed("mm", 1, Some((1_100_000, 1_110_000)));
+    fed.executed("mm", 1, None);
+    fed.executed("mm", 1, Some((1_120_000, 1_123_000)));
+    let expected = [(1, 10_000), (3, 3000)].map(|(path, ns)| {
+        let key = key(0, Some(path), "mm", "execute");
+        (key, (ns, ns))
+    });
+    assert_eq!(fed.rows(), BTreeMap::from(expected));
+    assert_eq!(fed.lost(LossKind::LaunchesUnrecorded), 0);
+}
+
+#[test]
+fn records_without_times_are_records_however_many_they_are() {
+    let mut fed = Fed::new();
+    let count = MOST_WAITING as u64 + 5;
+    for i in 0..count {
+        fed.launch(i, 1_000_000 + i * 10_000, 3);
+        fed.executed("mm", i, None);
+    }
+    assert!(fed.aiu.waiting.len() <= MOST_WAITING);
+    assert!(fed.rows().is_empty());
+    assert_eq!(fed.lost(LossKind::LaunchesUnrecorded), 0);
+}
+
 #[test]
 fn at_the_end_of_a_window_what_is_fresh_waits_for_its_records() {
     let mut fed = Fed::new();
@@ -285,7 +342,7 @@ fn records_from_outside_of_the_recording_are_counted_and_left_out() {
 fn what_waits_and_what_is_kept_is_bounded_and_nothing_is_dropped() {
     let mut fed = Fed { aiu: Aiu::new(10) };
     fed.now(1000);
-    let count = 3 * MOST_WAITING as u64;
+    let count = MOST_WAITING as u64 * 3 / 2;
     for i in 0..count {
         let name = format!("k{}", i % 50);
         fed.kernel((i % 300) as u32, &name, i, 2_000_000 + i * 200_000, 100);

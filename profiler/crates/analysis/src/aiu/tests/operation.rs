@@ -49,7 +49,7 @@ fn any_record_of_a_kernel_tells_all_phases_and_their_sum_is_the_whole() {
     let mut joined = Operation::new(&record(Kind::Memcpy, 1, 100, STAMPS)).unwrap();
     joined.join(&record(Kind::Compute, 1, 30, STAMPS));
     joined.join(&execute);
-    assert_eq!(joined.kernel.as_deref(), Some("mm"));
+    assert!(joined.is_kernel() && *joined.name == *"mm");
     assert_eq!(joined.parts(32, None, Some(500.0)), parts);
 }
 

@@ -66,6 +66,27 @@ fn a_list_executed_very_often_at_once_is_bounded() {
     assert_eq!(s.lost(LossKind::LaunchesRefused), 110);
 }
 
+/// Graphs that are put into a graph, again and again.
+#[test]
+fn a_graph_of_graphs_is_bounded() {
+    let limits = Limits {
+        recorded: 100,
+        ..small()
+    };
+    let mut s = Script::with(limits, probes());
+    s.call("cuStreamBeginCapture", &[0x5], &[]);
+    for _ in 0..3 {
+        s.call("cuLaunchKernel", &[0x21, 0x5], &[]);
+    }
+    s.call("cuStreamEndCapture", &[0x5], &[0x71]);
+    for _ in 0..5 {
+        s.call("cuGraphAddChildGraphNode", &[0x72, 0x71], &[]);
+    }
+    s.call("cuGraphLaunch", &[0x5, 0x72], &[]);
+    assert_eq!(s.told.launches.len(), 4, "the room of one list");
+    assert_eq!(s.lost(LossKind::LaunchesRefused), 11);
+}
+
 #[test]
 fn calls_of_probes_never_described_and_ends_without_a_begin_are_counted() {
     let mut s = Script::new();
