@@ -74,7 +74,7 @@ fn from_caller(w: &mut Walk) -> Result<bool, u8> {
     if code & 0xff_00ff_ffff == 0xc3_00c4_8348 {
         let address = w.rsp.wrapping_add(code >> 24 & 0x7f);
         let caller = read_stack(w, address)?;
-        go_to(w, caller, address);
+        go_to(w, caller, address, BY_GENERATED);
         return Ok(true);
     }
     by_frame_pointer(w)
@@ -98,13 +98,13 @@ fn from_interrupted(w: &mut Walk) -> Result<bool, u8> {
         if pushed {
             w.rbp = read_stack(w, w.rsp)?;
         }
-        go_to(w, address, at);
+        go_to(w, address, at, BY_GENERATED);
         return Ok(returns);
     }
     let rip = w.rip;
     match by_frame_pointer(w) {
         Err(STOP_FRAME_POINTER) if call == SOME_CALL => {
-            go_to(w, address, at);
+            go_to(w, address, at, BY_GENERATED);
             Ok(false)
         }
         other => other.map(|_| has_frame(rip) != 0),
@@ -173,7 +173,8 @@ extern "C" fn find_frame(index: u64, search: *mut Search) -> i64 {
     if is_first { STOP } else { GO_ON }
 }
 
-/// One step along the frame pointer chain: rbp -> {caller's rbp, return address}.
+/// One step along the frame pointer chain: rbp -> {caller's rbp, return address}. Only
+/// behind such a step zero is the chain's end; elsewhere code may use rbp otherwise.
 #[inline(always)]
 fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
     let frame = w.rbp;
@@ -193,17 +194,17 @@ fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
         return Err(STOP_FRAME_POINTER);
     }
     w.rbp = caller;
-    go_to(w, address, at);
+    go_to(w, address, at, BY_FRAME_POINTER);
     Ok(true)
 }
 
 /// Makes the frame that a return address leads to the current one.
 #[inline(always)]
-fn go_to(w: &mut Walk, address: u64, at: u64) {
+fn go_to(w: &mut Walk, address: u64, at: u64, by: u32) {
     w.rip = address;
     w.rsp = at.wrapping_add(8);
     w.exact = 0;
-    w.guessed = BY_FRAME_POINTER;
+    w.guessed = by;
 }
 
 /// The 8 bytes of code at an address; 0 where they cannot be read.

@@ -200,7 +200,7 @@ impl Walk {
     }
 }
 
-/// Where an address came from: a frame pointer, or a rule of generated code.
+/// Where an address came from: a frame pointer, or what generated code says.
 const BY_FRAME_POINTER: u32 = 1;
 const BY_GENERATED: u32 = 2;
 

@@ -506,8 +506,13 @@ fn killed_readers_are_replaced() -> anyhow::Result<()> {
         // Each time others: the copy that took the place of the killed one, the copy itself.
         let other = if n % 2 == 0 { "aiprof-reader" } else { "aiprof-standby" };
         for killed in ["aiprof-nursery", other] {
-            let is_there = || readers(killed).is_ok_and(|found| !found.is_empty());
-            ensure!(comes(STATE, is_there), "no {killed}");
+            let has = |name: &str| readers(name).is_ok_and(|found| !found.is_empty());
+            let are_there = || {
+                ["aiprof-nursery", "aiprof-standby", killed]
+                    .into_iter()
+                    .all(has)
+            };
+            ensure!(comes(STATE, are_there), "no {killed}");
             let pids = readers(killed)?;
             let arguments = pids.iter().map(u32::to_string);
             // One of them may have ended by itself.
