@@ -255,6 +255,14 @@ struct Program {
 	{
 		open_direct();
 		check(ZE_INIT(0), "zeInit");
+		if (options.number("go", 0) != 0) {
+			/* The driver is there: who records may look at it first. */
+			printf("loaded %d\n", getpid());
+			fflush(stdout);
+			char line[8];
+			if (fgets(line, sizeof line, stdin) == nullptr)
+				die("no line on stdin", 0);
+		}
 		uint32_t count = 1;
 		MUST(Driver, Get, &count, &driver);
 		ze_context_desc_t desc = {ZE_STRUCTURE_TYPE_CONTEXT_DESC, nullptr, 0};

@@ -15,6 +15,7 @@
  *           __itt_resume, 17 after __itt_pause
  *   reuse   the same with handles that are freed and used again rounds=N
  *
+ * go=1: prints `loaded PID` once the driver is there, and goes on after a line on stdin.
  * real=1: the driver runs nothing, so memory and timestamps are not looked at, and
  * is older than in-order lists.
  */

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
 
 use aiprof_tests::aiprof::{binary, lost};
+use aiprof_tests::child::Child;
 use aiprof_tests::level_zero::driver::{Clock, Driver, Exports, Machine, NEEDS};
 use aiprof_tests::level_zero::module::{Kernel, Module};
 use aiprof_tests::level_zero::program::{Account, build_timing, build_work};
@@ -16,7 +17,7 @@ use aiprof_tests::level_zero::real;
 use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::trace::Trace;
 use aiprof_tests::truth::{Exec, Kind, Truth};
-use aiprof_tests::workload::Workshop;
+use aiprof_tests::workload::{Workshop, checked};
 
 /// A tick of the usual clock, ns, rounded up.
 const TICK: u64 = 53;
@@ -323,34 +324,42 @@ fn intel_s_driver_does_the_same_behind_the_helper() -> anyhow::Result<()> {
     let module = format!("module={}", real::compile(&shop, product)?.display());
     let program = build_work()?;
     let out = shop.path("t.json");
+    let recording = format!("test-ze-{}", std::process::id());
     for mode in [["basic", "rounds=20"], ["reuse", "rounds=20"]] {
         let args = [&mode[..], &["real=1", &module]].concat();
         let dir = shop.path("");
         let plain = real::command(&program, product, real::Recording::Off, &dir)
             .args(&args)
             .output()?;
+        ensure!(plain.status.success(), "{plain:?}");
+        let alone = sight(&String::from_utf8(plain.stdout)?)?;
+
         let mut timed = Command::new(binary()?);
         timed.envs(real::environment(product, real::Recording::Off));
         timed.env_remove("ZE_ENABLE_ALT_DRIVERS").current_dir(&dir);
+        timed.arg(format!("--control={recording}"));
         timed.args(["--only", "--device-timing", "-o"]).arg(&out).arg("--");
-        let timed = timed.arg(&program).args(&args).output()?;
-        ensure!(
-            plain.status.success() && timed.status.success(),
-            "{timed:?}"
-        );
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes);
-        let alone = sight(&text(plain.stdout)?)?;
-        let said = text(timed.stderr)?;
-        let timed = text(timed.stdout)?;
-        ensure!(sight(&timed)? == alone, "{mode:?}");
+        timed.arg(&program).args(&args).arg("go=1");
+        timed.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut timed = Child::start(&mut timed)?;
+        // Calls of the driver are the program's own where the loader has no probes yet.
+        let loaded = timed.read_line()?;
+        let pid = loaded.trim_end().strip_prefix("loaded ").context(loaded.clone())?;
+        let mut known = Command::new(binary()?);
+        known.args(["ctl", "status", "--timeout", "60s", "--wait"]);
+        checked(known.arg(format!("known={pid}")).arg(&recording))?;
+        timed.write_line("go")?;
+        let stdout = timed.output()?;
+        let stderr = timed.stderr()?;
+        ensure!(sight(&stdout)? == alone, "{mode:?}");
         // The probes see the same launches, once each.
         let trace = Trace::read(&out)?;
         let launches = trace.calls().filter(|call| call.category == "launch");
         let launches = launches.count() as u64;
-        let expected: u64 = Account::read(&timed)?.iter().map(Account::total).sum();
+        let expected: u64 = Account::read(&stdout)?.iter().map(Account::total).sum();
         ensure!(
             launches == expected,
-            "{mode:?}: {launches} of {expected}\n{said}"
+            "{mode:?}: {launches} of {expected}\n{stderr}"
         );
     }
     Ok(())
