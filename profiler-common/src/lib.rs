@@ -1,7 +1,7 @@
 //! The contract between aiprof's user space and its eBPF programs.
 //!
 //! Layouts and limits only: no policy, no helpers beyond what both sides must
-//! compute identically. All structures are `repr(C)`, hold integers only, pad
+//! compute identically, and beyond how limits are shared, which is tested here. All structures are `repr(C)`, hold integers only, pad
 //! explicitly and assert their size at compile time.
 //!
 //! # The unwind pool
@@ -34,6 +34,7 @@ mod drivers;
 mod java;
 mod names;
 mod python;
+mod shares;
 pub mod timing;
 mod v8;
 mod waits;
@@ -43,6 +44,7 @@ pub use drivers::*;
 pub use java::*;
 pub use names::*;
 pub use python::*;
+pub use shares::*;
 pub use v8::*;
 pub use waits::*;
 
@@ -552,6 +554,15 @@ pub struct Settings {
     pub wait_period_ns: u32,
     /// Microseconds below which a wait is not recorded.
     pub wait_least_us: u32,
+    /// `task_struct.nsproxy`.
+    pub task_nsproxy: u32,
+    /// `nsproxy.mnt_ns`.
+    pub nsproxy_mounts: u32,
+    /// `mnt_namespace.ns.inum`.
+    pub mounts_number: u32,
+    /// aiprof's own mount namespace; 0: not known. Root's processes in others are in
+    /// containers.
+    pub own_mounts: u32,
 }
 
 /// Offset value that means "this kernel has no such field".

@@ -119,7 +119,7 @@ pub fn ioctl_exit(ctx: TracePointContext) -> u32 {
 
 /// Reads a `T` of the kernel's memory.
 #[inline(always)]
-fn kernel<T: Copy>(address: u64) -> Option<T> {
+pub fn kernel<T: Copy>(address: u64) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();
     let (to, size) = (value.as_mut_ptr().cast::<c_void>(), size_of::<T>() as u32);
     // SAFETY: the destination has the size given; a bad source is an error, and

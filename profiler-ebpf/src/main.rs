@@ -11,7 +11,7 @@
 //! return probe stands for the exit; the versions with `_s` are sleepable and may
 //! fault pages in. They read what the function's [`ProbeSpec`] names
 //! ([`fetch`], [`data`]), keep the thread's pending calls ([`threads`]) and
-//! record stacks ([`stacks`]). They run in the probed thread's context and can be
+//! record stacks ([`stacks`]), within limits ([`limits`]). They run in the probed thread's context and can be
 //! preempted.
 //!
 //! `ioctl_handler_entry` and `ioctl_handler_exit` do the same at the kernel
@@ -34,6 +34,7 @@ mod data;
 mod driver;
 mod execs;
 mod fetch;
+mod limits;
 mod maps;
 mod names;
 mod paused;

@@ -4,7 +4,7 @@ use aiprof_common::{
     CALL_SLOTS, COUNTERS, CachedRule, FILE_NAME_BYTES, IoctlKey, KernelNames, MAX_KERNEL_FRAMES,
     MAX_PYTHON_WORDS, MAX_TRACES, MAX_USER_FRAMES, MAX_VALUES, MAX_WAIT_FRAMES, POOL_CHUNK,
     PYTHON_SEEN_SLOTS, ProbeCounts, ProbeSpec, ProcEntry, RULE_CACHE_CHUNK, SampleHeader, Settings,
-    ThreadCalls, TraceSpec, WaitRecord,
+    Shares, ThreadCalls, TraceSpec, WaitRecord,
 };
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
@@ -259,6 +259,10 @@ pub static SETTINGS: Settings = Settings {
     task_pid: 0,
     wait_period_ns: 0,
     wait_least_us: 0,
+    task_nsproxy: 0,
+    nsproxy_mounts: 0,
+    mounts_number: 0,
+    own_mounts: 0,
 };
 
 /// Reads one load-time constant; volatile, for the initial value is not the
@@ -313,14 +317,8 @@ pub const MEMORY_WORDS: usize = 32;
 pub struct CallLimits {
     /// When the reader of the ring was last woken from here.
     pub woken_ns: u64,
-    /// Time up to which the walks allowed so far use up their share.
-    pub stacks_ns: u64,
-    /// The same for stacks sent with their memory.
-    pub pages_ns: u64,
-    /// The same for hashes of their memory.
-    pub memory_ns: u64,
-    /// The same for waits that are all drawn.
-    pub draws_ns: u64,
+    /// What it did for calls, and for whom.
+    pub shares: Shares,
 }
 
 /// What all calls share.

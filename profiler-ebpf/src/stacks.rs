@@ -19,9 +19,9 @@ use crate::{
     atomic,
     calls::{Call, wakeup},
     count,
+    limits::{may_hash_memory, may_send_pages, may_walk},
     maps::{
-        CALL_LIMITS, CALL_SCRATCH, CALL_SHARED, CALLS, CallSlot, Frames, MEMORY_WORDS, STACKS_SEEN,
-        Scratch,
+        CALL_SCRATCH, CALL_SHARED, CALLS, CallSlot, Frames, MEMORY_WORDS, STACKS_SEEN, Scratch,
     },
     pool::le_bit,
     ring::{NO_WAKEUP, Ring, is_unfinished, send_stack},
@@ -29,20 +29,6 @@ use crate::{
     unwind::{MAX_RETURN_INSTANCES, append, hidden_return, pending_return, walk_user},
 };
 
-/// Nanoseconds of a limiter's burst: unused share that is not lost.
-const BURST_NS: u64 = 1_000_000_000;
-/// Nanoseconds between two stacks of one CPU that are sent with their memory, for
-/// user space to finish.
-const PAGES_NS: u64 = BURST_NS / 64;
-/// Nanoseconds of a burst of these: 2,048, about what a program that has just started
-/// calls before its tables are there.
-const PAGES_BURST_NS: u64 = 2048 * PAGES_NS;
-/// The same for hashes of the memory of a stack: 4,096 a second, which take a percent or
-/// two, and 32,768 at once.
-const MEMORY_NS: u64 = BURST_NS / 4096;
-const MEMORY_BURST_NS: u64 = 32_768 * MEMORY_NS;
-/// Nanoseconds between two stacks of waits that begin on one CPU.
-const DRAW_NS: u64 = BURST_NS / 1000;
 /// log2 of the nanoseconds after which a stack that could not be walked to its end
 /// is sent again: the tables for it may have come.
 const UNFINISHED_SHIFT: u32 = 28;
@@ -209,53 +195,6 @@ fn cache_of(index: u32) -> (u32, u32) {
     (1 + chunks + 2 * index, RULE_CACHE_CHUNK as u32 - 1)
 }
 
-/// Takes `cost` nanoseconds from a share that is used up to `used`, and of which
-/// `burst` nanoseconds are not lost when they are not used.
-#[inline(always)]
-fn take(used: &mut u64, now: u64, cost: u64, burst: u64) -> bool {
-    let mut from = *used;
-    if from < now.saturating_sub(burst) {
-        from = now.saturating_sub(burst);
-    }
-    if from + cost > now {
-        return false;
-    }
-    *used = from + cost;
-    true
-}
-
-/// Whether the limiter allows this CPU another walk.
-#[inline(always)]
-fn may_walk(now: u64) -> bool {
-    let limit = u64::from(setting!(call_stack_limit));
-    let Some(limits) = CALL_LIMITS.get_ptr_mut(0) else {
-        return false;
-    };
-    // SAFETY: a checked map value (see CallLimits).
-    limit != 0
-        && take(
-            unsafe { &mut (*limits).stacks_ns },
-            now,
-            BURST_NS / limit,
-            BURST_NS,
-        )
-}
-
-/// Whether this CPU may take one more stack of a wait that begins.
-#[inline(always)]
-pub fn may_draw(now: u64) -> bool {
-    let Some(limits) = CALL_LIMITS.get_ptr_mut(0) else {
-        return false;
-    };
-    // SAFETY: a checked map value (see CallLimits).
-    take(
-        unsafe { &mut (*limits).draws_ns },
-        now,
-        DRAW_NS,
-        BURST_NS / 16,
-    )
-}
-
 /// Claims a scratch slot: its index, CALL_SLOTS if all are in use.
 #[inline(always)]
 fn claim() -> u32 {
@@ -360,28 +299,6 @@ fn send<const LOCKED: bool>(slot: *mut CallSlot, call: &mut Call) {
     call.stack = id;
 }
 
-/// Whether this CPU may hash the memory of a stack.
-#[inline(always)]
-fn may_hash_memory(now: u64) -> bool {
-    let Some(limits) = CALL_LIMITS.get_ptr_mut(0) else {
-        return false;
-    };
-    // SAFETY: a checked map value (see CallLimits).
-    let used = unsafe { &mut (*limits).memory_ns };
-    take(used, now, MEMORY_NS, MEMORY_BURST_NS)
-}
-
-/// Whether this CPU may send the memory of a stack; never in the room of calls.
-#[inline(always)]
-fn may_send_pages(now: u64) -> bool {
-    let Some(limits) = CALL_LIMITS.get_ptr_mut(0) else {
-        return false;
-    };
-    // SAFETY: a checked map value (see CallLimits).
-    let used = unsafe { &mut (*limits).pages_ns };
-    Ring::of(&CALLS).has_free(1) && take(used, now, PAGES_NS, PAGES_BURST_NS)
-}
-
 /// Sends the record; `false`: there is no room.
 #[inline(always)]
 fn output<const LOCKED: bool>(s: &mut Scratch, now: u64) -> bool {
@@ -412,7 +329,7 @@ fn words(s: &Scratch) -> u64 {
 
 /// Folds a word into a hash.
 #[inline(always)]
-fn mix(hash: u64, word: u64) -> u64 {
+pub fn mix(hash: u64, word: u64) -> u64 {
     let product = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ product >> 32
 }
@@ -543,7 +460,7 @@ extern "C" fn hash_piece(index: u64, context: *mut *mut CallSlot) -> i64 {
 
 /// The secret that hashes start from.
 #[inline(always)]
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     let Some(shared) = CALL_SHARED.get_ptr_mut(0) else {
         return 0;
     };

@@ -33,11 +33,12 @@ use crate::{
     atomic,
     calls::{Call, wakeup},
     chosen::is_chosen,
+    limits::may_draw,
     maps::{CALLS, COUNTS, WAIT_COUNTS, WAIT_SLOTS, WAITS_OVER, WaitOver, WaitSlot},
     paused::{is_paused, recording_since},
     ring::{NO_WAKEUP, Ring},
     setting,
-    stacks::{may_draw, wait_stack},
+    stacks::wait_stack,
 };
 
 /// [`WaitOver::owner`] of one that somebody writes or reads.

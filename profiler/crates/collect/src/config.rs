@@ -149,9 +149,9 @@ pub struct ProbeConfig {
     /// once: the kernel verifies the programs for that, which takes half a second. Else they
     /// are verified while the recording runs. Default: no.
     pub late_libraries: bool,
-    /// Stacks of calls that one CPU walks in a second at most; beyond it calls have
-    /// none, but are counted and recorded all the same. Default 20,000: at some
-    /// 5 microseconds each, a tenth of the CPU.
+    /// Stacks of calls that one CPU walks in a second at most, shared by those who call
+    /// (see [`Shares`](aiprof_common::Shares)); beyond it calls have none, but are counted and
+    /// recorded all the same. Default 20,000: at some 5 microseconds each, a tenth of the CPU.
     pub stack_limit: u32,
     /// Bytes of the ring buffer of calls, a power of two. Default 8 MiB: 200,000
     /// calls a second for a quarter of a second.

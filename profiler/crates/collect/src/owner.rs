@@ -38,19 +38,25 @@ fn nth_uid_of(pid: u32, nth: usize) -> Option<u32> {
 
 /// The mount namespace of a process; 0: this program's own.
 fn container_of(pid: u32) -> u64 {
-    let number = |path: &str| -> Option<u64> {
-        let link = kernel::read_link(path).ok()?;
-        let digits = link.to_str()?.strip_prefix("mnt:[")?.strip_suffix(']')?;
-        digits.parse().ok()
-    };
-    static OWN: OnceLock<Option<u64>> = OnceLock::new();
-    let own = *OWN.get_or_init(|| number("/proc/self/ns/mnt"));
-    let other = number(&format!("/proc/{pid}/ns/mnt"));
-    if own == other {
+    let other = mounts(&format!("/proc/{pid}/ns/mnt"));
+    if own_mounts() == other {
         0
     } else {
-        other.unwrap_or(u64::MAX)
+        other.map_or(u64::MAX, u64::from)
     }
+}
+
+/// The number of this program's own mount namespace.
+pub(crate) fn own_mounts() -> Option<u32> {
+    static OWN: OnceLock<Option<u32>> = OnceLock::new();
+    *OWN.get_or_init(|| mounts("/proc/self/ns/mnt"))
+}
+
+/// The number of the mount namespace that a link in /proc leads to.
+fn mounts(path: &str) -> Option<u32> {
+    let link = kernel::read_link(path).ok()?;
+    let digits = link.to_str()?.strip_prefix("mnt:[")?.strip_suffix(']')?;
+    digits.parse().ok()
 }
 
 /// Whether an owner does nothing to this program that its caller could not do

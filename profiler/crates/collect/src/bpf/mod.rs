@@ -432,6 +432,10 @@ fn settings(options: &BpfOptions) -> Settings {
         task_pid: offset("task_struct", "pid"),
         wait_period_ns: options.waits.map_or(0, |waits| waits.period_ns),
         wait_least_us: options.waits.map_or(0, |waits| waits.least_us),
+        task_nsproxy: offset("task_struct", "nsproxy"),
+        nsproxy_mounts: offset("nsproxy", "mnt_ns"),
+        mounts_number: within(offset("mnt_namespace", "ns"), offset("ns_common", "inum")),
+        own_mounts: crate::owner::own_mounts().unwrap_or(0),
     }
 }
 
