@@ -255,7 +255,9 @@ struct Program {
 	{
 		open_direct();
 		check(ZE_INIT(0), "zeInit");
-		if (options.number("go", 0) != 0) {
+		static bool asked = false;
+		if (options.number("go", 0) != 0 && !asked) {
+			asked = true;
 			/* The driver is there: who records may look at it first. */
 			printf("loaded %d\n", getpid());
 			fflush(stdout);
