@@ -7,6 +7,7 @@ use crate::worker::{Context, End, Report};
 use crate::{check, cli, metrics, stdin, worker};
 use aiprof_fleet::config::{Config, Output};
 use aiprof_fleet::spool::Queue;
+use aiprof_system::errors::chain;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -245,7 +246,7 @@ impl App {
             match lock(&config.state).await {
                 Ok(lock) => self._lock = lock,
                 Err(error) => {
-                    tracing::error!("{error:#}; the configuration before it stays");
+                    tracing::error!("{}; the configuration before it stays", chain(&*error));
                     return;
                 }
             }

@@ -1,6 +1,7 @@
 //! Connections to a server: TLS, and when they are made anew.
 
 use aiprof_fleet::config::Http;
+use aiprof_system::errors::chain;
 use reqwest::redirect::Policy;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -213,22 +214,4 @@ fn certificates(key: &str, file: &std::path::Path) -> Result<Vec<CertificateDer<
         true => Err(wrong("has no certificate in PEM".to_owned())),
         false => Ok(all),
     }
-}
-
-/// An error with its causes, and without URLs.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = String::new();
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let part = error.to_string();
-        // Some show their cause themselves.
-        if !text.contains(&part) {
-            if !text.is_empty() {
-                text.push_str(": ");
-            }
-            text.push_str(&part);
-        }
-        next = error.source();
-    }
-    text
 }

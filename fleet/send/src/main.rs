@@ -21,6 +21,7 @@ mod thrift;
 mod watch;
 mod worker;
 
+use aiprof_system::errors::chain;
 use aiprof_system::os::privileges;
 use clap::Parser as _;
 use rustix::thread::CapabilitySet;
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(cli::FAILURE),
         Err(error) => {
-            tracing::error!("{error:#}");
+            tracing::error!("{}", chain(&*error));
             ExitCode::from(cli::FAILURE)
         }
     }

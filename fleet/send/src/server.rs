@@ -2,11 +2,12 @@
 
 use crate::answer::{self, Cause, Failure, Verdict, Wire, clean};
 use crate::backoff::Pace;
-use crate::client::{Client, chain};
+use crate::client::Client;
 use crate::credentials::Credentials;
 use crate::payload::{NoPayload, Payload};
 use aiprof_fleet::config::{Http, Protocol, To};
 use aiprof_fleet::spool::{Body, Queue};
+use aiprof_system::errors::chain;
 use http_body_util::BodyExt as _;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, Url};

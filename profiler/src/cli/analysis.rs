@@ -32,6 +32,7 @@ use aiprof_formats::timeline::Store;
 use aiprof_model::timeline::recorded::Recorded;
 use aiprof_model::timeline::{Dialect, Event, NONE, Stretch, Timeline};
 use aiprof_model::visible;
+use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
 use aiprof_system::memory;
 use anyhow::{Context, Result, anyhow, bail};
@@ -333,7 +334,8 @@ impl Analysis<'_> {
                 Ok(Some(reading)) if reading.events.is_empty() && self.style == Style::Aiprof => {
                     self.tell_reading(path, &reading, Dialect::Flex);
                     let error = anyhow!("{} has no events", path.display());
-                    self.messages.error("INGEST", format_args!("{error:#}"));
+                    self.messages
+                        .error("INGEST", format_args!("{}", chain(&*error)));
                     failed = Some(error);
                 }
                 Ok(Some(reading)) => {
@@ -341,7 +343,8 @@ impl Analysis<'_> {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    self.messages.error("INGEST", format_args!("{error:#}"));
+                    self.messages
+                        .error("INGEST", format_args!("{}", chain(&*error)));
                     failed = Some(error);
                 }
             }

@@ -7,6 +7,7 @@ use aiprof_formats::import::capture::ReplayOptions;
 use aiprof_formats::import::json::Reading;
 use aiprof_formats::import::recording;
 use aiprof_model::timeline::{Stretch, Timeline};
+use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
 use anyhow::{Context as _, Result};
 use std::path::Path;
@@ -39,7 +40,7 @@ pub(super) fn stalls(path: &Path, kept: Stretch) -> Vec<TimedStalls> {
     }
     stall_input::timed(path).unwrap_or_else(|error| {
         let shown = path.display();
-        tracing::warn!("{shown}: no findings of stalls: {error:#}");
+        tracing::warn!("{shown}: no findings of stalls: {}", chain(&*error));
         Vec::new()
     })
 }

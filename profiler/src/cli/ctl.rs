@@ -3,6 +3,7 @@
 use super::usage_error;
 use super::values::{self, grouped, human_duration};
 use aiprof_collect::control::{self, ControlError, RecordState, Reply, Request, Status};
+use aiprof_system::errors::chain;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use std::io::Write as _;
@@ -163,7 +164,7 @@ fn show_all() -> Result<()> {
         match ask(&name, Request::Status) {
             Ok(status) => all.push((name, status)),
             // It has just ended.
-            Err(error) => tracing::debug!("{error:#}"),
+            Err(error) => tracing::debug!("{}", chain(&*error)),
         }
     }
     print(&all)

@@ -10,6 +10,7 @@ use aiprof_analysis::kernel_choice::KernelChoice;
 use aiprof_collect::session::{DumpExtent, Fired, Session};
 use aiprof_formats::export::{ExportOptions, Format};
 use aiprof_formats::import::capture::{ReplayOptions, replay_from};
+use aiprof_system::errors::chain;
 use aiprof_system::files::{caller, directory::Directory};
 use anyhow::{Context, Result};
 use std::ffi::OsStr;
@@ -117,7 +118,7 @@ impl DumpFiles {
     pub(super) fn write(&mut self, session: &mut Session) {
         if let Err(error) = self.try_write(session) {
             self.failures += 1;
-            tracing::error!("{error:#}");
+            tracing::error!("{}", chain(&*error));
         }
     }
 

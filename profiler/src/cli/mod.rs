@@ -61,6 +61,7 @@ pub use output::is_broken_pipe;
 use aiprof_collect::doctor as machine;
 use aiprof_collect::launch::LaunchError;
 use aiprof_model::visible;
+use aiprof_system::errors::chain;
 use aiprof_system::os::privileges::{self, PrivilegeError};
 use anyhow::Result;
 use clap::error::ErrorKind;
@@ -372,9 +373,14 @@ pub fn show_error(error: &anyhow::Error) {
             let _ = usage.print();
             return;
         }
-        None => format!("aiprof: {error:#}{}\n", advice(error)),
+        None => in_words(error),
     };
     let _ = std::io::stderr().write_all(visible::message(&text).as_bytes());
+}
+
+/// An error with its causes, and what to do about it.
+fn in_words(error: &anyhow::Error) -> String {
+    format!("aiprof: {}{}\n", chain(&**error), advice(error))
 }
 
 /// The exit code for an error of [`run`].

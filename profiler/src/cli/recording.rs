@@ -35,6 +35,7 @@ use aiprof_formats::export::Format;
 use aiprof_formats::timeline::Store;
 use aiprof_model::profile::Profile;
 use aiprof_model::timeline::recorded::Recorded;
+use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
 use aiprof_system::os::privileges::{self, StillToDo};
 use aiprof_system::remote;
@@ -432,7 +433,7 @@ impl Recording<'_> {
         stop.end_control(&match &result {
             Ok(true) => Reply::Done(Box::default()),
             Ok(false) => Reply::Refused("a file is missing".to_owned()),
-            Err(error) => Reply::Refused(format!("{error:#}")),
+            Err(error) => Reply::Refused(chain(&**error)),
         });
         // The command's end is waited for even if the result could not be written.
         let exit = match exit {

@@ -4,6 +4,7 @@ use super::control_args::Steering;
 use super::dumps::DumpFiles;
 use aiprof_collect::control::{Control, Reply, Request, Status};
 use aiprof_collect::session::Session;
+use aiprof_system::errors::chain;
 use anyhow::{Context, Result, anyhow};
 
 /// Opens the socket by which a recording is steered, if it is to be.
@@ -49,7 +50,7 @@ pub(super) fn obey(
     };
     match done {
         Ok(()) => Reply::Done(Box::new(status(session, dumps, what))),
-        Err(error) => Reply::Refused(format!("{error:#}")),
+        Err(error) => Reply::Refused(chain(&*error)),
     }
 }
 

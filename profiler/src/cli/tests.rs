@@ -5,6 +5,7 @@ use aiprof_analysis::choice::ProcessChoice;
 use aiprof_collect::config::{Event, RecordConfig};
 use aiprof_collect::device::DeviceOptions;
 use aiprof_formats::export::{Format, Shown, Weight};
+use aiprof_system::files::place::PlaceError;
 use destination::Destination;
 use record::Plan;
 use std::path::PathBuf;
@@ -397,4 +398,19 @@ fn errors_have_their_documented_exit_codes() {
     ] {
         assert_eq!(exit_code(&error), code, "{error:#}");
     }
+}
+
+#[test]
+fn a_cause_and_its_path_are_said_once() {
+    let denied = || std::io::Error::from_raw_os_error(libc::EACCES);
+    let way = || PlaceError::Way {
+        path: "/h/.cache".into(),
+        source: denied(),
+    };
+    let expected = "aiprof: /h/.cache: Permission denied (os error 13)\n";
+    let timing = aiprof_collect::timing::TimingError::from(way());
+    assert_eq!(in_words(&timing.into()), expected);
+    let written = anyhow::Error::new(way()).context("cannot write /h/.cache/x");
+    let expected = "aiprof: cannot write /h/.cache/x: /h/.cache: Permission denied (os error 13)\n";
+    assert_eq!(in_words(&written), expected);
 }

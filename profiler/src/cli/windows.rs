@@ -5,6 +5,7 @@ use super::profile_out;
 use super::values;
 use aiprof_formats::export::{ExportOptions, Format};
 use aiprof_model::profile::Profile;
+use aiprof_system::errors::chain;
 use aiprof_system::files::{directory::Directory, rights};
 use anyhow::{Context, Result};
 use rustix::fs::FileType;
@@ -66,7 +67,7 @@ impl WindowFiles {
     pub(crate) fn write(&mut self, profile: &Profile) {
         if let Err(error) = self.try_write(profile) {
             self.failures += 1;
-            tracing::error!("{error:#}");
+            tracing::error!("{}", chain(&*error));
         }
     }
 

@@ -6,6 +6,7 @@
     allow(clippy::disallowed_methods, reason = "tests open what they made")
 )]
 
+pub mod errors;
 pub mod files;
 pub mod memory;
 pub mod os;

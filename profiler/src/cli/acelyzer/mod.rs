@@ -22,6 +22,7 @@ use aiprof_analysis::analyze::config::Config;
 use aiprof_analysis::analyze::messages::{Level, Messages};
 use aiprof_model::timeline::Stretch;
 use aiprof_model::visible;
+use aiprof_system::errors::chain;
 use anyhow::Result;
 use argparse::repr;
 use console::Console;
@@ -186,7 +187,7 @@ fn execute(
         // Of a file that cannot be read a message has been shown.
         Err(error) => {
             if !messages.iter().any(|message| message.level == Level::Error) {
-                console.log(Level::Error, &format!("{error:#}"));
+                console.log(Level::Error, &chain(&*error));
             }
             return Ok(EXIT_FAILURE);
         }

@@ -7,6 +7,7 @@ use aiprof_fleet::spool::{Body, Dropped, Kind, Queue};
 use aiprof_fleet::status::OutputStatus;
 use aiprof_formats::export::{ExportOptions, Format, otlp, pprof, push};
 use aiprof_model::profile::{Profile, Values};
+use aiprof_system::errors::chain;
 use anyhow::{Context as _, Result};
 use flate2::{Compression as Level, write::GzEncoder};
 use std::collections::BTreeMap;
@@ -134,7 +135,7 @@ impl Outputs {
             let written = open.write(window, &self.options, &mut self.number);
             match (&written, open.failing) {
                 (Err(error), false) => {
-                    tracing::error!("output {}: {error:#}", open.name);
+                    tracing::error!("output {}: {}", open.name, chain(&**error));
                 }
                 (Ok(()), true) => tracing::info!("output {}: windows are written again", open.name),
                 _ => {}

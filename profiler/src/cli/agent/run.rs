@@ -23,6 +23,7 @@ use aiprof_collect::session::{Keep, ProbeTraps, Session, WindowProfiles};
 use aiprof_collect::signals::{BlockedSignals, Signals};
 use aiprof_fleet::config::{self, Config, ConfigError, FREQUENCY, To};
 use aiprof_fleet::{identity, status as files};
+use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
 use aiprof_system::files::private::PrivateDirectory;
 use aiprof_system::os::privileges::{self, StillToDo};
@@ -545,7 +546,7 @@ impl Agent {
             let Err(error) = self.hand_over(&config, (before, level)).await else {
                 return Ok(());
             };
-            tracing::warn!("launches are not recorded again: {error:#}");
+            tracing::warn!("launches are not recorded again: {}", chain(&*error));
             self.has_no_launches = true;
             self.governor.give_up_launches();
             level.launches = false;
@@ -689,7 +690,7 @@ impl Agent {
         self.changed = modified(&self.path);
         match self.try_reload(wakes).await {
             Ok(()) => tracing::info!("{}: read again", self.path.display()),
-            Err(error) => tracing::error!("{error:#}; nothing is changed"),
+            Err(error) => tracing::error!("{}; nothing is changed", chain(&*error)),
         }
         notify::ready("recording");
         Ok(())
@@ -777,7 +778,7 @@ impl Agent {
         };
         match done {
             Ok(()) => Reply::Done(Box::new(self.state())),
-            Err(error) => Reply::Refused(format!("{error:#}")),
+            Err(error) => Reply::Refused(chain(&*error)),
         }
     }
 

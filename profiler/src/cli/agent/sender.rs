@@ -3,6 +3,7 @@
 use crate::cli::programs;
 use aiprof_collect::readable;
 use aiprof_collect::signals::OriginalMask;
+use aiprof_system::errors::chain;
 use aiprof_system::remote;
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -86,7 +87,7 @@ impl Sender {
         match self.start() {
             Ok(running) => self.running = Some(running),
             Err(error) => {
-                tracing::error!("{error:#}");
+                tracing::error!("{}", chain(&*error));
                 self.delay = (self.delay * 2).min(AGAIN.1);
                 self.due = Instant::now() + self.delay;
             }
