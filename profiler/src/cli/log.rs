@@ -1,18 +1,19 @@
-//! What the modules report through `tracing`, on stderr: each warning once.
+//! What the modules report through `tracing`, on stderr: each warning once, and of a kind a few.
+
+mod limits;
 
 use super::{Verbosity, screen};
 use aiprof_analysis::analyze::messages::{self as analyze, Messages};
-use std::collections::HashSet;
+use limits::Limits;
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-/// Different warnings that are remembered. More are counted, not shown: memory
-/// and screens are finite.
-const MAX_WARNINGS: usize = 1000;
+/// What was shown so far, once a subscriber is set.
+static LIMITS: OnceLock<Arc<Limits>> = OnceLock::new();
 
 /// Sends events to stderr from now on. Only the first call has an effect.
 pub(crate) fn init(verbosity: Verbosity) {
@@ -33,9 +34,26 @@ pub(super) fn init_always(verbosity: Verbosity) {
 }
 
 fn set(lines: Lines<impl Fn(&str) + Send + Sync + 'static>, level: LevelFilter) {
+    let limits = Arc::clone(&lines.limits);
     let subscriber = tracing_subscriber::registry().with(lines.with_filter(level));
     // An error means that a subscriber is set already, as in tests.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    if tracing::subscriber::set_global_default(subscriber).is_ok() {
+        let _ = LIMITS.set(limits);
+    }
+}
+
+/// Shows a line of a process that works for this one.
+pub(super) fn relay(line: &str) {
+    let shown = LIMITS.get().map(|limits| limits.relay(line));
+    let shown = shown.unwrap_or_else(|| vec![line.to_owned()]);
+    shown.iter().for_each(|line| screen::say(line));
+}
+
+/// Says how many lines were not shown. For the end of the program.
+pub(super) fn sum_up() {
+    let sums = LIMITS.get().map(|limits| limits.sum_up());
+    let sums = sums.unwrap_or_default();
+    sums.iter().for_each(|line| screen::say(line));
 }
 
 fn level_for(verbosity: Verbosity) -> LevelFilter {
@@ -66,10 +84,10 @@ pub(super) fn analysis(messages: &Messages) {
     }
 }
 
-/// Formats events as lines, and repeats no warning.
+/// Formats events as lines, and shows some of each kind.
 struct Lines<F> {
     sink: F,
-    seen: Mutex<HashSet<String>>,
+    limits: Arc<Limits>,
     /// Lines begin with their priority.
     for_journal: bool,
 }
@@ -78,23 +96,9 @@ impl<F: Fn(&str)> Lines<F> {
     fn new(sink: F) -> Self {
         Self {
             sink,
-            seen: Mutex::new(HashSet::new()),
+            limits: Arc::default(),
             for_journal: false,
         }
-    }
-
-    /// Whether a warning has not been shown yet.
-    fn is_new(&self, line: &str) -> bool {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.len() > MAX_WARNINGS || seen.contains(line) {
-            return false;
-        }
-        seen.insert(line.to_owned());
-        if seen.len() > MAX_WARNINGS {
-            (self.sink)("aiprof: warning: further warnings are not shown");
-            return false;
-        }
-        true
     }
 }
 
@@ -120,9 +124,8 @@ impl<S: Subscriber, F: Fn(&str) + 'static> Layer<S> for Lines<F> {
             };
             line.insert_str(0, &format!("<{priority}>"));
         }
-        if level != Level::WARN || self.is_new(&line) {
-            (self.sink)(&line);
-        }
+        let shown = self.limits.admit(event.metadata(), line);
+        shown.iter().for_each(|line| (self.sink)(line));
     }
 }
 
@@ -143,7 +146,7 @@ impl Visit for EventText<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
+    use std::sync::Mutex;
 
     fn lines_of(level: LevelFilter, emit: impl FnOnce()) -> Vec<String> {
         let lines = Arc::new(Mutex::new(Vec::new()));
@@ -172,14 +175,21 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_warnings_is_bounded() {
-        let lines = lines_of(LevelFilter::WARN, || {
-            for n in 0..3 * MAX_WARNINGS {
-                tracing::warn!(n, "different");
+    fn of_each_kind_a_few_lines_are_shown() {
+        let lines = lines_of(LevelFilter::DEBUG, || {
+            for n in 0..3000 {
+                tracing::warn!("x{n}: broken");
+                tracing::debug!("x{n}: looked at");
+                tracing::info!("window {n}");
+                tracing::error!("disk full");
             }
+            tracing::warn!("something else");
         });
-        assert_eq!(lines.len(), MAX_WARNINGS + 1);
-        assert!(lines.last().unwrap().contains("not shown"));
+        let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+        assert_eq!(count("broken"), 20);
+        assert_eq!(count("looked at"), 100);
+        assert_eq!(count("something else"), 1);
+        assert_eq!((count("window"), count("disk full")), (3000, 3000));
     }
 
     #[test]

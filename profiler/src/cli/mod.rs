@@ -276,6 +276,12 @@ impl Sub {
 /// Whatever went wrong, for [`exit_code`]; a [`clap::Error`] for wrong usage, and
 /// also for `--help` and `--version`.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
+    let done = run_command(args);
+    log::sum_up();
+    done
+}
+
+fn run_command(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
     privileges::refuse_setuid()?;
     let args: Vec<_> = args.into_iter().collect();
     if let Some(args) = acelyzer::arguments(&args) {

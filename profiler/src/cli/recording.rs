@@ -5,6 +5,7 @@ use super::closing::Totals;
 use super::command;
 use super::destination::Destination;
 use super::dumps::{DumpFiles, DumpStyle};
+use super::log;
 use super::output::OutputFile;
 use super::profile_out;
 use super::ready::Readiness;
@@ -52,7 +53,7 @@ pub(super) const READERS: remote::Work = remote::Work {
         aiprof_symbols::symbolize::serve,
         aiprof_collect::inspect::serve,
     ],
-    say: screen::say,
+    say: log::relay,
 };
 
 /// What becomes of the events of COMMAND and its children, once it has ended.
