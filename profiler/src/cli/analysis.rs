@@ -21,7 +21,7 @@ use aiprof_analysis::tables::unitrace;
 use aiprof_analysis::timeline::CommandDetail;
 use aiprof_formats::export;
 use aiprof_formats::export::html;
-use aiprof_formats::export::tables::{self, frame};
+use aiprof_formats::export::tables::{self, FileTable, frame};
 use aiprof_formats::export::trace_events::{self, Header, Words};
 use aiprof_formats::import::compiler_info;
 use aiprof_formats::import::json::{self, End, Reading, Trouble};
@@ -166,7 +166,7 @@ impl Analysis<'_> {
         if outcome.is_fatal {
             bail!("nothing can be made of these traces");
         }
-        self.write_tables(timeline, &outcome)?;
+        let tables = self.tables_beside(timeline, &outcome);
         let inputs = std::mem::take(&mut self.inputs);
         let is_own = self.style == Style::Aiprof;
         // Where only tables are wanted, nobody sees the rest.
@@ -183,6 +183,7 @@ impl Analysis<'_> {
         }
         self.show("writing");
         let Some(file) = trace else {
+            self.write_tables(&tables)?;
             return Ok(report);
         };
         // Nothing stands beside a device or a pipe.
@@ -194,13 +195,21 @@ impl Analysis<'_> {
         }
         let header = self.header(timeline, outcome.devices.clone(), &report);
         pipeline::restore(timeline, &mut outcome);
+        let ranks = match config.tensorboard {
+            true => workers(timeline, &outcome),
+            false => BTreeMap::new(),
+        };
+        // All or none: what is refused shows before the first has its name.
+        let of_ranks = ranks.keys().map(|rank| worker(&config.output, *rank));
+        check_places(self.report_places().chain(of_ranks))?;
+        self.write_tables(&tables)?;
         if config.tensorboard {
-            self.write_workers(timeline, &header, &outcome)?;
+            self.write_workers(timeline, &header, ranks)?;
         }
         let order = &outcome.order;
         write_trace(timeline, &header, order, file, config, self.messages)?;
         self.written.add(&place, trace_kind(config));
-        if self.style == Style::Aiprof && config.write_tables {
+        if self.has_report() {
             self.write_report(&report)?;
         }
         if self.style == Style::Aiprof && is_file {
@@ -209,16 +218,23 @@ impl Analysis<'_> {
         Ok(report)
     }
 
-    /// The tables beside the trace.
-    fn write_tables(&mut self, timeline: &Timeline, outcome: &Outcome) -> Result<()> {
+    /// The tables that go beside the trace.
+    fn tables_beside(&self, timeline: &Timeline, outcome: &Outcome) -> Vec<FileTable> {
         let config = self.config;
         // A page stands alone; without an output there is nothing to stand beside.
         let has_place = config.write_trace || self.style == Style::Acelyzer;
-        if config.format == Format::Html || !has_place || !config.write_tables {
-            return Ok(());
+        match config.format == Format::Html || !has_place || !config.write_tables {
+            true => Vec::new(),
+            false => tables::of_outcome(timeline, outcome),
         }
-        for table in tables::of_outcome(timeline, outcome) {
-            let path = beside(&config.output, table.purpose, table.extension);
+    }
+
+    fn write_tables(&mut self, tables: &[FileTable]) -> Result<()> {
+        let config = self.config;
+        let place = |table: &FileTable| beside(&config.output, table.purpose, table.extension);
+        check_places(tables.iter().map(place))?;
+        for table in tables {
+            let path = place(table);
             let mut file = OutputFile::create(&path)?;
             file.write_all(&table.text)?;
             file.commit()?;
@@ -229,6 +245,23 @@ impl Analysis<'_> {
             self.messages.info("SEC", text);
         }
         Ok(())
+    }
+
+    /// Whether a report stands beside the trace.
+    fn has_report(&self) -> bool {
+        self.style == Style::Aiprof && self.config.write_tables
+    }
+
+    /// Where its files go.
+    fn report_places(&self) -> impl Iterator<Item = PathBuf> {
+        let extensions: &[&str] = match self.has_report() {
+            true => &["json", "html"],
+            false => &[],
+        };
+        let output = &self.config.output;
+        extensions
+            .iter()
+            .map(|extension| beside(output, "report", extension))
     }
 
     /// The report beside the trace, for programs and for people.
@@ -558,27 +591,19 @@ impl Analysis<'_> {
         problems
     }
 
-    /// A trace for each rank, as TensorBoard's distributed view wants them.
+    /// A trace for each rank.
     fn write_workers(
         &mut self,
         timeline: &Timeline,
         header: &Header,
-        outcome: &Outcome,
+        ranks: BTreeMap<u32, Vec<u32>>,
     ) -> Result<()> {
-        let mut ranks: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for index in &outcome.order {
-            let event = timeline.events.get(*index as usize);
-            if let Some(rank) = event.and_then(|event| rank_of(timeline, event)) {
-                ranks.entry(rank).or_default().push(*index);
-            }
-        }
-        if ranks.len() < 2 {
+        if ranks.is_empty() {
             let text = format_args!("TB_EXPORTER: Only 1 AIU is used, no distributed view");
             match self.style {
                 Style::Acelyzer => self.messages.warn("TB_EXPORTER", text),
                 Style::Aiprof => self.messages.info("TB_EXPORTER", text),
             }
-            return Ok(());
         }
         for (rank, order) in ranks {
             let mut header = header.clone();
@@ -633,6 +658,29 @@ impl Analysis<'_> {
             }
         }
         header
+    }
+}
+
+/// Looks whether all of these files can be written.
+///
+/// # Errors
+/// What is wrong with the first that cannot.
+fn check_places(mut paths: impl Iterator<Item = PathBuf>) -> Result<()> {
+    paths.try_for_each(|path| OutputFile::check(&path))
+}
+
+/// The events of each rank, as TensorBoard's distributed view wants them; of one alone none.
+fn workers(timeline: &Timeline, outcome: &Outcome) -> BTreeMap<u32, Vec<u32>> {
+    let mut ranks: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for index in &outcome.order {
+        let event = timeline.events.get(*index as usize);
+        if let Some(rank) = event.and_then(|event| rank_of(timeline, event)) {
+            ranks.entry(rank).or_default().push(*index);
+        }
+    }
+    match ranks.len() {
+        0 | 1 => BTreeMap::new(),
+        _ => ranks,
     }
 }
 

@@ -58,6 +58,18 @@ impl OutputFile {
         }
     }
 
+    /// Looks whether [`OutputFile::create`] can make a file, and leaves none. A device or a pipe
+    /// is not opened.
+    ///
+    /// # Errors
+    /// As [`OutputFile::create`].
+    pub(crate) fn check(path: &Path) -> Result<()> {
+        match place::find(path) {
+            Ok(Place::Special(_) | Place::Descriptor(_)) => Ok(()),
+            _ => Self::create(path).map(drop),
+        }
+    }
+
     /// Creates a file of this name in a directory that is open; `path` is for
     /// messages.
     ///

@@ -3,16 +3,19 @@
 
 use std::fmt::Write as _;
 use std::ops::Range;
+use std::process::Command;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use aiprof_tests::acelyzer::run::Ran;
 use aiprof_tests::acelyzer::{Input, Which};
+use aiprof_tests::aiprof::binary;
 use aiprof_tests::aiu_trace::flex::Pairs;
 use aiprof_tests::aiu_trace::json::{Packing, Values};
 use aiprof_tests::aiu_trace::scenario::Collectives;
 use aiprof_tests::aiu_trace::{Flex, Latency, Scenario, Shape, Torch};
+use aiprof_tests::workload::Workshop;
 
 /// Both commands, as one runs them on `in.json`.
 const COMMANDS: [(Which, &str); 2] = [
@@ -50,6 +53,39 @@ fn kernels(count: u32) -> Vec<String> {
 
 fn list(events: &[String]) -> String {
     format!("[\n{}\n]\n", events.join(",\n"))
+}
+
+/// A file beside the trace that is refused is found before the others have their names.
+#[test]
+fn of_the_files_beside_a_trace_all_are_written_or_none() -> anyhow::Result<()> {
+    let shop = Workshop::new()?;
+    std::fs::write(shop.path("in.json"), list(&kernels(5)))?;
+    let analyze = || -> anyhow::Result<bool> {
+        let mut command = Command::new(binary()?);
+        command.args(["analyze", "in.json", "-o", "out.json"]);
+        let output = command.current_dir(shop.path("")).output()?;
+        Ok(output.status.success())
+    };
+    let names = || -> anyhow::Result<Vec<String>> {
+        let entries = std::fs::read_dir(shop.path(""))?;
+        let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        let mut names = names.collect::<anyhow::Result<Vec<_>>>()?;
+        names.sort();
+        Ok(names)
+    };
+    for refused in ["out_report.html", "out_summary.csv"] {
+        std::fs::create_dir(shop.path(refused))?;
+        anyhow::ensure!(!analyze()?, "{refused} is a directory");
+        let left = names()?;
+        anyhow::ensure!(left == ["in.json", refused], "{left:?}");
+        std::fs::remove_dir(shop.path(refused))?;
+    }
+    anyhow::ensure!(analyze()?, "nothing is refused");
+    let all = names()?;
+    for name in ["out.json", "out_report.html", "out_summary.csv"] {
+        anyhow::ensure!(all.iter().any(|it| it == name), "no {name}: {all:?}");
+    }
+    Ok(())
 }
 
 /// What every run must do: end by itself, and not by a panic.
