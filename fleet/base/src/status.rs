@@ -5,7 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// The file of `aiprof agent`.
@@ -148,15 +150,15 @@ pub struct SentStatus {
 /// # Errors
 /// Those of writing and renaming.
 pub fn write(directory: &Path, file: &str, status: &impl Serialize) -> io::Result<()> {
-    let mut out = tempfile::Builder::new()
-        .prefix(".status-")
-        .tempfile_in(directory)?;
     let mut bytes = serde_json::to_vec_pretty(status).map_err(io::Error::other)?;
     bytes.push(b'\n');
-    out.write_all(&bytes)?;
-    out.persist(directory.join(file))
-        .map_err(|error| error.error)?;
-    Ok(())
+    // One program writes each, and nobody else to the directory: what a killed one left has the
+    // name of the next one's.
+    let part = directory.join(format!(".{file}.part"));
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(&part)?.write_all(&bytes)?;
+    std::fs::rename(&part, directory.join(file))
 }
 
 /// Reads a status.
@@ -177,6 +179,12 @@ mod tests {
     #[test]
     fn a_status_is_read_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
+        // What one left that was killed as it wrote.
+        std::fs::write(
+            directory.path().join(".agent.json.part"),
+            "{ \"pid\": 1234567890",
+        )
+        .unwrap();
         let status = AgentStatus {
             pid: 7,
             used_cpu: 0.5,

@@ -191,6 +191,11 @@ impl HelperPlace {
         if !rustix::process::geteuid().is_root() {
             place::make_directory(&parent, |_| Ok(()))?;
         }
+        Self::at(path)
+    }
+
+    /// The one of this path, without what killed processes left there.
+    fn at(path: PathBuf) -> Result<Self, TimingError> {
         let directory = place::make_directory(&path, |_| Ok(()))?;
         let directory = directory.ok_or_else(|| TimingError::Shared(path.clone()))?;
         let place = Self { directory, path };
@@ -202,6 +207,7 @@ impl HelperPlace {
         if stat.st_uid != own || stat.st_mode & 0o022 != 0 {
             return Err(TimingError::Shared(place.path));
         }
+        place.directory.prune_temporaries(|uid| uid == own);
         Ok(place)
     }
 
@@ -266,4 +272,21 @@ fn cupti() -> Vec<PathBuf> {
         }
     }
     known
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_run_left_goes_with_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("aiprof");
+        HelperPlace::at(path.clone()).unwrap();
+        std::fs::write(path.join(".aiprof-abcde1"), "half of it").unwrap();
+        let place = HelperPlace::at(path.clone()).unwrap();
+        assert!(!path.join(".aiprof-abcde1").exists());
+        place.put("helper.so", b"helper").unwrap();
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1);
+    }
 }
