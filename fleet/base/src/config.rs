@@ -372,6 +372,12 @@ pub struct Lake {
 }
 
 impl Lake {
+    /// Its directory, if it is in one.
+    pub fn directory(&self) -> Option<PathBuf> {
+        let path = self.url.strip_prefix("file://").unwrap_or(&self.url);
+        (!self.url.starts_with("s3://")).then(|| PathBuf::from(path))
+    }
+
     /// One at this place, with the defaults.
     pub fn at(url: impl Into<String>) -> Self {
         Self {
@@ -492,6 +498,11 @@ impl Config {
     /// What the spool of this agent is in.
     pub fn spool_directory(&self) -> PathBuf {
         self.state.join("spool")
+    }
+
+    /// Where `aiprof-send` writes how it is.
+    pub fn sender_directory(&self) -> PathBuf {
+        self.state.join("sender")
     }
 }
 

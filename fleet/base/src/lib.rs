@@ -12,5 +12,6 @@
 
 pub mod config;
 pub mod identity;
+pub mod shared;
 pub mod spool;
 pub mod status;

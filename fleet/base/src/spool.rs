@@ -8,13 +8,17 @@
 //!
 //! Of an output `lake` each body is a window's profile as pprof.
 
-use std::io::{self, Write as _};
+use crate::shared;
+use rustix::fs::{Mode, OFlags};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Most bodies of an output, whatever their size.
 const MAX_BODIES: usize = 100_000;
 /// The file that says of what type a queue's output is.
 const TYPE: &str = ".type";
+/// Largest of those that is read.
+const MAX_TYPE: u64 = 4096;
 /// What files begin with that are not whole yet.
 const UNFINISHED: &str = ".part-";
 
@@ -121,7 +125,9 @@ impl Queue {
     /// It cannot be made.
     pub fn open(spool: &Path, output: &str) -> io::Result<Self> {
         let directory = spool.join(output);
-        std::fs::create_dir_all(&directory)?;
+        if !directory.is_dir() {
+            shared::queue(&directory)?;
+        }
         Ok(Self { directory })
     }
 
@@ -132,7 +138,7 @@ impl Queue {
     /// It cannot be read, put aside or said.
     pub fn claim(&self, of: &str) -> io::Result<Option<PathBuf>> {
         let mark = self.directory.join(TYPE);
-        let before = match std::fs::read_to_string(&mark) {
+        let before = match read_own(&mark) {
             Ok(text) => Some(text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -154,10 +160,10 @@ impl Queue {
             let free = free.find(|path| !path.exists());
             let free = free.ok_or(io::ErrorKind::AlreadyExists)?;
             std::fs::rename(&self.directory, &free)?;
-            std::fs::create_dir_all(&self.directory)?;
+            shared::queue(&self.directory)?;
             aside = Some(free);
         }
-        std::fs::write(&mark, of)?;
+        self.write(TYPE, of.as_bytes())?;
         Ok(aside)
     }
 
@@ -212,11 +218,17 @@ impl Queue {
     /// # Errors
     /// Those of writing: a full disk, for one.
     pub fn put(&self, body: &Body, content: &[u8]) -> io::Result<()> {
+        self.write(&body.name(), content)
+    }
+
+    /// Writes a file, whole or not at all; a link of this name is replaced, not followed.
+    fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let mut out = tempfile::Builder::new()
             .prefix(UNFINISHED)
             .tempfile_in(&self.directory)?;
         out.write_all(content)?;
-        out.persist(self.directory.join(body.name()))
+        shared::let_read(out.as_file())?;
+        out.persist(self.directory.join(name))
             .map_err(|error| error.error)?;
         Ok(())
     }
@@ -262,6 +274,15 @@ impl Queue {
         }
         Ok(())
     }
+}
+
+/// The text of a small file that is no link: who delivers writes to its directory, too.
+fn read_own(path: &Path) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let mut text = String::new();
+    file.take(MAX_TYPE).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -319,6 +340,21 @@ mod tests {
         let empty = Queue::open(spool.path(), "y").unwrap();
         empty.claim("otlp").unwrap();
         assert_eq!(empty.claim("lake").unwrap(), None);
+    }
+
+    #[test]
+    fn a_link_in_a_queue_leads_nobody_to_other_files() {
+        let spool = tempfile::tempdir().unwrap();
+        let queue = Queue::open(spool.path(), "x").unwrap();
+        let other = spool.path().join("other");
+        std::fs::write(&other, "mine").unwrap();
+        let body = body(1, 1);
+        std::os::unix::fs::symlink(&other, queue.directory().join(TYPE)).unwrap();
+        assert!(queue.claim("otlp").is_err());
+        std::os::unix::fs::symlink(&other, queue.directory().join(body.name())).unwrap();
+        queue.put(&body, b"a body").unwrap();
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "mine");
+        assert_eq!(queue.read(&body).unwrap(), b"a body");
     }
 
     #[test]

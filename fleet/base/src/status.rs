@@ -1,18 +1,21 @@
 //! What the programs of the agent tell each other and the world: how they are.
 //!
-//! Each writes a file of JSON in the state directory, whole or not at all; the others read
+//! Each writes a file of JSON below the state directory, whole or not at all; the others read
 //! it. Counters count from the program's start on, which is told, too.
 
+use crate::shared;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// The file of `aiprof agent`.
 pub const AGENT_FILE: &str = "agent.json";
-/// The file of `aiprof-send`.
+/// The file of `aiprof-send`, in a directory of its own ([`Config::sender_directory`]).
+///
+/// [`Config::sender_directory`]: crate::config::Config::sender_directory
 pub const SENDER_FILE: &str = "sender.json";
 /// Largest file that is read.
 const MAX_BYTES: u64 = 1 << 20;
@@ -150,6 +153,23 @@ pub struct SentStatus {
 /// # Errors
 /// Those of writing and renaming.
 pub fn write(directory: &Path, file: &str, status: &impl Serialize) -> io::Result<()> {
+    write_after(directory, file, status, |_| Ok(()))
+}
+
+/// The same, for the programs of the agent's group.
+///
+/// # Errors
+/// As there.
+pub fn write_shared(directory: &Path, file: &str, status: &impl Serialize) -> io::Result<()> {
+    write_after(directory, file, status, shared::let_read)
+}
+
+fn write_after(
+    directory: &Path,
+    file: &str,
+    status: &impl Serialize,
+    prepare: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
     let mut bytes = serde_json::to_vec_pretty(status).map_err(io::Error::other)?;
     bytes.push(b'\n');
     // One program writes each, and nobody else to the directory: what a killed one left has the
@@ -157,7 +177,9 @@ pub fn write(directory: &Path, file: &str, status: &impl Serialize) -> io::Resul
     let part = directory.join(format!(".{file}.part"));
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(&part)?.write_all(&bytes)?;
+    let mut out = options.open(&part)?;
+    out.write_all(&bytes)?;
+    prepare(&out)?;
     std::fs::rename(&part, directory.join(file))
 }
 
@@ -167,7 +189,7 @@ pub fn write(directory: &Path, file: &str, status: &impl Serialize) -> io::Resul
 /// Those of reading, or it is no status.
 pub fn read<T: for<'de> Deserialize<'de>>(directory: &Path, file: &str) -> io::Result<T> {
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(directory.join(file))?;
+    let file = File::open(directory.join(file))?;
     file.take(MAX_BYTES).read_to_end(&mut bytes)?;
     serde_json::from_slice(&bytes).map_err(io::Error::other)
 }

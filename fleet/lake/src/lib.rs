@@ -116,7 +116,21 @@ impl Lake {
     /// # Errors
     /// [`LakeError::Config`] and [`LakeError::Local`]: the URL, credentials or certificates.
     pub fn open(config: &config::Lake, host_id: &str, host: &str) -> Result<Self, LakeError> {
-        let (store, directory) = store::open(config, store::Access::Write)?;
+        Self::open_with(config, host_id, host, &store::read)
+    }
+
+    /// The same, where somebody else reads the files of credentials and certificates: of at
+    /// most a mebibyte each.
+    ///
+    /// # Errors
+    /// As [`Lake::open`].
+    pub fn open_with(
+        config: &config::Lake,
+        host_id: &str,
+        host: &str,
+        read: &store::Read<'_>,
+    ) -> Result<Self, LakeError> {
+        let (store, directory) = store::open(config, store::Access::Write, read)?;
         Ok(Self {
             store,
             directory,
@@ -133,7 +147,7 @@ impl Lake {
     /// # Errors
     /// As [`Lake::open`].
     pub fn open_to_read(config: &config::Lake) -> Result<Self, LakeError> {
-        let (store, directory) = store::open(config, store::Access::Read)?;
+        let (store, directory) = store::open(config, store::Access::Read, &store::read)?;
         Ok(Self {
             store,
             directory,

@@ -26,16 +26,18 @@ pub enum Access {
     Write,
 }
 
+/// Reads a file that the configuration names.
+pub type Read<'a> = dyn Fn(&std::path::Path) -> std::io::Result<String> + 'a;
+
 /// The store of a lake, with the lake at its root, and its directory if it is one.
 pub(crate) fn open(
     config: &config::Lake,
     access: Access,
+    read: &Read<'_>,
 ) -> Result<(Arc<dyn ObjectStore>, Option<PathBuf>), LakeError> {
-    match config.url.strip_prefix("s3://") {
-        Some(place) => Ok((bucket(config, place)?, None)),
-        None => {
-            let path = config.url.strip_prefix("file://").unwrap_or(&config.url);
-            let path = PathBuf::from(path);
+    match config.directory() {
+        None => Ok((bucket(config, read)?, None)),
+        Some(path) => {
             if access == Access::Write {
                 std::fs::create_dir_all(&path).map_err(LakeError::local(&path))?;
             }
@@ -48,7 +50,8 @@ pub(crate) fn open(
     }
 }
 
-fn bucket(config: &config::Lake, place: &str) -> Result<Arc<dyn ObjectStore>, LakeError> {
+fn bucket(config: &config::Lake, read: &Read<'_>) -> Result<Arc<dyn ObjectStore>, LakeError> {
+    let place = config.url.strip_prefix("s3://").unwrap_or_default();
     let (name, prefix) = place.split_once('/').unwrap_or((place, ""));
     if name.is_empty() {
         return Err(LakeError::Config(format!("{}: has no bucket", config.url)));
@@ -57,7 +60,7 @@ fn bucket(config: &config::Lake, place: &str) -> Result<Arc<dyn ObjectStore>, La
     let endpoint = config.endpoint.as_deref();
     options = options.with_allow_http(endpoint.is_some_and(|url| url.starts_with("http://")));
     if let Some(path) = &config.ca_file {
-        let pem = read(path)?;
+        let pem = read(path).map_err(LakeError::local(path))?;
         let found = Certificate::from_pem_bundle(pem.as_bytes());
         for certificate in found.map_err(LakeError::store(path.display()))? {
             options = options.with_root_certificate(certificate);
@@ -71,7 +74,8 @@ fn bucket(config: &config::Lake, place: &str) -> Result<Arc<dyn ObjectStore>, La
     let mut builder = match &config.credentials_file {
         None => AmazonS3Builder::from_env(),
         Some(path) => {
-            let found = credentials(&read(path)?).ok_or_else(|| {
+            let text = read(path).map_err(LakeError::local(path))?;
+            let found = credentials(&text).ok_or_else(|| {
                 let what = "no aws_access_key_id and aws_secret_access_key in profile `default`";
                 LakeError::Config(format!("{}: {what}", path.display()))
             })?;
@@ -101,14 +105,12 @@ fn bucket(config: &config::Lake, place: &str) -> Result<Arc<dyn ObjectStore>, La
     }
 }
 
-fn read(path: &std::path::Path) -> Result<String, LakeError> {
-    let read = || {
-        let mut text = String::new();
-        let file = std::fs::File::open(path)?;
-        file.take(MAX_FILE).read_to_string(&mut text)?;
-        Ok(text)
-    };
-    read().map_err(LakeError::local(path))
+/// Reads it with the rights of this process.
+pub(crate) fn read(path: &std::path::Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    file.take(MAX_FILE).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Keys of S3.

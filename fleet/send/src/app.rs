@@ -1,11 +1,13 @@
 //! The program: its signals, its configuration, and one worker for each output.
 
 use crate::board::Board;
+use crate::confine::{self, Confined};
+use crate::keeper::Keeper;
 use crate::thrift::Thrift;
 use crate::watch::Watch;
-use crate::worker::{Context, End, Report};
+use crate::worker::{Context, Report};
 use crate::{check, cli, metrics, stdin, worker};
-use aiprof_fleet::config::{Config, Output};
+use aiprof_fleet::config::{Config, ConfigError, Output};
 use aiprof_fleet::spool::Queue;
 use aiprof_system::errors::chain;
 use anyhow::Context as _;
@@ -14,21 +16,45 @@ use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
 
-/// Held by the one that delivers: two would deliver everything twice.
-const LOCK_FILE: &str = "sender.lock";
 /// How long an earlier one gets to end.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// Runs; whether all went well.
+/// How often it is looked whether the configuration, or what the system looks names up with, is
+/// another.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// How the program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// All went well.
+    Well,
+    /// Something did not work.
+    Failed,
+    /// It is to be started anew.
+    Again,
+}
+
+impl End {
+    fn of(is_well: bool) -> Self {
+        if is_well { Self::Well } else { Self::Failed }
+    }
+}
+
+/// Runs.
 ///
 /// # Errors
-/// The configuration cannot be read, or the state directory cannot be used.
-pub(crate) fn main(args: &cli::Args) -> anyhow::Result<bool> {
-    let config = Config::read(&args.config)?;
+/// The configuration cannot be read, the state directory cannot be used, or the program not be
+/// confined.
+pub(crate) fn main(args: &cli::Args) -> anyhow::Result<End> {
+    // Both before there are threads.
+    let keeper = Keeper::start(&args.config)?;
+    let (config, text) = read(&args.config, &keeper)?;
+    let confined = confine::enter(&config)?;
     // One thread, beside those that look up names of hosts.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -38,8 +64,8 @@ pub(crate) fn main(args: &cli::Args) -> anyhow::Result<bool> {
         .context("starting")?;
     let done = runtime.block_on(async {
         match args.check {
-            true => Ok(check::run(&config).await),
-            false => deliver(args, config).await,
+            true => Ok(End::of(check::run(&config, &keeper).await)),
+            false => deliver(args, (config, text), keeper, confined).await,
         }
     });
     // A look-up that hangs is not waited for.
@@ -47,59 +73,100 @@ pub(crate) fn main(args: &cli::Args) -> anyhow::Result<bool> {
     done
 }
 
-async fn deliver(args: &cli::Args, config: Config) -> anyhow::Result<bool> {
+/// The configuration, and its text.
+fn read(path: &Path, keeper: &Keeper) -> Result<(Config, String), ConfigError> {
+    let text = keeper.config_text().map_err(|cause| ConfigError::Read {
+        path: path.to_owned(),
+        cause,
+    })?;
+    Ok((Config::parse(path, &text)?, text))
+}
+
+async fn deliver(
+    args: &cli::Args,
+    (config, text): (Config, String),
+    keeper: Keeper,
+    confined: Confined,
+) -> anyhow::Result<End> {
     // Before anything else: they must not end it in the middle.
     let mut ends = [
         signal(SignalKind::terminate()).context("SIGTERM")?,
         signal(SignalKind::interrupt()).context("SIGINT")?,
     ];
-    let mut reload = signal(SignalKind::hangup()).context("SIGHUP")?;
-    let lock = lock(&config.state).await?;
-    let mut app = App::new(config, args.once, lock);
+    let reload = signal(SignalKind::hangup()).context("SIGHUP")?;
+    let lock = lock(&config).await?;
+    let mut app = App::new(config, args.once, lock, keeper);
     if args.once {
         let [terminate, interrupt] = &mut ends;
         return Ok(tokio::select! {
-            all = app.all_done() => all,
-            _ = terminate.recv() => false,
-            _ = interrupt.recv() => false,
+            all = app.all_done() => End::of(all),
+            _ = terminate.recv() => End::Failed,
+            _ = interrupt.recv() => End::Failed,
         });
     }
     let metrics = tokio::spawn(metrics::serve(app.board.clone(), app.listen.subscribe()));
     let written = tokio::spawn(app.board.clone().keep_written());
-    let [terminate, interrupt] = &mut ends;
-    let mut stdin_ends = std::pin::pin!(stdin::end());
-    loop {
-        let why = tokio::select! {
-            _ = reload.recv() => {
-                app.reload(&args.config).await;
-                continue;
-            }
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-            () = &mut stdin_ends => "the end of stdin",
-        };
-        tracing::info!("ending: {why}");
-        break;
-    }
+    let (end, why) = serve(&mut app, args, &confined, text, (reload, ends)).await;
+    tracing::info!("ending: {why}");
     app.stop_all().await;
     metrics.abort();
     written.abort();
     if let Err(error) = app.board.write() {
         tracing::warn!("the status: {error}");
     }
-    Ok(true)
+    Ok(end)
 }
 
-/// The lock of a state directory.
-async fn lock(state: &Path) -> anyhow::Result<File> {
-    std::fs::create_dir_all(state).with_context(|| state.display().to_string())?;
-    let path = state.join(LOCK_FILE);
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .with_context(|| path.display().to_string())?;
+/// Delivers until something ends it; what.
+async fn serve(
+    app: &mut App,
+    args: &cli::Args,
+    confined: &Confined,
+    mut known: String,
+    (mut reload, mut ends): (Signal, [Signal; 2]),
+) -> (End, &'static str) {
+    let [terminate, interrupt] = &mut ends;
+    let mut stdin_ends = std::pin::pin!(stdin::end());
+    let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK, LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let is_asked = tokio::select! {
+            _ = reload.recv() => true,
+            _ = look.tick() => false,
+            _ = terminate.recv() => return (End::Well, "SIGTERM"),
+            _ = interrupt.recv() => return (End::Well, "SIGINT"),
+            () = &mut stdin_ends => return (End::Well, "the end of stdin"),
+        };
+        // An agent that started it asks when it has read it.
+        let is_other = || app.keeper.config_text().is_ok_and(|now| now != known);
+        if is_asked || (!stdin::is_pipe() && is_other()) {
+            match read(&args.config, &app.keeper) {
+                Err(error) => {
+                    tracing::error!("{error}; the configuration before it stays");
+                }
+                Ok((config, _)) if confined.is_too_narrow_for(&config) => {
+                    return (End::Again, "it begins anew with another lake, or `state`");
+                }
+                Ok((config, _)) => app.reload(config, &args.config).await,
+            }
+            known = app.keeper.config_text().unwrap_or(known);
+        }
+        if confined.is_outdated() {
+            return (End::Again, "names of hosts are looked up with other files");
+        }
+        if !app.keeper.answers() {
+            return (End::Again, "its keeper has ended");
+        }
+    }
+}
+
+/// The lock of a state directory, held by the one that delivers: two would deliver everything
+/// twice.
+async fn lock(config: &Config) -> anyhow::Result<File> {
+    let path = config.sender_directory();
+    // The directory itself: a file might be another user's, who had started it before.
+    let file = std::fs::create_dir_all(&path).and_then(|()| File::open(&path));
+    let file = file.with_context(|| path.display().to_string())?;
     let started = tokio::time::Instant::now();
     loop {
         match file.try_lock() {
@@ -121,13 +188,14 @@ struct Running {
     output: Output,
     stop: watch::Sender<bool>,
     hurry: Arc<Notify>,
-    task: JoinHandle<End>,
+    task: JoinHandle<worker::End>,
 }
 
 struct App {
     config: Config,
     once: bool,
     board: Board,
+    keeper: Keeper,
     watch: Arc<Watch>,
     thrift: Arc<Thrift>,
     listen: watch::Sender<Option<std::net::SocketAddr>>,
@@ -137,12 +205,13 @@ struct App {
 }
 
 impl App {
-    fn new(config: Config, once: bool, lock: File) -> Self {
+    fn new(config: Config, once: bool, lock: File, keeper: Keeper) -> Self {
         let watch = Arc::new(Watch::new());
         tokio::spawn(Arc::clone(&watch).run());
         let mut app = Self {
             board: Board::new(&config),
             listen: watch::Sender::new(config.metrics.listen),
+            keeper,
             watch,
             thrift: Arc::new(Thrift::new(&config)),
             workers: BTreeMap::new(),
@@ -174,6 +243,7 @@ impl App {
                 output: output.clone(),
                 spool: self.config.spool_directory(),
                 board: self.board.clone(),
+                keeper: self.keeper.clone(),
                 watch: Arc::clone(&self.watch),
                 thrift: Arc::clone(&self.thrift),
                 stop: stopped,
@@ -231,27 +301,9 @@ impl App {
         stop(std::mem::take(&mut self.workers).into_values().collect()).await;
     }
 
-    /// Reads the configuration anew. Outputs that are the same go on.
-    async fn reload(&mut self, path: &Path) {
-        let config = match Config::read(path) {
-            Ok(config) => config,
-            Err(error) => {
-                tracing::error!("{error}; the configuration before it stays");
-                return;
-            }
-        };
-        let elsewhere = config.state != self.config.state;
-        if elsewhere {
-            // Here, and not at the agent's place, is nobody who could be in the way for long.
-            match lock(&config.state).await {
-                Ok(lock) => self._lock = lock,
-                Err(error) => {
-                    tracing::error!("{}; the configuration before it stays", chain(&*error));
-                    return;
-                }
-            }
-        }
-        let is_same = |running: &Running| !elsewhere && config.outputs.contains(&running.output);
+    /// Takes a configuration that was read anew. Outputs that are the same go on.
+    async fn reload(&mut self, config: Config, path: &Path) {
+        let is_same = |running: &Running| config.outputs.contains(&running.output);
         let workers = std::mem::take(&mut self.workers);
         let (same, others): (BTreeMap<_, _>, BTreeMap<_, _>) = workers
             .into_iter()

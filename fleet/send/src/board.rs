@@ -24,6 +24,7 @@ impl Place {
     fn of(config: &Config) -> Self {
         Self {
             directory: config.state.clone(),
+            sender: config.sender_directory(),
             window: config.window,
         }
     }
@@ -39,6 +40,8 @@ pub(crate) struct Board {
 #[derive(Clone)]
 struct Place {
     directory: PathBuf,
+    /// Where the file is.
+    sender: PathBuf,
     window: Duration,
 }
 
@@ -49,7 +52,7 @@ struct Shared {
 }
 
 impl Board {
-    /// An empty one, to be written into the state directory.
+    /// An empty one.
     pub(crate) fn new(config: &Config) -> Self {
         let status = SenderStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -97,7 +100,7 @@ impl Board {
         self.shared.changed.notify_one();
     }
 
-    /// Where it is written.
+    /// Where the agent writes how it is.
     pub(crate) fn directory(&self) -> PathBuf {
         self.place().directory
     }
@@ -129,7 +132,7 @@ impl Board {
             status.written_unix_ns = now_unix_ns();
             status.clone()
         };
-        status::write(&self.directory(), SENDER_FILE, &status)
+        status::write(&self.place().sender, SENDER_FILE, &status)
     }
 
     /// Writes the file at each change, but not more often than useful.
@@ -140,7 +143,7 @@ impl Board {
                 Ok(()) => failed = false,
                 Err(error) => {
                     if !failed {
-                        let directory = self.directory();
+                        let directory = self.place().sender;
                         tracing::error!("{}: {SENDER_FILE}: {error}", directory.display());
                     }
                     failed = true;

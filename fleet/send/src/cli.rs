@@ -22,12 +22,18 @@ Signals:
                     a pipe as stdin: the agent has ended.
 
 What it delivers are the files in STATE/spool/OUTPUT, oldest first. A file is deleted when the
-server has it, refused it for good, or it is too old; all are counted in STATE/sender.json and in
+server has it, refused it for good, or it is too old; all are counted in STATE/sender/sender.json and in
 the metrics (docs/agent-metrics.md). Everything else is tried again, 1 s to 5 min later.
 
 Proxies are those of HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
 
-Exit codes: 0 all well; 1 something failed (--check, --once: of any output); 2 wrong usage.";
+It opens no files but these, and starts nothing; started by root it becomes the user nobody. What
+the configuration names (tokens, keys, certificates) is read by its keeper, a process without
+network that stays the user it was started by.
+
+Exit codes: 0 all well; 1 something failed (--check, --once: of any output); 2 wrong usage; 75 it is
+to be started anew: the configuration has another lake, or what names of hosts are looked up with
+was replaced.";
 
 /// Deliver what `aiprof agent` has recorded, and serve its metrics.
 #[derive(Debug, Parser)]
@@ -42,6 +48,9 @@ pub(crate) struct Args {
     /// Deliver what waits now, then end.
     #[arg(long)]
     pub(crate) once: bool,
+    /// Be the keeper: read what the configuration names, for who asks on stdin.
+    #[arg(long, hide = true)]
+    pub(crate) keeper: bool,
     /// Say more.
     #[arg(short, long)]
     pub(crate) verbose: bool,

@@ -1,13 +1,14 @@
 //! Connections to a server: TLS, and when they are made anew.
 
+use crate::keeper::Keeper;
 use aiprof_fleet::config::Http;
 use aiprof_system::errors::chain;
 use reqwest::redirect::Policy;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,13 +18,12 @@ const CONNECT: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(300);
 /// How long the certificates of the system are taken to be the same.
 const SYSTEM_ROOTS: Duration = Duration::from_secs(3600);
-/// Largest file of certificates.
-const MAX_BYTES: u64 = 8 << 20;
 
 /// The client of a server.
 pub(crate) struct Client {
     http: Http,
     is_grpc: bool,
+    keeper: Keeper,
     tls: Option<Tls>,
     client: Option<reqwest::Client>,
 }
@@ -31,24 +31,18 @@ pub(crate) struct Client {
 /// A configuration of TLS, and what it was made of.
 struct Tls {
     config: ClientConfig,
-    files: Vec<Option<FileMark>>,
+    /// Tells the content of the files from another.
+    files: u64,
     made: Instant,
-}
-
-/// Tells a file from what it was.
-#[derive(PartialEq, Eq)]
-struct FileMark {
-    inode: u64,
-    bytes: u64,
-    changed: (i64, i64),
 }
 
 impl Client {
     /// For a server.
-    pub(crate) fn new(http: Http, is_grpc: bool) -> Self {
+    pub(crate) fn new(http: Http, is_grpc: bool, keeper: Keeper) -> Self {
         Self {
             http,
             is_grpc,
+            keeper,
             tls: None,
             client: None,
         }
@@ -88,22 +82,20 @@ impl Client {
         ]
     }
 
-    fn marks(&self) -> Vec<Option<FileMark>> {
-        let mark = |file: &Option<PathBuf>| {
-            let about = std::fs::metadata(file.as_ref()?).ok()?;
-            Some(FileMark {
-                inode: about.ino(),
-                bytes: about.len(),
-                changed: (about.mtime(), about.mtime_nsec()),
-            })
-        };
-        self.files().into_iter().map(mark).collect()
+    /// Tells what is in the files now from what was.
+    fn mark(&self) -> u64 {
+        let mut mark = DefaultHasher::new();
+        for file in self.files() {
+            let content = file.as_ref().map(|file| self.keeper.read(file).ok());
+            content.hash(&mut mark);
+        }
+        mark.finish()
     }
 
     fn is_current(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| {
             let is_system = self.http.ca_file.is_none();
-            tls.files == self.marks() && !(is_system && tls.made.elapsed() > SYSTEM_ROOTS)
+            tls.files == self.mark() && !(is_system && tls.made.elapsed() > SYSTEM_ROOTS)
         })
     }
 
@@ -111,7 +103,7 @@ impl Client {
         let config = match &self.tls {
             Some(tls) => tls.config.clone(),
             None => {
-                let files = self.marks();
+                let files = self.mark();
                 let mut config = self.tls()?;
                 config.alpn_protocols = match self.is_grpc {
                     true => vec![b"h2".to_vec()],
@@ -159,9 +151,10 @@ impl Client {
         let (Some(certificate), Some(key)) = (&self.http.cert_file, &self.http.key_file) else {
             return Ok(builder.with_no_client_auth());
         };
-        let certificates = certificates("cert_file", certificate)?;
+        let certificates = self.certificates("cert_file", certificate)?;
         let wrong = |why: String| format!("key_file {}: {why}", key.display());
-        let bytes = read(key).map_err(wrong)?;
+        let bytes = self.keeper.read(key);
+        let bytes = bytes.map_err(|error| wrong(error.to_string()))?;
         // What the parser says of a key may have its content.
         let parsed = PrivateKeyDer::from_pem_slice(&bytes);
         let parsed = parsed.map_err(|_| wrong("has no private key in PEM".to_owned()))?;
@@ -177,7 +170,7 @@ impl Client {
         }
         match &self.http.ca_file {
             Some(file) => {
-                for certificate in certificates("ca_file", file)? {
+                for certificate in self.certificates("ca_file", file)? {
                     roots
                         .add(certificate)
                         .map_err(|error| format!("ca_file {}: {error}", file.display()))?;
@@ -194,24 +187,16 @@ impl Client {
         }
         Ok(roots)
     }
-}
 
-fn read(file: &std::path::Path) -> Result<Vec<u8>, String> {
-    use std::io::Read as _;
-    let mut bytes = Vec::new();
-    let open = std::fs::File::open(file).map_err(|error| error.to_string())?;
-    let read = open.take(MAX_BYTES).read_to_end(&mut bytes);
-    read.map_err(|error| error.to_string())?;
-    Ok(bytes)
-}
-
-fn certificates(key: &str, file: &std::path::Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let wrong = |why: String| format!("{key} {}: {why}", file.display());
-    let bytes = read(file).map_err(wrong)?;
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let all = all.map_err(|error| wrong(error.to_string()))?;
-    match all.is_empty() {
-        true => Err(wrong("has no certificate in PEM".to_owned())),
-        false => Ok(all),
+    fn certificates(&self, key: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+        let wrong = |why: String| format!("{key} {}: {why}", file.display());
+        let bytes = self.keeper.read(file);
+        let bytes = bytes.map_err(|error| wrong(error.to_string()))?;
+        let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+        let all = all.map_err(|error| wrong(error.to_string()))?;
+        match all.is_empty() {
+            true => Err(wrong("has no certificate in PEM".to_owned())),
+            false => Ok(all),
+        }
     }
 }

@@ -4,11 +4,9 @@ use crate::answer::CUT;
 use aiprof_fleet::config::Http;
 use base64::Engine as _;
 use reqwest::header::HeaderValue;
-use std::io::Read as _;
+use std::io;
 use std::path::Path;
 
-/// Largest file of a secret.
-const MAX_BYTES: u64 = 64 << 10;
 /// Least bytes of the begin of a secret that are taken for one.
 const LEAST_BEGUN: usize = 4;
 /// What stands where a secret stood.
@@ -24,18 +22,21 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Reads those of a server.
+    /// Those of a server, of which `read` gives a file's secret.
     ///
     /// # Errors
     /// In words, without any content: a file cannot be read, or is none of a secret.
-    pub(crate) fn read(http: &Http) -> Result<Self, String> {
+    pub(crate) fn read(
+        http: &Http,
+        read: impl Fn(&Path) -> io::Result<String>,
+    ) -> Result<Self, String> {
         let mut credentials = Self::default();
         // Nothing secret should be in them. A server may send them back all the same.
         let values = http.headers.values().filter(|value| value.len() >= 8);
         credentials.secrets.extend(values.cloned());
         let header = if let Some(file) = &http.token_file {
-            let token =
-                read(file).map_err(|why| format!("token_file {}: {why}", file.display()))?;
+            let wrong = |why| format!("token_file {}: {why}", file.display());
+            let token = read(file).map_err(wrong)?;
             let header = format!("Bearer {token}");
             credentials.secrets.push(token);
             header
@@ -43,7 +44,7 @@ impl Credentials {
             let wrong = |why| format!("basic_auth_file {}: {why}", file.display());
             let both = read(file).map_err(wrong)?;
             let Some((_, password)) = both.split_once(':') else {
-                return Err(wrong("is no user:password".to_owned()));
+                return Err(wrong(io::Error::other("is no user:password")));
             };
             let packed = base64::engine::general_purpose::STANDARD.encode(&both);
             let header = format!("Basic {packed}");
@@ -95,24 +96,15 @@ impl Credentials {
     }
 }
 
-/// A secret in a file, without the line's end.
-fn read(file: &Path) -> Result<String, String> {
-    let mut text = String::new();
-    let open = std::fs::File::open(file).map_err(|error| error.to_string())?;
-    let read = open.take(MAX_BYTES + 1).read_to_string(&mut text);
-    let read = read.map_err(|error| error.to_string())?;
-    if read as u64 > MAX_BYTES {
-        return Err("is longer than a secret can be".to_owned());
-    }
-    match text.trim() {
-        "" => Err("is empty".to_owned()),
-        secret => Ok(secret.to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As the keeper hands it over.
+    fn read(file: &Path) -> io::Result<String> {
+        let text = std::fs::read_to_string(file)?;
+        Ok(text.trim_end_matches('\n').to_owned())
+    }
 
     fn http(keys: &str) -> Http {
         let text = format!("[[output]]\ntype = \"parca\"\nurl = \"http://x\"\n{keys}");
@@ -130,23 +122,19 @@ mod tests {
         let http = http(&format!(
             "token_file = {file:?}\nheaders = {{ key = \"k-e-y-123\" }}"
         ));
-        assert!(Credentials::read(&http).is_err());
+        assert!(Credentials::read(&http, read).is_err());
         for token in ["s3cret-1", "s3cret-2"] {
             std::fs::write(&file, format!("{token}\n")).unwrap();
-            let credentials = Credentials::read(&http).unwrap();
+            let credentials = Credentials::read(&http, read).unwrap();
             let header = credentials.header.as_ref().unwrap();
             assert_eq!(header.to_str().unwrap(), format!("Bearer {token}"));
             assert!(!format!("{header:?}").contains(token));
             let hidden = credentials.hide(format!("no {token}, {token}, k-e-y-123"));
             assert_eq!(hidden, "no [hidden], [hidden], [hidden]");
         }
-        for wrong in ["", " \n", "s3cret\nb", "s3cret\u{1}b"] {
-            std::fs::write(&file, wrong).unwrap();
-            let error = Credentials::read(&http).err().unwrap();
-            assert!(!error.contains("s3cret"), "{error}");
-        }
-        std::fs::write(&file, "x".repeat(100_000)).unwrap();
-        assert!(Credentials::read(&http).is_err());
+        std::fs::write(&file, "s3cret\u{1}b").unwrap();
+        let error = Credentials::read(&http, read).err().unwrap();
+        assert!(!error.contains("s3cret"), "{error}");
     }
 
     #[test]
@@ -156,7 +144,7 @@ mod tests {
         let http = http(&format!("token_file = {file:?}"));
         let token: String = (0..90).map(|n| format!("eyJ{n:07}")).collect();
         std::fs::write(&file, &token).unwrap();
-        let credentials = Credentials::read(&http).unwrap();
+        let credentials = Credentials::read(&http, read).unwrap();
         // As servers' messages are: the token is longer than what is kept of them.
         let shown = crate::answer::clean(&format!("invalid token: {token} expired"));
         assert!(shown.contains(&token[..200]));
@@ -177,13 +165,13 @@ mod tests {
         let file = folder.path().join("basic");
         let http = http(&format!("basic_auth_file = {file:?}"));
         std::fs::write(&file, "me:pass:word").unwrap();
-        let credentials = Credentials::read(&http).unwrap();
+        let credentials = Credentials::read(&http, read).unwrap();
         let header = credentials.header.clone().unwrap();
         assert_eq!(header.to_str().unwrap(), "Basic bWU6cGFzczp3b3Jk");
         let hidden = credentials.hide("me:pass:word pass:word bWU6cGFzczp3b3Jk".to_owned());
         assert_eq!(hidden, "[hidden] [hidden] [hidden]");
         std::fs::write(&file, "nocolon").unwrap();
-        let error = Credentials::read(&http).err().unwrap();
+        let error = Credentials::read(&http, read).err().unwrap();
         assert!(!error.contains("nocolon") && error.contains("user:password"));
     }
 }

@@ -3,6 +3,7 @@
 use crate::answer::{Cause, Failure};
 use crate::backoff::{Backoff, Pace};
 use crate::board::now_unix_ns;
+use crate::keeper::Keeper;
 use crate::thrift::Thrift;
 use crate::worker::{Context, End};
 use aiprof_fleet::config;
@@ -53,6 +54,7 @@ struct Source {
     spool: std::path::PathBuf,
     output: String,
     state: std::path::PathBuf,
+    keeper: Keeper,
     /// Paces it; `None`: somebody waits for it.
     thrift: Option<Arc<Thrift>>,
 }
@@ -62,6 +64,7 @@ fn context_of(context: &Context) -> Source {
         spool: context.spool.clone(),
         output: context.output.name.clone(),
         state: context.board.directory(),
+        keeper: context.keeper.clone(),
         thrift: (!context.once).then(|| Arc::clone(&context.thrift)),
     }
 }
@@ -74,7 +77,8 @@ async fn roll_up(source: &Source, lake: &config::Lake) -> Result<RolledUp, LakeE
         host_id => host_id.to_owned(),
     };
     // Anew each time: credentials may be others by then.
-    let mut lake = Lake::open(lake, &host_id, &agent.host)?;
+    let read = |file: &std::path::Path| source.keeper.read_to_string(file);
+    let mut lake = Lake::open_with(lake, &host_id, &agent.host, &read)?;
     if let Some(thrift) = &source.thrift {
         let thrift = Arc::clone(thrift);
         lake = lake.with_pauses(move || tokio::time::sleep(thrift.pause()));

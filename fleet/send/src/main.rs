@@ -1,7 +1,8 @@
 //! `aiprof-send`: delivers what aiprof's agent has recorded, and serves its metrics.
 //!
 //! It has no privileges and needs none: a directory of ready-made bodies is all it knows of
-//! profiles. One thread, one request at a time for each output.
+//! profiles. One thread, one request at a time for each output. It confines itself before it
+//! meets the network ([`confine`]); what only others may read, its [`keeper`] reads.
 
 mod answer;
 mod app;
@@ -10,7 +11,9 @@ mod board;
 mod check;
 mod cli;
 mod client;
+mod confine;
 mod credentials;
+mod keeper;
 mod lake;
 mod log;
 mod metrics;
@@ -21,23 +24,23 @@ mod thrift;
 mod watch;
 mod worker;
 
+use aiprof_fleet::shared::AGAIN;
 use aiprof_system::errors::chain;
-use aiprof_system::os::privileges;
+use app::End;
 use clap::Parser as _;
-use rustix::thread::CapabilitySet;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args = cli::Args::parse();
     log::init(args.verbose);
-    // The agent that starts it has some; before there are threads.
-    if let Err(error) = privileges::drop_to(CapabilitySet::empty()) {
-        tracing::error!("{error}");
-        return ExitCode::from(cli::FAILURE);
-    }
-    match app::main(&args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(cli::FAILURE),
+    let end = match args.keeper {
+        true => keeper::serve(&args.config).map(|()| End::Well),
+        false => app::main(&args),
+    };
+    match end {
+        Ok(End::Well) => ExitCode::SUCCESS,
+        Ok(End::Failed) => ExitCode::from(cli::FAILURE),
+        Ok(End::Again) => ExitCode::from(AGAIN),
         Err(error) => {
             tracing::error!("{}", chain(&*error));
             ExitCode::from(cli::FAILURE)

@@ -16,6 +16,7 @@ use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use table::Known;
+pub(crate) use table::open_own;
 use text::Format;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;

@@ -4,6 +4,7 @@ use crate::answer::{self, Cause, Failure, Verdict, Wire, clean};
 use crate::backoff::Pace;
 use crate::client::Client;
 use crate::credentials::Credentials;
+use crate::keeper::Keeper;
 use crate::payload::{NoPayload, Payload};
 use aiprof_fleet::config::{Http, Protocol, To};
 use aiprof_fleet::spool::{Body, Queue};
@@ -24,6 +25,7 @@ pub(crate) struct Server {
     headers: HeaderMap,
     timeout: Duration,
     http: Http,
+    keeper: Keeper,
     client: Client,
     /// Whether it was found to take no packed messages.
     unpack: bool,
@@ -43,11 +45,12 @@ pub(crate) enum Attempt {
 }
 
 impl Server {
-    /// That of an output; `None`: bodies of it are not sent by requests.
+    /// That of an output, of which the keeper reads the files; `None`: bodies of it are not
+    /// sent by requests.
     ///
     /// # Errors
     /// In words: what in its configuration cannot be.
-    pub(crate) fn new(to: &To) -> Result<Option<Self>, String> {
+    pub(crate) fn new(to: &To, keeper: &Keeper) -> Result<Option<Self>, String> {
         let (wire, http) = match to {
             To::Files(_) | To::Lake(_) => return Ok(None),
             To::Otlp(otlp) => match otlp.protocol {
@@ -63,7 +66,8 @@ impl Server {
             headers: headers(wire, http)?,
             timeout: http.timeout,
             http: http.clone(),
-            client: Client::new(http.clone(), wire.is_grpc()),
+            keeper: keeper.clone(),
+            client: Client::new(http.clone(), wire.is_grpc(), keeper.clone()),
             unpack: false,
         }))
     }
@@ -124,10 +128,11 @@ impl Server {
 
     /// Sends a payload and reads the answer.
     pub(crate) async fn send(&mut self, payload: Payload) -> Verdict {
-        let credentials = match Credentials::read(&self.http) {
-            Ok(credentials) => credentials,
-            Err(why) => return Verdict::Failed(Failure::soon(Cause::Credentials, why)),
-        };
+        let credentials =
+            match Credentials::read(&self.http, |file| self.keeper.read_to_string(file)) {
+                Ok(credentials) => credentials,
+                Err(why) => return Verdict::Failed(Failure::soon(Cause::Credentials, why)),
+            };
         let client = match self.client.get() {
             Ok(client) => client,
             Err(why) => return Verdict::Failed(Failure::soon(Cause::Credentials, why)),
@@ -342,7 +347,7 @@ mod tests {
     fn server(output: &str) -> Result<Server, String> {
         let text = format!("[[output]]\n{output}");
         let config = Config::parse(Path::new("x"), &text).unwrap();
-        Server::new(&config.outputs[0].to).map(Option::unwrap)
+        Server::new(&config.outputs[0].to, &Keeper::gone()).map(Option::unwrap)
     }
 
     #[test]

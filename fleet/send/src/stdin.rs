@@ -17,13 +17,18 @@ pub(crate) async fn end() {
     }
 }
 
+/// Whether it is one.
+pub(crate) fn is_pipe() -> bool {
+    let about = rustix::fs::fstat(std::io::stdin());
+    about.is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::Fifo)
+}
+
 /// Stdin, if it is a pipe.
 fn pipe() -> io::Result<Option<Receiver>> {
-    let stdin = std::io::stdin();
-    let about = rustix::fs::fstat(&stdin)?;
-    if FileType::from_raw_mode(about.st_mode) != FileType::Fifo {
+    if !is_pipe() {
         return Ok(None);
     }
+    let stdin = std::io::stdin();
     Receiver::from_owned_fd(stdin.as_fd().try_clone_to_owned()?).map(Some)
 }
 

@@ -3,6 +3,7 @@
 use crate::answer::{Cause, Failure, Rejected, Verdict};
 use crate::backoff::{Backoff, Pace};
 use crate::board::{Board, now_unix_ns};
+use crate::keeper::Keeper;
 use crate::lake;
 use crate::server::{Attempt, Server};
 use crate::thrift::Thrift;
@@ -36,6 +37,8 @@ pub(crate) struct Context {
     pub(crate) spool: PathBuf,
     /// Where it shows how it is.
     pub(crate) board: Board,
+    /// Reads what the configuration names.
+    pub(crate) keeper: Keeper,
     /// What watches its directory.
     pub(crate) watch: Arc<Watch>,
     /// What CPU time is left.
@@ -78,7 +81,7 @@ pub(crate) async fn run(mut context: Context) -> End {
     if let To::Lake(lake) = context.output.to.clone() {
         return lake::run(context, &lake).await;
     }
-    match Server::new(&context.output.to) {
+    match Server::new(&context.output.to, &context.keeper) {
         Ok(Some(server)) => Worker::new(context, server).run().await,
         Ok(None) => End { all: true },
         Err(why) => {

@@ -1,9 +1,10 @@
 //! What `aiprof agent` records reaches servers through `aiprof-send`, though they are down for
 //! a while and the agent is killed meanwhile.
 
-use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::io::Read as _;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -63,8 +64,9 @@ fn waiting(agent: &Agent) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// An agent that finds `aiprof-send`.
+/// An agent that finds `aiprof-send`, in a place that others may come to.
 fn start(shop: &Workshop, lines: &str) -> anyhow::Result<Agent> {
+    std::fs::set_permissions(shop.path(""), Permissions::from_mode(0o711))?;
     let folder = sender()?.parent().context("no folder")?.to_owned();
     Agent::start_with(shop, lines, |command| {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -85,11 +87,16 @@ fn windows_reach_servers_that_were_down() -> anyhow::Result<()> {
     let shop = Workshop::new()?;
     // An address at which nobody listens yet.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    // Root's alone.
+    let token = shop.path("token");
+    std::fs::write(&token, "s3cret\n")?;
+    std::fs::set_permissions(&token, Permissions::from_mode(0o600))?;
     let lines = format!(
         "window = \"2s\"\nlabels = {{ cluster = \"c1\" }}\n\
          [budget]\ncpu = \"50%\"\n[metrics]\nlisten = \"off\"\n\
          [[output]]\ntype = \"otlp\"\nurl = \"http://{address}/otlp\"\n\
-         [[output]]\ntype = \"pyroscope\"\nurl = \"http://{address}\"\ntenant = \"t1\"\n"
+         [[output]]\ntype = \"pyroscope\"\nurl = \"http://{address}\"\ntenant = \"t1\"\n\
+         token_file = {token:?}\n"
     );
     let mut busy = Command::new("sh");
     busy.args(["-c", "while :; do :; done"])
@@ -99,21 +106,26 @@ fn windows_reach_servers_that_were_down() -> anyhow::Result<()> {
     agent.await_lines("window of", 3)?;
     let kept = waiting(&agent)?;
     ensure!(kept.len() >= 6, "{} bodies wait", kept.len());
-    let names: BTreeSet<String> = tree(agent.pid())?
+    let senders: Vec<String> = tree(agent.pid())?
         .iter()
         .filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok())
         .filter(|status| status.starts_with("Name:\taiprof-send"))
-        .flat_map(|status| {
-            let lines = status.lines().map(str::to_owned).collect::<Vec<_>>();
-            // The bounding set is that of the agent, which can only lower it by a capability
-            // that it has given up.
-            let own = |line: &String| line.starts_with("Cap") && !line.starts_with("CapBnd");
-            lines.into_iter().filter(own)
-        })
         .collect();
-    ensure!(!names.is_empty(), "aiprof-send does not run");
-    for line in &names {
-        ensure!(line.ends_with("0000000000000000"), "aiprof-send has {line}");
+    let [sender] = &senders[..] else {
+        anyhow::bail!("{} of aiprof-send run", senders.len());
+    };
+    for line in sender.lines() {
+        let Some((name, value)) = line.split_once(":\t") else {
+            continue;
+        };
+        let expected = match name {
+            "CapInh" | "CapPrm" | "CapEff" | "CapAmb" => "0000000000000000",
+            "Uid" => "65534\t65534\t65534\t65534",
+            "NoNewPrivs" => "1",
+            "Seccomp" => "2",
+            _ => continue,
+        };
+        ensure!(value == expected, "aiprof-send has {line}");
     }
     let state = agent.state.clone();
     agent.kill()?;
@@ -127,7 +139,7 @@ fn windows_reach_servers_that_were_down() -> anyhow::Result<()> {
     }
     let said = agent.end()?;
     ensure!(
-        state.join("sender.json").exists(),
+        state.join("sender/sender.json").exists(),
         "no status of aiprof-send:\n{said}"
     );
 
@@ -142,6 +154,11 @@ fn windows_reach_servers_that_were_down() -> anyhow::Result<()> {
                 .headers
                 .get("x-scope-orgid")
                 .is_some_and(|id| id == "t1")
+        );
+        let token = request.headers.get("authorization");
+        ensure!(
+            token.is_some_and(|token| token == "Bearer s3cret"),
+            "{token:?}"
         );
         let push = Push::decode(&request.body[..])?;
         for series in &push.series {
@@ -187,4 +204,49 @@ fn windows_reach_servers_that_were_down() -> anyhow::Result<()> {
     ensure!(of(&requests, "/otlp").count() >= 3, "too few of OTLP");
     drop(busy);
     Ok(())
+}
+
+#[test]
+fn an_agent_may_leave_the_delivery_to_a_service() -> anyhow::Result<()> {
+    skip_unless!(&[Need::Root, Need::Tool("setpriv")]);
+    let shop = Workshop::new()?;
+    let server = Server::start()?;
+    let lines = format!(
+        "window = \"1s\"\n[budget]\ncpu = \"50%\"\n[metrics]\nlisten = \"off\"\n\
+         [control]\nlocal = false\n\
+         [[output]]\ntype = \"otlp\"\nurl = \"http://{}/otlp\"\n",
+        server.address()
+    );
+    let mut agent = Agent::start_with(&shop, &lines, |command| {
+        command.arg("--no-send");
+    })?;
+    agent.await_line("window of")?;
+    ensure!(tree(agent.pid())?.iter().all(|pid| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        !name.is_ok_and(|name| name.starts_with("aiprof-send"))
+    }));
+    ensure!(server.requests().is_empty() && !waiting(&agent)?.is_empty());
+    // As in the unit, it is another user: the group comes to what waits.
+    std::fs::set_permissions(shop.path(""), Permissions::from_mode(0o711))?;
+    std::fs::set_permissions(&agent.config, Permissions::from_mode(0o640))?;
+    let delivered = Command::new("setpriv")
+        .args([
+            "--reuid=65532",
+            "--regid=0",
+            "--clear-groups",
+            "--no-new-privs",
+            "--",
+        ])
+        .arg(sender()?)
+        .arg("--config")
+        .arg(&agent.config)
+        .arg("--once")
+        .output()?;
+    let said = String::from_utf8_lossy(&delivered.stderr).into_owned();
+    ensure!(delivered.status.success(), "{said}");
+    ensure!(
+        of(&server.requests(), "/otlp").count() > 0,
+        "nothing was sent: {said}"
+    );
+    agent.end().map(drop)
 }

@@ -175,7 +175,7 @@ fn tokens_are_read_anew_and_shown_nowhere() {
     host.wait_until_empty("a");
     host.wait_until_empty("b");
     host.stop();
-    let state = std::fs::read_to_string(host.path("state/sender.json")).unwrap();
+    let state = std::fs::read_to_string(host.path("state/sender/sender.json")).unwrap();
     for text in [host.log(), state] {
         for secret in ["t0k3n", "renewed", "pa55word", "bWU6"] {
             assert!(!text.contains(secret), "{text}");

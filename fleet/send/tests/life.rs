@@ -86,7 +86,7 @@ fn the_end_of_a_pipe_ends_it_and_nothing_else_of_stdin() {
     let mut host = Host::new("");
     host.start();
     wait_for("the status", || {
-        host.path("state/sender.json").exists().then_some(())
+        host.path("state/sender/sender.json").exists().then_some(())
     });
     std::thread::sleep(Duration::from_millis(300));
     assert!(host.child().try_wait().unwrap().is_none());
@@ -128,7 +128,7 @@ fn there_is_one_for_a_spool() {
     let mut host = Host::new("");
     host.start();
     wait_for("the status", || {
-        host.path("state/sender.json").exists().then_some(())
+        host.path("state/sender/sender.json").exists().then_some(())
     });
     let (code, _, stderr) = host.run(&["--once"]);
     assert_eq!(code, 1);
@@ -213,7 +213,7 @@ fn metrics_are_what_prometheus_reads() {
         devices: [("xe 0000:03:00.0 GT1".to_owned(), device)].into(),
         ..AgentStatus::default()
     };
-    status::write(&host.path("state"), AGENT_FILE, &agent).unwrap();
+    status::write_shared(&host.path("state"), AGENT_FILE, &agent).unwrap();
     host.put_windows("a", 1..=2);
     host.start();
     host.wait_for_status("a", |status| status.retried > 0);

@@ -397,7 +397,7 @@ impl Recording<'_> {
         privileges::drop_to_needed(StillToDo {
             write_file: self.plan.destination.writes_files(),
             signal_command: held.is_some(),
-            open_events: false,
+            ..StillToDo::default()
         })?;
         if is_over {
             screen::clear_progress();

@@ -341,7 +341,7 @@ impl Live<'_> {
         privileges::drop_to_needed(StillToDo {
             write_file: self.args.output.is_some(),
             signal_command: held.is_some(),
-            open_events: false,
+            ..StillToDo::default()
         })?;
         let has_command = held.is_some();
         let command = match is_over {

@@ -1,6 +1,9 @@
 //! Which metrics there are: docs/agent-metrics.md has the same table.
 
 use aiprof_fleet::status::{AgentStatus, SenderStatus};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Most label values of a metric: what writes the status bounds them, and this does again.
@@ -22,6 +25,15 @@ pub(crate) struct Known {
     pub(crate) own: Own,
 }
 
+/// What the kernel counts of this program. It is opened before the program confines itself, and
+/// then no more.
+static STATUS: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/self/status").ok());
+
+/// Opens what is read of this program itself.
+pub(crate) fn open_own() {
+    LazyLock::force(&STATUS);
+}
+
 /// What this program used.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Own {
@@ -33,7 +45,10 @@ pub(crate) struct Own {
 
 impl Own {
     fn read() -> Self {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mut status = [0; 8192];
+        let read = STATUS.as_ref().map(|file| file.read_at(&mut status, 0));
+        let read = read.and_then(Result::ok).unwrap_or(0);
+        let status = String::from_utf8_lossy(status.get(..read).unwrap_or_default());
         let kibibytes = status
             .lines()
             .find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next())

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use aiprof_fleet::spool::{Body, Kind, Queue};
 use aiprof_fleet::status::{self, SENDER_FILE, SenderStatus, SentStatus};
-use aiprof_model::profile::{FrameKind, Location, Meta, ProfileBuilder, Sample, Stack};
+use aiprof_formats::export::{self, ExportOptions};
+use aiprof_model::profile::{FrameKind, Location, Meta, Profile, ProfileBuilder, Sample, Stack};
 use serde_json::Value;
 
 /// How long anything may take.
@@ -125,8 +126,8 @@ impl Drop for Server {
     }
 }
 
-/// A window's profile, told from others by its number, as an OTLP request.
-pub(crate) fn otlp(number: u64) -> Vec<u8> {
+/// A window's profile, told from others by its number.
+fn profile(number: u64) -> Profile {
     let meta = Meta {
         host: "h1".to_owned(),
         start_unix_ns: 1_700_000_000_000_000_000 + number,
@@ -163,9 +164,20 @@ pub(crate) fn otlp(number: u64) -> Vec<u8> {
         bytes: 0,
         device: None,
     });
-    let options = aiprof_formats::export::ExportOptions::default();
+    builder.finish()
+}
+
+/// A window as an OTLP request.
+pub(crate) fn otlp(number: u64) -> Vec<u8> {
     let mut out = Vec::new();
-    aiprof_formats::export::otlp::write(&builder.finish(), &options, &mut out).unwrap();
+    export::otlp::write(&profile(number), &ExportOptions::default(), &mut out).unwrap();
+    out
+}
+
+/// A window as pprof.
+pub(crate) fn pprof(number: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    export::pprof::write(&profile(number), &ExportOptions::default(), &mut out).unwrap();
     out
 }
 
@@ -328,7 +340,7 @@ impl Host {
 
     /// What the sender says of an output.
     pub(crate) fn status(&self, output: &str) -> SentStatus {
-        let status = status::read::<SenderStatus>(&self.path("state"), SENDER_FILE);
+        let status = status::read::<SenderStatus>(&self.path("state/sender"), SENDER_FILE);
         let status = status.unwrap_or_default();
         status.outputs.get(output).cloned().unwrap_or_default()
     }

@@ -27,7 +27,7 @@ SIGHUP has it read again. docs/agent.md has all keys.";
 #[derive(Debug, Args)]
 #[command(
     after_help = EXAMPLE,
-    override_usage = "aiprof agent [--config FILE] [--check]\n       aiprof agent ctl COMMAND",
+    override_usage = "aiprof agent [--config FILE] [--check] [--no-send]\n       aiprof agent ctl COMMAND",
     args_conflicts_with_subcommands = true
 )]
 pub(crate) struct AgentArgs {
@@ -38,6 +38,10 @@ pub(crate) struct AgentArgs {
     /// Check the configuration, say what it has the agent do, and end
     #[arg(long)]
     pub(super) check: bool,
+
+    /// Start no aiprof-send: a service of its own delivers
+    #[arg(long)]
+    pub(super) no_send: bool,
 
     #[command(subcommand)]
     pub(super) command: Option<AgentCommand>,

@@ -22,7 +22,7 @@ use aiprof_collect::doctor;
 use aiprof_collect::session::{Keep, ProbeTraps, Session, WindowProfiles};
 use aiprof_collect::signals::{BlockedSignals, Signals};
 use aiprof_fleet::config::{self, Config, ConfigError, FREQUENCY, To};
-use aiprof_fleet::{identity, status as files};
+use aiprof_fleet::{identity, shared, status as files};
 use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
 use aiprof_system::files::private::PrivateDirectory;
@@ -60,7 +60,7 @@ pub(in crate::cli) fn run(args: AgentArgs, verbosity: Verbosity) -> Result<u8> {
     }
     let config = read(&args.config)?;
     if args.check {
-        return check(&args.config, &config, verbosity);
+        return check(&args, &config, verbosity);
     }
     let have = privileges::effective()?;
     privileges::require(have)?;
@@ -76,10 +76,11 @@ pub(in crate::cli) fn run(args: AgentArgs, verbosity: Verbosity) -> Result<u8> {
             config.state.display()
         );
     };
+    shared::prepare(&config).with_context(cannot)?;
     let outputs = Outputs::open(&config)?;
     outputs.claim();
     let signals = BlockedSignals::block(None).context("cannot prepare for signals")?;
-    let sender = sender_for(&args.config, &config, &signals)?;
+    let sender = sender_for(&args, &config, &signals)?;
     remote::keep_little_memory();
     remote::start(READERS).context("cannot start the readers")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -88,7 +89,7 @@ pub(in crate::cli) fn run(args: AgentArgs, verbosity: Verbosity) -> Result<u8> {
         .context("cannot start the runtime")?;
     runtime.block_on(async {
         let signals = signals.into_async().context("cannot watch for signals")?;
-        let agent = Agent::start(&args.config, config, outputs, sender).await?;
+        let agent = Agent::start(&args, config, outputs, sender).await?;
         agent.run(signals).await
     })
 }
@@ -110,7 +111,8 @@ fn read(path: &Path) -> Result<Config> {
 }
 
 /// Says what a configuration means.
-fn check(path: &Path, config: &Config, verbosity: Verbosity) -> Result<u8> {
+fn check(args: &AgentArgs, config: &Config, verbosity: Verbosity) -> Result<u8> {
+    let path = &args.config;
     let sent: Vec<_> = config.outputs.iter().filter(|o| o.to.is_sent()).collect();
     let mut lines = vec![
         format!("aiprof: {}: it is right", path.display()),
@@ -142,7 +144,7 @@ fn check(path: &Path, config: &Config, verbosity: Verbosity) -> Result<u8> {
         lines.push("  there is no [[output]]: profiles go nowhere".to_owned());
     }
     verbosity.say(&lines);
-    match sent.is_empty() || sender::find().is_some() {
+    match sent.is_empty() || args.no_send || sender::find().is_some() {
         true => Ok(0),
         false => {
             screen::say(&format!("aiprof: error: {NO_SENDER}"));
@@ -156,7 +158,14 @@ const NO_SENDER: &str = "outputs other than files need aiprof-send, which is nei
                          fleet/Cargo.toml --target-dir target builds it";
 
 /// The child that sends, if anything is to be sent or told.
-fn sender_for(path: &Path, config: &Config, signals: &BlockedSignals) -> Result<Option<Sender>> {
+fn sender_for(
+    args: &AgentArgs,
+    config: &Config,
+    signals: &BlockedSignals,
+) -> Result<Option<Sender>> {
+    if args.no_send {
+        return Ok(None);
+    }
     let is_needed = config.outputs.iter().any(|output| output.to.is_sent());
     let Some(program) = sender::find() else {
         if is_needed {
@@ -168,7 +177,7 @@ fn sender_for(path: &Path, config: &Config, signals: &BlockedSignals) -> Result<
         return Ok(None);
     };
     // Links stay as they are: what they lead to may be replaced, as Kubernetes does.
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let path = std::path::absolute(&args.config).unwrap_or_else(|_| args.config.clone());
     let wanted = is_needed || config.metrics.listen.is_some();
     Ok(wanted.then(|| Sender::new(program, &path, signals.original_mask())))
 }
@@ -228,6 +237,8 @@ struct Agent {
     path: PathBuf,
     /// When the configuration's file was changed last, as far as known.
     changed: Option<std::time::SystemTime>,
+    /// A service of its own delivers.
+    is_sent_by_others: bool,
     config: Config,
     /// Samples per second and CPU that somebody asked for, instead of the configuration.
     rate: Option<u32>,
@@ -300,7 +311,7 @@ impl Wakes {
 
 impl Agent {
     async fn start(
-        path: &Path,
+        args: &AgentArgs,
         config: Config,
         outputs: Outputs,
         sender: Option<Sender>,
@@ -328,12 +339,14 @@ impl Agent {
             write_file: true,
             signal_command: false,
             open_events: true,
+            start_sender: sender.is_some(),
         })?;
         let counts = Counts::new(&session, sender.as_ref(), traps.ok());
         let governor = Governor::new(asked(&config), config.budget.cpu, counts.cpus());
         Ok(Self {
-            path: path.to_owned(),
-            changed: modified(path),
+            path: args.config.clone(),
+            changed: modified(&args.config),
+            is_sent_by_others: args.no_send,
             turns: turns_of(&config, &host_id, &session),
             waits_for_turn: false,
             is_paused: false,
@@ -679,7 +692,7 @@ impl Agent {
             status.recording.clear();
         }
         status.outputs = self.outputs.status();
-        if let Err(error) = files::write(&self.config.state, files::AGENT_FILE, &status) {
+        if let Err(error) = files::write_shared(&self.config.state, files::AGENT_FILE, &status) {
             tracing::warn!("the status cannot be written: {error}");
         }
     }
@@ -706,8 +719,10 @@ impl Agent {
                 bail!("{}: another `{key}` needs a restart", self.path.display());
             }
         }
+        shared::prepare(&config)?;
         let mut outputs = Outputs::open(&config)?;
-        if config.outputs.iter().any(|output| output.to.is_sent()) && self.sender.is_none() {
+        let is_sent = config.outputs.iter().any(|output| output.to.is_sent());
+        if is_sent && self.sender.is_none() && !self.is_sent_by_others {
             bail!("aiprof-send does not run, and another output needs it: restart");
         }
         // What was recorded so far goes where it was to go.

@@ -3,6 +3,7 @@
 use crate::cli::programs;
 use aiprof_collect::readable;
 use aiprof_collect::signals::OriginalMask;
+use aiprof_fleet::shared;
 use aiprof_system::errors::chain;
 use aiprof_system::remote;
 use anyhow::{Context as _, Result};
@@ -10,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
@@ -80,8 +81,15 @@ impl Sender {
             };
             self.due = Instant::now() + self.delay;
             self.running = None;
-            let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-            tracing::error!("{PROGRAM} ended ({how}), and is started again");
+            let code = status.as_ref().ok().and_then(ExitStatus::code);
+            if code == Some(shared::AGAIN.into()) {
+                // It says why itself.
+                self.delay = AGAIN.0;
+                self.due = Instant::now();
+            } else {
+                let how = status.map_or_else(|error| error.to_string(), |it| it.to_string());
+                tracing::error!("{PROGRAM} ended ({how}), and is started again");
+            }
         }
         tokio::time::sleep_until(self.due).await;
         match self.start() {

@@ -195,6 +195,9 @@ pub struct StillToDo {
     /// It may begin to record anew, after a change of its configuration: keep `CAP_SYS_ADMIN`
     /// where the kernel asks for that to open a perf event (see [`strict_perf`]).
     pub open_events: bool,
+    /// It may start the program anew that has the network and becomes another user: keep
+    /// `CAP_SETUID` and `CAP_SETGID`.
+    pub start_sender: bool,
 }
 
 /// The capabilities that a running recording needs.
@@ -213,6 +216,9 @@ fn needed_while_running(todo: StillToDo, is_strict: bool) -> CapabilitySet {
     }
     if todo.signal_command {
         keep |= CapabilitySet::KILL;
+    }
+    if todo.start_sender {
+        keep |= CapabilitySet::SETUID | CapabilitySet::SETGID;
     }
     if todo.open_events && is_strict {
         keep |= CapabilitySet::SYS_ADMIN;
@@ -333,6 +339,12 @@ mod tests {
         assert_eq!(needed_while_running(anew, false), bare);
         let strict = needed_while_running(anew, true);
         assert_eq!(strict, bare | CapabilitySet::SYS_ADMIN);
+        let sender = StillToDo {
+            start_sender: true,
+            ..StillToDo::default()
+        };
+        let users = CapabilitySet::SETUID | CapabilitySet::SETGID;
+        assert_eq!(needed_while_running(sender, true), bare | users);
         for never in [
             CapabilitySet::SYS_ADMIN,
             CapabilitySet::SYS_MODULE,

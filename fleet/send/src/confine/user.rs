@@ -1,0 +1,177 @@
+//! The user that the program becomes where root starts it.
+
+use aiprof_fleet::config::Config;
+use aiprof_system::os::privileges;
+use anyhow::Context as _;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Gid, Uid};
+use rustix::thread::CapabilitySet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Its number where the name service knows no such name.
+const NOBODY: u32 = 65534;
+/// What the group must have to work in a directory.
+const WORK: u32 = 0o070;
+/// How deep in a lake directories are that files are put into.
+const DEPTH: u32 = 2;
+/// Most entries of a lake that are looked at.
+const MAX_ENTRIES: usize = 1_000_000;
+
+/// Becomes `nobody`, if this is root that may. The group stays: what both programs of the agent
+/// use is for it ([`aiprof_fleet::shared`]), and so are lakes of root from now on.
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn become_nobody(config: &Config, lakes: &[PathBuf]) -> anyhow::Result<()> {
+    let may = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    if !rustix::process::geteuid().is_root() || !privileges::effective()?.contains(may) {
+        return Ok(());
+    }
+    for lake in lakes {
+        if let Err(error) = share(lake) {
+            tracing::warn!("{}: {error}", lake.display());
+        }
+    }
+    let (user, group) = (nobody(), rustix::process::getegid());
+    let own = [config.sender_directory()];
+    let mut places = own.iter().chain(lakes);
+    if let Some(place) = places.find(|place| !can_work_in(place, group)) {
+        tracing::warn!(
+            "{}: nobody but its owner may work there: aiprof-send stays root, without \
+             capabilities",
+            place.display()
+        );
+        return Ok(());
+    }
+    let context = || format!("becoming user {}", user.as_raw());
+    rustix::thread::set_thread_groups(&[]).with_context(context)?;
+    rustix::thread::set_thread_res_gid(group, group, group).with_context(context)?;
+    rustix::thread::set_thread_res_uid(user, user, user).with_context(context)
+}
+
+/// Lets the group of root, which has no other members, use what is written from now on: after
+/// another start it may be another user who goes on with it.
+pub(super) fn share_with_group() {
+    if rustix::process::getegid().is_root() {
+        let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+        rustix::process::umask(before - Mode::RWXG);
+    }
+}
+
+/// `nobody`, by the name service.
+fn nobody() -> Uid {
+    // SAFETY: the name ends with a zero, and there are no other threads, which could change
+    // what it returns.
+    let found = unsafe { libc::getpwnam(c"nobody".as_ptr()).as_ref() };
+    let found = found.map_or(NOBODY, |found| found.pw_uid);
+    // Whoever calls root so.
+    Uid::from_raw(if found == 0 { NOBODY } else { found })
+}
+
+/// Lets the group work in a lake that is root's and of this group: in the directories that
+/// files are put into.
+fn share(lake: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(lake)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let top = rustix::fs::open(lake, flags, Mode::empty())?;
+    share_below(&top, DEPTH, &mut 0)
+}
+
+fn share_below(directory: &OwnedFd, depth: u32, seen: &mut usize) -> std::io::Result<()> {
+    let about = rustix::fs::fstat(directory)?;
+    let group = rustix::process::getegid().as_raw();
+    if about.st_uid == 0 && about.st_gid == group && about.st_mode & WORK != WORK {
+        let mode = Mode::from_raw_mode((about.st_mode & 0o7777) | WORK);
+        rustix::fs::fchmod(directory, mode)?;
+    }
+    if depth == 0 {
+        return Ok(());
+    }
+    for entry in rustix::fs::Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        *seen += 1;
+        if *seen > MAX_ENTRIES {
+            break;
+        }
+        if entry.file_type() != rustix::fs::FileType::Directory || name.to_bytes().starts_with(b".")
+        {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let below = rustix::fs::openat(directory.as_fd(), name, flags, Mode::empty());
+        // Who removes it meanwhile needs it no more.
+        if let Ok(below) = below {
+            share_below(&below, depth - 1, seen)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a user of this group, who owns nothing, may work in a directory.
+fn can_work_in(directory: &Path, group: Gid) -> bool {
+    let Ok(directory) = std::fs::canonicalize(directory) else {
+        return false;
+    };
+    let rights = |path: &Path| {
+        std::fs::metadata(path).map_or(0, |about| {
+            let mode = about.permissions().mode();
+            match about.gid() == group.as_raw() {
+                true => (mode >> 3) & 0o7,
+                false => mode & 0o7,
+            }
+        })
+    };
+    let mut above = directory.ancestors().skip(1);
+    rights(&directory) == 0o7 && above.all(|above| rights(above) & 0o1 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+
+    #[test]
+    fn who_owns_nothing_works_where_the_group_or_all_may() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let own = Gid::from_raw(std::fs::metadata(&inner).unwrap().gid());
+        let other = Gid::from_raw(own.as_raw() + 1);
+        for (above, mode, of_group, of_others) in [
+            (0o700, 0o770, false, false),
+            (0o710, 0o770, true, false),
+            (0o711, 0o770, true, false),
+            (0o711, 0o750, false, false),
+            (0o711, 0o707, false, true),
+        ] {
+            std::fs::set_permissions(&inner, Permissions::from_mode(mode)).unwrap();
+            std::fs::set_permissions(folder.path(), Permissions::from_mode(above)).unwrap();
+            assert_eq!(can_work_in(&inner, own), of_group, "{above:o} {mode:o}");
+            assert_eq!(can_work_in(&inner, other), of_others, "{above:o} {mode:o}");
+        }
+    }
+
+    #[test]
+    fn links_in_a_lake_lead_to_nothing_else() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let (lake, other) = (path("lake"), path("other"));
+        std::fs::create_dir_all(lake.join("date=2026-11-29")).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        for path in [&lake, &lake.join("date=2026-11-29"), &other] {
+            std::fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+        }
+        std::os::unix::fs::symlink(&other, lake.join("link")).unwrap();
+        share(&lake).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&lake), 0o775);
+        assert_eq!(mode(&lake.join("date=2026-11-29")), 0o775);
+        assert_eq!(mode(&other), 0o755);
+    }
+}
