@@ -227,6 +227,7 @@ impl Stage {
             ("deploy/packages/prerm.sh", "scripts/prerm.sh"),
             ("deploy/packages/postrm.sh", "scripts/postrm.sh"),
             ("deploy/aiprof-agent.service", "aiprof-agent.service"),
+            ("deploy/aiprof-send.service", "aiprof-send.service"),
             ("deploy/agent.toml", "agent.toml"),
             ("docs/agent.md", "agent.md"),
             ("docs/lake.md", "lake.md"),

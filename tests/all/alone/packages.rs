@@ -303,10 +303,26 @@ fn one_command_installs_and_profiles_arrive_and_a_purge_leaves_nothing() -> anyh
         status.contains("Name:\taiprof\n") && status.contains("Seccomp:\t2"),
         "{status}"
     );
+    // What has the network is another user in a unit of its own.
+    let main = ["systemctl", "show", "--value", "-p", "MainPID", "aiprof-send"];
+    let sender = machine.checked(&main)?;
+    let status = machine.checked(&["cat", &format!("/proc/{sender}/status")])?;
+    let cannot = ["Seccomp:\t2", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"];
+    ensure!(
+        status.contains("Name:\taiprof-send\n")
+            && !status.contains("Uid:\t0")
+            && cannot.iter().all(|it| status.contains(it)),
+        "{status}"
+    );
+    let networks = ["readlink", &format!("/proc/{pid}/ns/net"), &format!("/proc/{sender}/ns/net")];
+    let networks = machine.checked(&networks)?;
+    let (of_agent, of_sender) = networks.split_once('\n').context("no networks")?;
+    ensure!(of_agent != of_sender, "the agent has the network: {networks}");
     machine.checked(&["aiprof", "ctl", "status", "agent"])?;
     machine.checked(&["systemctl", "reload", "aiprof-agent"])?;
     machine.await_unit("ActiveState", "active")?;
     ensure!(machine.unit("MainPID")? == pid, "a reload is a restart");
+    ensure!(machine.checked(&main)? == sender, "a reload is a restart");
     let page = machine.checked(&["zcat", "/usr/share/man/man1/aiprof.1.gz"])?;
     ensure!(page.contains(".SH \"AIPROF AGENT\""), "no man page");
 
@@ -357,6 +373,7 @@ fn an_rpm_has_the_same_files_and_needs() -> anyhow::Result<()> {
         "/usr/bin/aiprof",
         "/usr/bin/aiprof-send",
         "/usr/lib/systemd/system/aiprof-agent.service",
+        "/usr/lib/systemd/system/aiprof-send.service",
         "/usr/share/man/man1/aiprof.1.gz",
         "/usr/share/zsh/site-functions/_aiprof",
     ] {
