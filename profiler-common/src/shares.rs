@@ -65,14 +65,14 @@ pub struct Shares {
     /// Those that asked in the turn before.
     asked: u64,
     /// Other owners.
-    others: [Place; OWNERS],
+    others: [OwnerPlace; OWNERS],
 }
 const _: () = assert!(size_of::<Shares>() == 88 + 48 * OWNERS);
 
 /// An owner's place.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct OwnerPlace {
     /// Whose it is.
     owner: u64,
     /// The turn in which somebody at it asked last.
@@ -169,7 +169,7 @@ mod tests {
     const STEP: u64 = SECOND / 100_000;
 
     fn unused() -> Shares {
-        let place = Place {
+        let place = OwnerPlace {
             owner: 0,
             turn: 0,
             used: [0; LIMITS],

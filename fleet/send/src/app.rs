@@ -9,7 +9,6 @@ use crate::worker::{Context, Report};
 use crate::{check, cli, metrics, stdin, worker};
 use aiprof_fleet::config::{Config, ConfigError, Output};
 use aiprof_fleet::spool::Queue;
-use aiprof_system::errors::chain;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
