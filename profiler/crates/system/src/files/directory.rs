@@ -159,6 +159,37 @@ impl Directory {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
+    /// Makes a symbolic link, whose name it takes from whatever had it.
+    ///
+    /// # Errors
+    /// symlink(2)'s and rename(2)'s.
+    pub fn put_link(&self, name: &OsStr, target: &OsStr) -> io::Result<()> {
+        for _ in 0..TRIES {
+            let made = random_name();
+            match as_caller(|| Ok(rustix::fs::symlinkat(target, &self.0, &made)?)) {
+                Ok(()) => {
+                    let temporary = Temporary {
+                        directory: self.clone(),
+                        name: Some(made),
+                    };
+                    return temporary.rename(name);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Sets its mode, whatever the umask was when it was made.
+    ///
+    /// # Errors
+    /// chmod(2)'s.
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(mode);
+        as_caller(|| Ok(rustix::fs::chmodat(&self.0, ".", mode, AtFlags::empty())?))
+    }
+
     /// Deletes what killed processes left behind: files that were being written, of
     /// an owner that `is_own` says is ours, and that no process has open.
     pub fn prune_temporaries(&self, is_own: impl Fn(u32) -> bool) {
@@ -278,6 +309,21 @@ mod tests {
         assert!(directory.names().unwrap().is_empty());
         let (_file, temporary) = directory.create_temporary(0o600).unwrap();
         temporary.rename(OsStr::new("x")).unwrap();
+        assert_eq!(directory.names().unwrap(), ["x"]);
+    }
+
+    #[test]
+    fn a_link_takes_the_name_of_what_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = open(dir.path());
+        std::fs::write(dir.path().join("x"), "").unwrap();
+        for target in ["a", "b"] {
+            directory
+                .put_link(OsStr::new("x"), OsStr::new(target))
+                .unwrap();
+            let link = std::fs::read_link(dir.path().join("x")).unwrap();
+            assert_eq!(link, Path::new(target));
+        }
         assert_eq!(directory.names().unwrap(), ["x"]);
     }
 }
