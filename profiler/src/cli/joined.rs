@@ -1,11 +1,11 @@
 //! A rank of a job whose recording another rank makes: it only runs its command.
 
+use super::launching;
 use super::record::Plan;
-use super::recording::launch_options;
 use super::stop::{Ended, Stop};
 use super::{Verbosity, screen};
 use aiprof_collect::job::{Joined, News};
-use aiprof_collect::launch::{Exit, Held};
+use aiprof_collect::launch::Exit;
 use aiprof_collect::signals::BlockedSignals;
 use aiprof_system::os::privileges;
 use anyhow::{Context as _, Result};
@@ -27,7 +27,7 @@ pub(super) fn run(plan: &Plan, joined: Joined, verbosity: Verbosity) -> Result<u
         joined.recorder()
     ));
     let signals = BlockedSignals::block(None).context("cannot prepare for signals")?;
-    let held = Held::fork(&plan.command, &launch_options(plan, &signals)?)?;
+    let held = launching::hold(&plan.command, &launching::options(plan, &signals)?)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

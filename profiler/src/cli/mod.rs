@@ -24,6 +24,7 @@ mod driver_tables;
 mod dumps;
 mod input;
 mod joined;
+mod launching;
 mod log;
 mod man;
 mod memory;

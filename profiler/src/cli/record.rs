@@ -235,13 +235,15 @@ pub(crate) struct RecordArgs {
     /// changes no result and prints nothing; a launch takes a little longer. Where the
     /// program uses CUPTI itself (torch.profiler, Nsight), or the variable is set already,
     /// it steps back. Level Zero: the loader takes the helper for its drivers
-    /// (ZE_ENABLE_ALT_DRIVERS), and commands signal events with timestamps. Only so are the
+    /// (LD_LIBRARY_PATH), and commands signal events with timestamps. Only so are the
     /// times of such devices known exactly; without them they lie between the calls that
     /// launch work and those that wait for it.
     ///
     /// OpenCL: the helper is a layer of the loader (OPENCL_LAYERS), beside COMMAND's own.
     /// It has queues created with profiling and reads the times of each command; the
     /// program gets only those that it asked for.
+    ///
+    /// Where COMMAND cannot load the helper, it runs without, and aiprof prints why.
     #[arg(long)]
     device_timing: bool,
 

@@ -15,7 +15,7 @@ use super::stop::{self, Ended, Stop};
 use super::trace_out::TraceOut;
 use super::values::{grouped, human_duration, plural};
 use super::windows::WindowFiles;
-use super::{EXIT_FAILURE, Verbosity, choice, is_broken_pipe, joined, screen};
+use super::{EXIT_FAILURE, Verbosity, choice, is_broken_pipe, joined, launching, screen};
 use aiprof_analysis::aiu::timing;
 use aiprof_analysis::kernel_choice::KernelsLeftOut;
 use aiprof_analysis::timeline::CommandDetail;
@@ -30,7 +30,6 @@ use aiprof_collect::session::{
     AiuUse, CollectError, Finished, Keep, KnownProcess, Progress, Session, Watcher,
 };
 use aiprof_collect::signals::BlockedSignals;
-use aiprof_collect::timing as device_timing;
 use aiprof_collect::torch::{TorchDaemon, TorchReports};
 use aiprof_formats::export::Format;
 use aiprof_formats::timeline::Store;
@@ -137,11 +136,11 @@ fn record(
     // neither threads nor a blocked mask, and no signal may find us unprepared.
     let signals = BlockedSignals::block(plan.steering.window.map(|_| libc::SIGUSR2))
         .context("cannot prepare for signals")?;
-    let mut options = launch_options(&plan, &signals)?;
+    let mut options = launching::options(&plan, &signals)?;
     let torch = prepare_torch(&plan, &mut options)?;
     let held = match plan.command.as_slice() {
         [] => None,
-        command => Some(Held::fork(command, &options)?),
+        command => Some(launching::hold(command, &options)?),
     };
     if let (Some(held), true) = (&held, only_command) {
         plan.config.pids = vec![held.pid()];
@@ -207,44 +206,6 @@ fn user_of(plan: &Plan) -> (u32, u32) {
             rustix::process::getegid().as_raw(),
         ),
     }
-}
-
-/// How COMMAND is started.
-///
-/// # Errors
-/// The helper for device times has no place.
-pub(super) fn launch_options(plan: &Plan, signals: &BlockedSignals) -> Result<LaunchOptions> {
-    let mut environment = match plan.aiu_timing {
-        true => timing::environment(),
-        false => Vec::new(),
-    };
-    let mut replaced = Vec::new();
-    if plan.device_timing {
-        if let Some(name) = device_timing::in_the_way() {
-            screen::say(&format!(
-                "aiprof: {name} is set already: COMMAND loads that, and CUDA devices are not timed"
-            ));
-        }
-        let helpers = device_timing::environment()?;
-        environment.extend(helpers.added);
-        replaced = helpers.replaced;
-    }
-    if plan.ranges {
-        for (name, whose) in device_timing::in_the_way_of_ranges() {
-            screen::say(&format!(
-                "aiprof: {name} is set already: COMMAND loads that, and ranges of {whose} are \
-                 not recorded"
-            ));
-        }
-        environment.extend(device_timing::range_variables()?);
-    }
-    Ok(LaunchOptions {
-        as_user: plan.as_user.clone(),
-        stdout_to_stderr: plan.destination.uses_stdout(),
-        mask: Some(signals.original_mask()),
-        environment,
-        replaced,
-    })
 }
 
 /// The opened destination.

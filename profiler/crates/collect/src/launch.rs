@@ -10,8 +10,13 @@
 //! child goes too. The second is close-on-exec: the child writes `errno` to it if
 //! execvp(3) fails, and otherwise the exec itself closes it.
 
+mod helpers;
+
+pub use helpers::{Helpers, RefusedHelper};
+
 use super::readable;
 use super::signals::OriginalMask;
+use helpers::HelperPaths;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -131,8 +136,9 @@ pub struct LaunchOptions {
     pub mask: Option<OriginalMask>,
     /// Variables for its environment beside the caller's, which win.
     pub environment: Vec<(OsString, OsString)>,
-    /// Variables that take the place of the caller's.
-    pub replaced: Vec<(OsString, OsString)>,
+    /// Libraries that it loads, with their variables. They are left out if it cannot
+    /// load one of them.
+    pub helpers: Helpers,
 }
 
 /// A command that is forked but not yet executing. Dropping it ends the child.
@@ -142,6 +148,7 @@ pub struct Held {
     /// Taken by [`Held::release`].
     child: Option<(Child, OwnedFd)>,
     go: OwnedFd,
+    refused: Option<RefusedHelper>,
 }
 
 /// A command that was told to execute. Dropping it lets it run on.
@@ -197,18 +204,19 @@ impl Held {
     /// [`LaunchError::BadCommand`] or a failed system call; that the program
     /// cannot be executed shows only in [`Running::wait`].
     pub fn fork(command: &[OsString], options: &LaunchOptions) -> Result<Self, LaunchError> {
-        let argv = Strings::command(command)?;
-        let environment = Strings::environment(&options.environment, &options.replaced)?;
+        let start = Start::new(command, options)?;
         let (gate, go) = pipe(PipeFlags::CLOEXEC)?;
         // Non-blocking: nobody waits for a report, it is there or it is not.
         let (exec_error, report) = pipe(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let (tried, trial) = pipe(PipeFlags::CLOEXEC)?;
         // SAFETY: the child only makes async-signal-safe calls (see child_main)
         // and never returns from it.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             drop(go);
-            child_main(&argv, environment.as_ref(), options, &gate, &report);
+            child_main(&start, options, &gate, [&report, &trial]);
         }
+        drop(trial);
         let pid = Pid::from_raw(pid.max(0)).ok_or_else(|| LaunchError::System {
             action: "fork",
             source: io::Error::last_os_error(),
@@ -225,7 +233,17 @@ impl Held {
             pid: pid.as_raw_nonzero().get().unsigned_abs(),
             child: Some((child, pidfd)),
             go,
+            refused: match start.helpers.is_empty() {
+                true => None,
+                false => helpers::refused(&tried, &options.helpers.files),
+            },
         })
+    }
+
+    /// The library that the command cannot load, for which it runs without any of
+    /// [`LaunchOptions::helpers`].
+    pub fn refused(&self) -> Option<&RefusedHelper> {
+        self.refused.as_ref()
     }
 
     /// Process id of the command.
@@ -335,8 +353,31 @@ const REPORT_BYTES: usize = 5;
 const STAGE_USER: u8 = 1;
 const STAGE_EXEC: u8 = 2;
 
-/// Strings as execvp(3) takes them, made before the fork because the child must not
-/// allocate.
+/// What the child needs to execute the command, made before the fork because the child
+/// must not allocate.
+struct Start {
+    argv: Strings,
+    /// Without the helpers; `None`: the caller's.
+    environment: Option<Strings>,
+    helpers: HelperPaths,
+    /// With the helpers.
+    helped: Option<Strings>,
+}
+
+impl Start {
+    fn new(command: &[OsString], options: &LaunchOptions) -> Result<Self, LaunchError> {
+        let helpers = &options.helpers;
+        let added = [&options.environment[..], &helpers.added].concat();
+        Ok(Self {
+            argv: Strings::command(command)?,
+            environment: Strings::environment(&options.environment, &[])?,
+            helpers: HelperPaths::new(&helpers.files)?,
+            helped: Strings::environment(&added, &helpers.replaced)?,
+        })
+    }
+}
+
+/// Strings as execvp(3) takes them.
 struct Strings {
     pointers: Vec<*const libc::c_char>,
     /// What the pointers point to.
@@ -393,11 +434,10 @@ impl Strings {
 
 /// The child, from fork to exec: async-signal-safe calls only, no allocation.
 fn child_main(
-    argv: &Strings,
-    environment: Option<&Strings>,
+    start: &Start,
     options: &LaunchOptions,
     gate: &OwnedFd,
-    report: &OwnedFd,
+    [report, trial]: [&OwnedFd; 2],
 ) -> ! {
     if let Some(mask) = &options.mask {
         mask.restore();
@@ -414,15 +454,19 @@ fn child_main(
     {
         give_up(report, STAGE_USER, errno);
     }
-    wait_for_go(gate);
     leave_capabilities();
-    let Some(&program) = argv.pointers.first() else {
+    let is_helped = start.helpers.is_empty() || start.helpers.are_usable(trial);
+    wait_for_go(gate);
+    let Some(&program) = start.argv.pointers.first() else {
         give_up(report, STAGE_EXEC, libc::ENOENT);
     };
-    let argv = argv.pointers.as_ptr();
+    let argv = start.argv.pointers.as_ptr();
+    let environment = match is_helped {
+        true => &start.helped,
+        false => &start.environment,
+    };
     match environment {
-        // SAFETY: NUL-terminated strings and null-terminated arrays, alive in `argv`
-        // and `environment`.
+        // SAFETY: NUL-terminated strings and null-terminated arrays, alive in `start`.
         Some(environment) => unsafe { libc::execvpe(program, argv, environment.pointers.as_ptr()) },
         // SAFETY: as above.
         None => unsafe { libc::execvp(program, argv) },

@@ -3,7 +3,7 @@
 //!
 //! `aiprof --device-timing COMMAND` names this library to the runtimes that COMMAND uses
 //! (CUDA: `CUDA_INJECTION64_PATH`, OpenCL: `OPENCL_LAYERS`, Level Zero:
-//! `ZE_ENABLE_ALT_DRIVERS`). What the device did is handed over in batches, by a call of
+//! `LD_LIBRARY_PATH`). What the device did is handed over in batches, by a call of
 //! `aiprof_timing_batch`, which aiprof probes: the helper opens no file and no socket, and
 //! where nobody probes it nothing happens.
 //!

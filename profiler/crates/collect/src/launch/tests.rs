@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::signals::BlockedSignals;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 fn words(command: &[&str]) -> Vec<OsString> {
@@ -185,7 +185,10 @@ async fn variables_are_added_and_replaced_only_where_that_is_asked() {
         environment: [("PATH", "/nowhere"), ("AIPROF_TEST_ADDED", "a=b")]
             .map(|(name, value)| (name.into(), value.into()))
             .to_vec(),
-        replaced: vec![("HOME".into(), "/elsewhere".into())],
+        helpers: Helpers {
+            replaced: vec![("HOME".into(), "/elsewhere".into())],
+            ..Helpers::default()
+        },
         ..LaunchOptions::default()
     };
     let script = "echo \"$AIPROF_TEST_ADDED:$HOME:$PATH\" > \"$0\"";
@@ -251,6 +254,75 @@ async fn another_user_runs_it_with_that_users_groups_only() {
     assert_eq!(line("Gid:"), "Gid:\t65534\t65534\t65534\t65534");
     assert_eq!(line("Groups:").trim_end(), "Groups:\t65533");
     assert_eq!(mask(&out, "CapEff"), 0);
+}
+
+/// What a command sees that has these helpers, and which of them it is refused.
+async fn with_helpers(
+    files: Vec<PathBuf>,
+    as_user: Option<Credentials>,
+) -> (String, Option<(PathBuf, Option<i32>)>) {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("environment");
+    std::fs::write(&out, "").unwrap();
+    let open = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    std::fs::set_permissions(dir.path(), open(0o755)).unwrap();
+    std::fs::set_permissions(&out, open(0o666)).unwrap();
+    let options = LaunchOptions {
+        as_user,
+        environment: vec![("AIPROF_TEST_ADDED".into(), "kept".into())],
+        helpers: Helpers {
+            files,
+            added: vec![("AIPROF_TEST_HELPER".into(), "named".into())],
+            replaced: vec![("HOME".into(), "/elsewhere".into())],
+        },
+        ..LaunchOptions::default()
+    };
+    let script = "echo \"$AIPROF_TEST_ADDED:$AIPROF_TEST_HELPER:$HOME\" > \"$0\"";
+    let command = words(&["sh", "-c", script, out.to_str().unwrap()]);
+    let held = Held::fork(&command, &options).unwrap();
+    let refused = held.refused();
+    let refused = refused.map(|refused| (refused.path.clone(), refused.source.raw_os_error()));
+    assert_eq!(held.release().unwrap().wait().await.unwrap(), Exit::Code(0));
+    let text = std::fs::read_to_string(&out).unwrap();
+    (text.trim().to_owned(), refused)
+}
+
+#[tokio::test]
+async fn helpers_are_named_only_if_all_of_them_can_be_loaded() {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let dir = tempfile::tempdir().unwrap();
+    let there = dir.path().join("there.so");
+    std::fs::write(&there, "bytes").unwrap();
+    let seen = with_helpers(vec![there.clone()], None).await;
+    assert_eq!(seen, ("kept:named:/elsewhere".to_owned(), None));
+    let missing = dir.path().join("missing.so");
+    let (text, refused) = with_helpers(vec![there, missing.clone()], None).await;
+    assert_eq!(text, format!("kept::{home}"));
+    assert_eq!(refused, Some((missing, Some(libc::ENOENT))));
+}
+
+#[tokio::test]
+async fn helpers_are_tried_with_the_command_s_rights() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: changing the user needs root");
+        return;
+    }
+    let home = std::env::var("HOME").unwrap_or_default();
+    let dir = tempfile::tempdir().unwrap();
+    let helper = dir.path().join("helper.so");
+    std::fs::write(&helper, "bytes").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(dir.path(), mode).unwrap();
+    let user = Credentials {
+        uid: 65_534,
+        gid: 65_534,
+        groups: vec![65_534],
+    };
+    let (text, refused) = with_helpers(vec![helper.clone()], Some(user)).await;
+    assert_eq!(text, format!("kept::{home}"));
+    assert_eq!(refused, Some((helper.clone(), Some(libc::EACCES))));
+    let (_, refused) = with_helpers(vec![helper], None).await;
+    assert_eq!(refused, None);
 }
 
 #[test]

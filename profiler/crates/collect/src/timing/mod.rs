@@ -1,21 +1,25 @@
 //! Puts the helper for `--device-timing` where COMMAND's runtimes find it: CUDA's driver by
 //! `CUDA_INJECTION64_PATH`, OpenCL's loader as a layer (`OPENCL_LAYERS`), Level Zero's as its
-//! drivers (`level_zero`). For `--ranges`, where NVTX and ITT find it.
+//! drivers (`LD_LIBRARY_PATH`, see `level_zero`). For `--ranges`, where NVTX and ITT find it.
 //!
 //! The helper (crate aiprof-timing) is part of this program. It is written anew each time, to
 //! a directory that only its user can write to, under a name that is taken over at once, so
-//! that a program never loads half of it. It stays there: a program that COMMAND leaves
+//! that a program never loads half of it. Whether COMMAND can load it is tried before
+//! COMMAND starts (`launch`). It stays there: a program that COMMAND leaves
 //! behind may start its runtime later.
 
 mod level_zero;
 
+use crate::launch::Helpers;
 use aiprof_system::files::caller;
 use aiprof_system::files::directory::Directory;
 use aiprof_system::files::place::{self, PlaceError};
-use level_zero::DriverEntry;
+use level_zero::DriverLinks;
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs::Permissions;
 use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// The helper.
@@ -61,50 +65,45 @@ pub enum TimingError {
     },
 }
 
-/// The environment of a program whose devices shall be timed from inside.
-#[derive(Debug, Default)]
-pub struct Environment {
-    /// Variables beside the caller's, which win.
-    pub added: Vec<(OsString, OsString)>,
-    /// Variables in the place of the caller's: what those say is in them.
-    pub replaced: Vec<(OsString, OsString)>,
-}
-
-/// Puts the helpers in their place. Gives the environment of a program whose devices shall
+/// Puts the helpers in their place. Gives them, as a program needs them whose devices shall
 /// be timed from inside.
 ///
 /// # Errors
-/// The helper cannot be put where the program finds it.
-pub fn environment() -> Result<Environment, TimingError> {
+/// The helpers cannot be put where the program finds them.
+pub fn helpers() -> Result<Helpers, TimingError> {
     let place = HelperPlace::open()?;
-    let helper = place.put(NAME, HELPER)?.into_os_string();
-    let layers = layers(env::var_os(OPENCL), helper.clone());
-    let mut environment = Environment {
-        added: vec![(CUDA.into(), helper)],
+    let helper = place.put(NAME, HELPER)?;
+    let variable = helper.clone().into_os_string();
+    let layers = layers(env::var_os(OPENCL), variable.clone());
+    let mut helpers = Helpers {
+        files: vec![helper],
+        added: vec![(CUDA.into(), variable)],
         replaced: vec![(OPENCL.into(), layers)],
     };
-    if let Some(drivers) = drivers(&place)? {
-        let variable = (level_zero::DRIVERS.into(), drivers);
-        environment.replaced.push(variable);
-    }
+    place.put_drivers(&mut helpers)?;
     let found = env::join_paths(cupti());
     if let Some(paths) = found.ok().filter(|paths| !paths.is_empty()) {
-        environment.added.push((CUPTI.into(), paths));
+        helpers.added.push((CUPTI.into(), paths));
     }
-    Ok(environment)
+    Ok(helpers)
 }
 
-/// Puts the helper in its place. Gives the variables of a program whose ranges shall be
-/// recorded; the caller's win.
+/// Puts the helper in its place. Gives it, as a program needs it whose ranges shall be
+/// recorded; variables of the caller's win.
 ///
 /// # Errors
 /// The helper cannot be put where the program finds it.
-pub fn range_variables() -> Result<Vec<(OsString, OsString)>, TimingError> {
-    let helper = HelperPlace::open()?.put(NAME, HELPER)?.into_os_string();
-    Ok(vec![(NVTX.into(), helper.clone()), (ITT.into(), helper)])
+pub fn range_helpers() -> Result<Helpers, TimingError> {
+    let helper = HelperPlace::open()?.put(NAME, HELPER)?;
+    let variable = helper.clone().into_os_string();
+    Ok(Helpers {
+        files: vec![helper],
+        added: vec![(NVTX.into(), variable.clone()), (ITT.into(), variable)],
+        replaced: Vec::new(),
+    })
 }
 
-/// Where [`range_variables`] puts the helper.
+/// Where [`range_helpers`] puts the helper.
 pub fn range_files() -> Vec<PathBuf> {
     let path = directory().map(|(_, path)| path.join(NAME));
     path.into_iter().collect()
@@ -118,18 +117,20 @@ pub fn in_the_way_of_ranges() -> Vec<(&'static str, &'static str)> {
     all.into_iter().filter(is_set).collect()
 }
 
-/// Where [`environment`] puts the helpers.
+/// Where [`helpers`] puts them.
 pub fn files() -> Vec<PathBuf> {
     let Ok((_, path)) = directory() else {
         return Vec::new();
     };
-    let copies = level_zero::entries()
-        .into_iter()
-        .filter_map(|entry| match entry {
-            DriverEntry::Helper(copy) => Some(path.join(copy.file)),
-            DriverEntry::AsIs(_) => None,
-        });
+    let drivers = DriverLinks::find(&path).timed.into_iter();
+    let copies = drivers.map(|driver| path.join(driver.file()));
     copies.chain([path.join(NAME)]).collect()
+}
+
+/// Drivers of the caller's list for Level Zero that have the helper left out.
+pub fn drivers_left_out() -> Vec<OsString> {
+    let path = directory().map(|(_, path)| path);
+    path.map_or_else(|_| Vec::new(), |path| DriverLinks::find(&path).left_out)
 }
 
 /// The directory of the caller's caches, and that of the helpers in it.
@@ -161,24 +162,6 @@ pub fn in_the_way() -> Option<&'static str> {
     env::var_os(CUDA).is_some().then_some(CUDA)
 }
 
-/// Level Zero's drivers, with the helper before each; `None`: there are none.
-fn drivers(place: &HelperPlace) -> Result<Option<OsString>, TimingError> {
-    let mut list = OsString::new();
-    for (at, entry) in level_zero::entries().into_iter().enumerate() {
-        if at > 0 {
-            list.push(",");
-        }
-        match entry {
-            DriverEntry::Helper(copy) => match copy.bytes() {
-                Some(bytes) => list.push(place.put(&copy.file, &bytes)?),
-                None => list.push(copy.driver),
-            },
-            DriverEntry::AsIs(name) => list.push(name),
-        }
-    }
-    Ok((!list.is_empty()).then_some(list))
-}
-
 /// The directory of the helpers.
 struct HelperPlace {
     directory: Directory,
@@ -191,12 +174,14 @@ impl HelperPlace {
         if !rustix::process::geteuid().is_root() {
             place::make_directory(&parent, |_| Ok(()))?;
         }
-        Self::at(path)
+        Self::open_own(path)
     }
 
-    /// The one of this path, without what killed processes left there.
-    fn at(path: PathBuf) -> Result<Self, TimingError> {
-        let directory = place::make_directory(&path, |_| Ok(()))?;
+    /// A directory that its user alone can write to, made where it is not there, without what
+    /// killed processes left there.
+    fn open_own(path: PathBuf) -> Result<Self, TimingError> {
+        // Other users read it (--as-user), whatever the umask is.
+        let directory = place::make_directory(&path, |made| made.set_mode(0o755))?;
         let directory = directory.ok_or_else(|| TimingError::Shared(path.clone()))?;
         let place = Self { directory, path };
         let stat = place
@@ -209,6 +194,33 @@ impl HelperPlace {
         }
         place.directory.prune_temporaries(|uid| uid == own);
         Ok(place)
+    }
+
+    /// Puts helpers before the drivers of Level Zero.
+    fn put_drivers(&self, helpers: &mut Helpers) -> Result<(), TimingError> {
+        let links = DriverLinks::find(&self.path);
+        if links.timed.is_empty() {
+            return Ok(());
+        }
+        let folder = Self::open_own(self.path.join(links.folder()))?;
+        for driver in &links.timed {
+            let Some(bytes) = driver.bytes() else {
+                continue;
+            };
+            let file = driver.file();
+            self.put(&file, &bytes)?;
+            let target = Path::new("..").join(file);
+            let put = folder.directory.put_link(&driver.name, target.as_os_str());
+            put.map_err(|error| folder.failed(error))?;
+            helpers.files.push(folder.path.join(&driver.name));
+        }
+        let libraries = links.libraries(&folder.path);
+        let list = links.list.map(|list| (level_zero::DRIVERS.into(), list));
+        helpers
+            .replaced
+            .push((level_zero::LIBRARIES.into(), libraries));
+        helpers.replaced.extend(list);
+        Ok(())
     }
 
     fn failed(&self, source: io::Error) -> TimingError {
@@ -226,8 +238,9 @@ impl HelperPlace {
     }
 
     fn write(&self, name: &str, helper: &[u8]) -> io::Result<()> {
-        // Programs of other users (--as-user) read it, and nobody executes it.
         let (mut file, temporary) = self.directory.create_temporary(0o644)?;
+        // Programs of other users (--as-user) read it, whatever the umask is.
+        file.set_permissions(Permissions::from_mode(0o644))?;
         file.write_all(helper)?;
         temporary.rename(OsStr::new(name))
     }
@@ -282,9 +295,9 @@ mod tests {
     fn what_a_killed_run_left_goes_with_the_next() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("aiprof");
-        HelperPlace::at(path.clone()).unwrap();
+        HelperPlace::open_own(path.clone()).unwrap();
         std::fs::write(path.join(".aiprof-abcde1"), "half of it").unwrap();
-        let place = HelperPlace::at(path.clone()).unwrap();
+        let place = HelperPlace::open_own(path.clone()).unwrap();
         assert!(!path.join(".aiprof-abcde1").exists());
         place.put("helper.so", b"helper").unwrap();
         assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1);

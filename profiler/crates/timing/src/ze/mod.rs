@@ -1,7 +1,7 @@
 //! Level Zero: timestamps of events.
 //!
-//! The loader takes the helper for a driver (`ZE_ENABLE_ALT_DRIVERS`), for the helper needs
-//! the driver's library and so has all that it exports. Of the tables that the loader asks
+//! The loader takes the helper for a driver, whose name it has, for the helper needs the
+//! driver's library and so has all that it exports. Of the tables that the loader asks
 //! for, the helper has the driver fill each, and puts functions of its own before some.
 //!
 //! A command that the program awaits by no event gets one of the helper's. Events of the

@@ -1,0 +1,111 @@
+//! How COMMAND is started: with which variables, and which helpers in it.
+
+use super::record::Plan;
+use super::screen;
+use aiprof_analysis::aiu::timing;
+use aiprof_collect::launch::{Held, Helpers, LaunchError, LaunchOptions, RefusedHelper};
+use aiprof_collect::signals::BlockedSignals;
+use aiprof_collect::timing as device_timing;
+use anyhow::Result;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// How COMMAND is started.
+///
+/// # Errors
+/// The helper for device times has no place.
+pub(super) fn options(plan: &Plan, signals: &BlockedSignals) -> Result<LaunchOptions> {
+    Ok(LaunchOptions {
+        as_user: plan.as_user.clone(),
+        stdout_to_stderr: plan.destination.uses_stdout(),
+        mask: Some(signals.original_mask()),
+        environment: match plan.aiu_timing {
+            true => timing::environment(),
+            false => Vec::new(),
+        },
+        helpers: helpers(plan)?,
+    })
+}
+
+fn helpers(plan: &Plan) -> Result<Helpers> {
+    let mut helpers = Helpers::default();
+    if plan.device_timing {
+        if let Some(name) = device_timing::in_the_way() {
+            screen::say(&format!(
+                "aiprof: {name} is set already: COMMAND loads that, and CUDA devices are not timed"
+            ));
+        }
+        for driver in device_timing::drivers_left_out() {
+            screen::say(&format!(
+                "aiprof: the driver {} is not timed: ZE_ENABLE_ALT_DRIVERS has no absolute path \
+                 of it, or another driver of its name is found before it",
+                driver.display()
+            ));
+        }
+        helpers = device_timing::helpers()?;
+    }
+    if plan.ranges {
+        for (name, whose) in device_timing::in_the_way_of_ranges() {
+            screen::say(&format!(
+                "aiprof: {name} is set already: COMMAND loads that, and ranges of {whose} are \
+                 not recorded"
+            ));
+        }
+        let more = device_timing::range_helpers()?;
+        helpers.files.extend(more.files);
+        helpers.added.extend(more.added);
+    }
+    Ok(helpers)
+}
+
+/// Forks COMMAND and holds it; prints why it runs without helpers, if it does.
+///
+/// # Errors
+/// As [`Held::fork`].
+pub(super) fn hold(command: &[OsString], options: &LaunchOptions) -> Result<Held, LaunchError> {
+    let held = Held::fork(command, options)?;
+    if let Some(refused) = held.refused() {
+        screen::say(&without(refused));
+    }
+    Ok(held)
+}
+
+fn without(refused: &RefusedHelper) -> String {
+    let path = refused.path.display();
+    let folder = refused.path.parent().unwrap_or(Path::new("/")).display();
+    let advice = match refused.source.raw_os_error() {
+        Some(libc::EACCES) => {
+            format!(": let COMMAND's user read it, and enter {folder} and the directories above it")
+        }
+        Some(libc::EPERM) => {
+            format!(": {folder} must be on a file system that is not mounted noexec")
+        }
+        _ => String::new(),
+    };
+    format!(
+        "aiprof: COMMAND cannot load {path} ({}), and runs without it: nothing is timed or \
+         marked from inside{advice}",
+        refused.source
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_named_with_what_to_do() {
+        let line = |errno| {
+            without(&RefusedHelper {
+                path: "/var/cache/aiprof/x.so".into(),
+                source: std::io::Error::from_raw_os_error(errno),
+            })
+        };
+        assert!(line(libc::EACCES).ends_with(
+            "nothing is timed or marked from inside: let COMMAND's user read it, and enter \
+             /var/cache/aiprof and the directories above it"
+        ));
+        assert!(line(libc::EPERM).ends_with("is not mounted noexec"));
+        assert!(line(libc::ENOENT).ends_with("from inside"));
+    }
+}
