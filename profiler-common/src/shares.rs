@@ -48,16 +48,16 @@ pub struct Ask {
 }
 
 /// Up to when each limit is used up.
-type Clocks = [u64; LIMITS];
+type LimitClocks = [u64; LIMITS];
 
 /// What one CPU does for calls, and for whom.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
     /// For all.
-    all: Clocks,
+    all: LimitClocks,
     /// For root and the caller, of the reserve.
-    trusted: Clocks,
+    trusted: LimitClocks,
     /// The turn: CLOCK_MONOTONIC nanoseconds >> TURN_SHIFT.
     turn: u64,
     /// Other owners that have asked in it.
@@ -78,7 +78,7 @@ struct OwnerPlace {
     /// The turn in which somebody at it asked last.
     turn: u64,
     /// What it has had of the reserve.
-    used: Clocks,
+    used: LimitClocks,
 }
 
 impl Shares {

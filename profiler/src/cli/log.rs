@@ -4,7 +4,7 @@ mod limits;
 
 use super::{Verbosity, screen};
 use aiprof_analysis::analyze::messages::{self as analyze, Messages};
-use limits::Limits;
+use limits::LogLimits;
 use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 use tracing::field::{Field, Visit};
@@ -13,7 +13,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 /// What was shown so far, once a subscriber is set.
-static LIMITS: OnceLock<Arc<Limits>> = OnceLock::new();
+static LIMITS: OnceLock<Arc<LogLimits>> = OnceLock::new();
 
 /// Sends events to stderr from now on. Only the first call has an effect.
 pub(crate) fn init(verbosity: Verbosity) {
@@ -87,7 +87,7 @@ pub(super) fn analysis(messages: &Messages) {
 /// Formats events as lines, and shows some of each kind.
 struct Lines<F> {
     sink: F,
-    limits: Arc<Limits>,
+    limits: Arc<LogLimits>,
     /// Lines begin with their priority.
     for_journal: bool,
 }

@@ -348,7 +348,8 @@ fn intel_s_driver_does_the_same_behind_the_helper() -> anyhow::Result<()> {
         let mut known = Command::new(binary()?);
         known.args(["ctl", "status", "--timeout", "60s", "--wait"]);
         checked(known.arg(format!("known={pid}")).arg(&recording))?;
-        timed.write_line("go")?;
+        // `reuse` itself waits for two more lines.
+        timed.write_line("go\n\n")?;
         let stdout = timed.output()?;
         let stderr = timed.stderr()?;
         ensure!(sight(&stdout)? == alone, "{mode:?}");

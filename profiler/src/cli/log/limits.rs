@@ -18,15 +18,15 @@ const RELAYED: u64 = 200;
 const PERIOD: Duration = Duration::from_secs(86_400);
 
 /// Where in the code a line comes from; `None`: of another process.
-type Place = Option<(&'static str, Option<u32>)>;
+type LogPlace = Option<(&'static str, Option<u32>)>;
 
 /// What was shown so far.
 #[derive(Debug, Default)]
-pub(super) struct Limits(Mutex<HashMap<Place, Kind>>);
+pub(super) struct LogLimits(Mutex<HashMap<LogPlace, LogKind>>);
 
 /// Lines of a kind.
 #[derive(Debug)]
-struct Kind {
+struct LogKind {
     begun: Instant,
     /// The first that was shown.
     first: String,
@@ -36,7 +36,7 @@ struct Kind {
     warnings: HashSet<String>,
 }
 
-impl Kind {
+impl LogKind {
     fn new(line: &str) -> Self {
         Self {
             begun: Instant::now(),
@@ -69,7 +69,7 @@ impl Kind {
     }
 }
 
-impl Limits {
+impl LogLimits {
     /// What is shown for a line: it, or a sum of what was not, or nothing.
     pub(super) fn admit(&self, about: &'static Metadata<'static>, line: String) -> Vec<String> {
         let most = match *about.level() {
@@ -87,13 +87,13 @@ impl Limits {
         self.take(None, RELAYED, false, line.to_owned())
     }
 
-    fn take(&self, place: Place, most: u64, is_warning: bool, line: String) -> Vec<String> {
+    fn take(&self, place: LogPlace, most: u64, is_warning: bool, line: String) -> Vec<String> {
         let mut kinds = self.kinds();
-        let kind = kinds.entry(place).or_insert_with(|| Kind::new(&line));
+        let kind = kinds.entry(place).or_insert_with(|| LogKind::new(&line));
         let mut shown = Vec::new();
         if kind.begun.elapsed() > PERIOD {
             shown.extend(kind.sum());
-            *kind = Kind::new(&line);
+            *kind = LogKind::new(&line);
         }
         shown.extend(kind.admit(most, is_warning, line));
         shown
@@ -106,7 +106,7 @@ impl Limits {
         sums
     }
 
-    fn kinds(&self) -> MutexGuard<'_, HashMap<Place, Kind>> {
+    fn kinds(&self) -> MutexGuard<'_, HashMap<LogPlace, LogKind>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_not_shown_is_counted_and_said_once() {
-        let limits = Limits::default();
+        let limits = LogLimits::default();
         let shown = |n: u64| limits.relay(&format!("line {n}")).len();
         let sum: usize = (0..5000).map(shown).sum();
         assert_eq!(sum, 200);

@@ -17,10 +17,10 @@ use std::{
 const MOST_COPIES: u32 = 1000;
 
 /// Asks for a process: the number of the request, and the kind of work.
-type Request = (u64, u8);
+type ForkRequest = (u64, u8);
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+enum ForkAnswer {
     /// The process of the request with this number; -1: fork(2) failed.
     Forked(u64, i32),
     /// A copy of the nursery was made.
@@ -50,18 +50,18 @@ impl Nursery {
         loop {
             let (line, other) = Line::pair()?;
             self.requests += 1;
-            let request: Request = (self.requests, kind);
+            let request: ForkRequest = (self.requests, kind);
             self.line.send(&request, &[other.0.as_fd()])?;
             drop(other);
             loop {
                 match self.line.receive()?.0 {
-                    Answer::Forked(request, pid) if request == self.requests => {
+                    ForkAnswer::Forked(request, pid) if request == self.requests => {
                         return Ok((line, pid));
                     }
                     // Its line is closed here, so that it ends.
-                    Answer::Forked(..) => {}
-                    Answer::Copied(pid) => copied(pid),
-                    Answer::Replaced => break,
+                    ForkAnswer::Forked(..) => {}
+                    ForkAnswer::Copied(pid) => copied(pid),
+                    ForkAnswer::Replaced => break,
                 }
             }
         }
@@ -94,7 +94,7 @@ pub(super) fn run(line: &Line, kinds: &[Serve]) {
             }
             _ => {
                 drop(others);
-                line.send(&Answer::Copied(pid), &[]).is_ok() && serve(line, Some(&own), kinds)
+                line.send(&ForkAnswer::Copied(pid), &[]).is_ok() && serve(line, Some(&own), kinds)
             }
         };
         if !is_client_there {
@@ -115,7 +115,7 @@ fn stand_by(line: &Line, original: &Line) -> bool {
     // asks again.
     let mut rest = [0; 256];
     while rustix::net::recv(&line.0, &mut rest, RecvFlags::DONTWAIT).is_ok_and(|(_, n)| n > 0) {}
-    line.send(&Answer::Replaced, &[]).is_ok()
+    line.send(&ForkAnswer::Replaced, &[]).is_ok()
 }
 
 /// Forks as asked until the copy is gone. False: the client is.
@@ -124,7 +124,7 @@ fn serve(line: &Line, copy: Option<&Line>, kinds: &[Serve]) -> bool {
         if !line.wait_for(copy) {
             return true;
         }
-        let Ok(((request, kind), fds)) = line.receive::<Request>() else {
+        let Ok(((request, kind), fds)) = line.receive::<ForkRequest>() else {
             return false;
         };
         let serve = kinds.get(usize::from(kind));
@@ -144,7 +144,7 @@ fn serve(line: &Line, copy: Option<&Line>, kinds: &[Serve]) -> bool {
             exit();
         }
         drop(other);
-        if line.send(&Answer::Forked(request, pid), &[]).is_err() {
+        if line.send(&ForkAnswer::Forked(request, pid), &[]).is_err() {
             return false;
         }
     }
