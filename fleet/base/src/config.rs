@@ -1,7 +1,12 @@
 //! The configuration of the agent: a TOML file, which docs/agent.md describes.
 //!
 //! Each key has a default, and an unknown one is an error, with its line. What is secret is
-//! never in it: tokens and keys are in files of their own, which it names.
+//! never in it: tokens and keys are in files of their own, which it names ([`crate::secret`]).
+//!
+//! `check` has what values must be. All that is wrong is found at once.
+
+mod check;
+mod faults;
 
 use bytesize::ByteSize;
 use serde::Deserialize;
@@ -10,17 +15,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use check::{HOST_RULE, is_host};
+pub use faults::Faults;
+
 /// Largest file that is read.
 pub const MAX_BYTES: u64 = 1 << 20;
-/// Most outputs.
-const MAX_OUTPUTS: usize = 32;
-/// Most labels of all that is recorded.
-const MAX_LABELS: usize = 16;
-/// Bounds of a window.
-const WINDOW: std::ops::RangeInclusive<Duration> =
-    Duration::from_secs(1)..=Duration::from_secs(3600);
-/// Bounds of the turns of which a host records one.
-const ONE_IN: std::ops::RangeInclusive<u32> = 1..=1000;
 /// Bounds of the samples per second and CPU.
 pub const FREQUENCY: std::ops::RangeInclusive<u32> = 1..=1000;
 
@@ -43,16 +42,9 @@ pub enum ConfigError {
         /// What is wrong, and where.
         message: String,
     },
-    /// A value cannot be.
-    #[error("{path}: {key}: {why}")]
-    Value {
-        /// The file.
-        path: PathBuf,
-        /// The key, as in `output.lake.url`.
-        key: String,
-        /// What is wrong with it.
-        why: String,
-    },
+    /// Values cannot be.
+    #[error("{0}")]
+    Values(Faults),
 }
 
 /// How the agent works.
@@ -396,7 +388,7 @@ impl Config {
     /// Reads a file and checks it.
     ///
     /// # Errors
-    /// It cannot be read, is no such TOML, or has a value that cannot be.
+    /// It cannot be read, is no such TOML, or has values that cannot be.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let read = || -> std::io::Result<String> {
             let file = std::fs::File::open(path)?;
@@ -431,68 +423,10 @@ impl Config {
                 output.name = output.to.word().to_owned();
             }
         }
-        match config.check() {
-            Ok(()) => Ok(config),
-            Err((key, why)) => Err(ConfigError::Value {
-                path: path.to_owned(),
-                key,
-                why,
-            }),
-        }
-    }
-
-    fn check(&self) -> Result<(), (String, String)> {
-        let wrong = |key: &str, why: String| Err((key.to_owned(), why));
-        if !FREQUENCY.contains(&self.frequency) {
-            let (least, most) = (FREQUENCY.start(), FREQUENCY.end());
-            return wrong("frequency", format!("{least} to {most} per second and CPU"));
-        }
-        if !WINDOW.contains(&self.window) {
-            return wrong("window", "1s to 1h".to_owned());
-        }
-        if !ONE_IN.contains(&self.one_in) {
-            return wrong("one_in", "1 (always) to 1000".to_owned());
-        }
-        if !(self.budget.cpu > 0.0 && self.budget.cpu <= 1.0) {
-            return wrong("budget.cpu", "above 0% and up to 100%".to_owned());
-        }
-        if self.budget.memory < ByteSize::mib(16) {
-            return wrong("budget.memory", "16MiB at least".to_owned());
-        }
-        if !self.state.is_absolute() {
-            return wrong("state", "an absolute path".to_owned());
-        }
-        if self.labels.len() > MAX_LABELS {
-            return wrong("labels", format!("{MAX_LABELS} at most"));
-        }
-        for key in self.labels.keys() {
-            let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-            if key.is_empty() || key.len() > 64 || !key.bytes().all(is_letter) {
-                let why = "a key has letters, digits, `_`, `.` and `-`, 64 at most";
-                return wrong(&format!("labels.{key}"), why.to_owned());
-            }
-        }
-        if !is_name(&self.control.name) {
-            return wrong("control.name", NAME_RULE.to_owned());
-        }
-        if self.outputs.len() > MAX_OUTPUTS {
-            return wrong("output", format!("{MAX_OUTPUTS} at most"));
-        }
-        for (at, output) in self.outputs.iter().enumerate() {
-            let key = |part: &str| format!("output.{}.{part}", output.name);
-            if !is_name(&output.name) {
-                return wrong(&key("name"), NAME_RULE.to_owned());
-            }
-            let before = self.outputs.get(..at).unwrap_or_default();
-            if before.iter().any(|other| other.name == output.name) {
-                return wrong(
-                    &key("name"),
-                    "two outputs are called so: give each a `name`".to_owned(),
-                );
-            }
-            output.to.check().map_err(|(part, why)| (key(part), why))?;
-        }
-        Ok(())
+        let mut faults = Faults::of(path);
+        config.check(&mut faults);
+        faults.end()?;
+        Ok(config)
     }
 
     /// What the spool of this agent is in.
@@ -503,77 +437,6 @@ impl Config {
     /// Where `aiprof-send` writes how it is.
     pub fn sender_directory(&self) -> PathBuf {
         self.state.join("sender")
-    }
-}
-
-const NAME_RULE: &str = "letters, digits, `.`, `_` and `-`, 64 at most, a letter or digit first";
-
-/// Whether something can be called so: it is the name of a directory, too.
-fn is_name(name: &str) -> bool {
-    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let first = name.bytes().next();
-    name.len() <= 64
-        && first.is_some_and(|byte| byte.is_ascii_alphanumeric())
-        && name.bytes().all(is_letter)
-}
-
-impl To {
-    fn check(&self) -> Result<(), (&'static str, String)> {
-        match self {
-            Self::Files(files) if !files.directory.is_absolute() => {
-                Err(("directory", "an absolute path".to_owned()))
-            }
-            Self::Files(files) if files.keep == Some(0) => Err(("keep", "1 at least".to_owned())),
-            Self::Files(_) => Ok(()),
-            Self::Otlp(otlp) => otlp.http.check(),
-            Self::Pyroscope(http) | Self::Parca(http) => http.check(),
-            Self::Lake(lake) => {
-                let is_path = lake.url.starts_with('/') || lake.url.starts_with("file:///");
-                if !is_path && !lake.url.starts_with("s3://") {
-                    return Err((
-                        "url",
-                        "file:///PATH, /PATH or s3://BUCKET[/PREFIX]".to_owned(),
-                    ));
-                }
-                if lake.roll_up < Duration::from_secs(10) {
-                    return Err(("roll_up", "10s at least".to_owned()));
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Http {
-    fn check(&self) -> Result<(), (&'static str, String)> {
-        let rest = self.url.strip_prefix("https://");
-        let Some(rest) = rest.or_else(|| self.url.strip_prefix("http://")) else {
-            return Err(("url", "begins with https:// or http://".to_owned()));
-        };
-        let host = rest.split('/').next().unwrap_or_default();
-        if host.is_empty() {
-            return Err(("url", "has no host".to_owned()));
-        }
-        if host.contains('@') {
-            let why = "has a user or password, which logs would show: use `basic_auth_file`";
-            return Err(("url", why.to_owned()));
-        }
-        if self.cert_file.is_some() != self.key_file.is_some() {
-            return Err((
-                "cert_file",
-                "`cert_file` and `key_file` go together".to_owned(),
-            ));
-        }
-        if self.token_file.is_some() && self.basic_auth_file.is_some() {
-            return Err((
-                "token_file",
-                "one of `token_file` and `basic_auth_file`".to_owned(),
-            ));
-        }
-        if self.timeout.is_zero() {
-            return Err(("timeout", "more than 0s".to_owned()));
-        }
-        Ok(())
     }
 }
 
@@ -623,113 +486,4 @@ fn listen<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<SocketAddr
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<Config, String> {
-        Config::parse(Path::new("agent.toml"), text).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn nothing_is_the_default() {
-        assert_eq!(parse("").unwrap(), Config::default());
-    }
-
-    #[test]
-    fn all_of_it_is_read() {
-        let config = parse(
-            r#"
-            frequency = 49
-            window = "30s"
-            host = "web-1"
-            labels = { cluster = "c1" }
-            [record]
-            off_cpu = true
-            devices = true
-            [budget]
-            cpu = "0.5%"
-            memory = "100MiB"
-            [metrics]
-            listen = "off"
-            [[output]]
-            type = "files"
-            directory = "/var/lib/aiprof/files"
-            keep = 10
-            [[output]]
-            name = "collector"
-            type = "otlp"
-            protocol = "grpc"
-            url = "https://collector:4317"
-            token_file = "/etc/aiprof/token"
-            timeout = "5s"
-            [[output]]
-            type = "pyroscope"
-            url = "http://pyroscope:4040"
-            max_age = "1h"
-            [[output]]
-            type = "lake"
-            url = "s3://profiles/prod"
-            endpoint = "http://127.0.0.1:8333"
-            "#,
-        )
-        .unwrap();
-        assert_eq!(config.frequency, 49);
-        assert!((config.budget.cpu - 0.005).abs() < 1e-12);
-        assert_eq!(config.metrics.listen, None);
-        assert!(config.record.launches && config.record.devices && config.record.off_cpu);
-        let names: Vec<_> = config.outputs.iter().map(|o| o.name.as_str()).collect();
-        assert_eq!(names, ["files", "collector", "pyroscope", "lake"]);
-        let To::Otlp(otlp) = &config.outputs[1].to else {
-            panic!()
-        };
-        assert_eq!(otlp.protocol, Protocol::Grpc);
-        assert_eq!(otlp.http.timeout, Duration::from_secs(5));
-    }
-
-    #[test]
-    fn what_is_wrong_is_told_with_its_place() {
-        for (text, expected) in [
-            ("frequenzy = 1", "line 1"),
-            ("frequency = 0", "agent.toml: frequency: 1 to 1000"),
-            ("window = \"1d\"", "window: 1s to 1h"),
-            ("one_in = 0", "one_in: 1 (always) to 1000"),
-            ("[budget]\ncpu = 0.1", "line 2"),
-            ("[budget]\ncpu = \"0%\"", "budget.cpu"),
-            (
-                "[[output]]\ntype = \"files\"\ndirectory = \"x\"",
-                "output.files.directory: an absolute path",
-            ),
-            (
-                "[[output]]\ntype = \"parca\"\nurl = \"ftp://x\"",
-                "output.parca.url: begins with",
-            ),
-            (
-                "[[output]]\ntype = \"parca\"\nurl = \"http://u:p@x\"",
-                "basic_auth_file",
-            ),
-            (
-                "[[output]]\ntype = \"parca\"\nurl = \"http://x\"\ntokenfile = \"x\"",
-                "tokenfile",
-            ),
-            ("[[output]]\ntype = \"smoke\"", "smoke"),
-            (
-                "[[output]]\ntype = \"lake\"\nurl = \"/a\"\n[[output]]\ntype = \"lake\"\nurl = \"/b\"",
-                "two outputs are called so",
-            ),
-            (
-                "[[output]]\nname = \"../x\"\ntype = \"lake\"\nurl = \"/a\"",
-                "letters, digits",
-            ),
-            ("[metrics]\nlisten = \"x\"", "ADDRESS:PORT"),
-        ] {
-            let error = parse(text).unwrap_err();
-            assert!(error.contains(expected), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_is_not_there_is_named() {
-        let error = Config::read(Path::new("/nonexistent/agent.toml")).unwrap_err();
-        assert!(error.to_string().contains("/nonexistent/agent.toml"));
-    }
-}
+mod tests;

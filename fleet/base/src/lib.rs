@@ -12,6 +12,8 @@
 
 pub mod config;
 pub mod identity;
+pub mod place;
+pub mod secret;
 pub mod shared;
 pub mod spool;
 pub mod status;

@@ -131,6 +131,14 @@ impl Queue {
         Ok(Self { directory })
     }
 
+    /// Whether bodies wait there for an output of this name. Makes nothing.
+    pub fn has_any(spool: &Path, output: &str) -> bool {
+        let queue = Self {
+            directory: spool.join(output),
+        };
+        queue.bodies().is_ok_and(|bodies| !bodies.is_empty())
+    }
+
     /// Says that its output is of this type. What waits in it for an output of another type,
     /// which had its name before, is put aside, for nobody else can take it; tells where.
     ///

@@ -27,6 +27,7 @@ use rollup::Pauses;
 pub use rollup::RolledUp;
 
 use aiprof_fleet::config;
+use futures_util::TryStreamExt as _;
 use object_store::ObjectStore;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -116,7 +117,7 @@ impl Lake {
     /// # Errors
     /// [`LakeError::Config`] and [`LakeError::Local`]: the URL, credentials or certificates.
     pub fn open(config: &config::Lake, host_id: &str, host: &str) -> Result<Self, LakeError> {
-        Self::open_with(config, host_id, host, &store::read)
+        Self::open_with(config, host_id, host, &store::reader(config))
     }
 
     /// The same, where somebody else reads the files of credentials and certificates: of at
@@ -142,12 +143,30 @@ impl Lake {
         })
     }
 
+    /// Looks whether [`Lake::open_with`] opens a lake and, where it is a directory, whether it
+    /// can be written to. Asks nobody, and makes nothing.
+    ///
+    /// # Errors
+    /// As [`Lake::open`].
+    pub fn check_config(config: &config::Lake, read: &store::Read<'_>) -> Result<(), LakeError> {
+        store::check(config, read)
+    }
+
+    /// Asks the store of a lake for something: whether it is there, and knows who asks.
+    ///
+    /// # Errors
+    /// [`LakeError::Store`]: what it says.
+    pub async fn reach(&self) -> Result<(), LakeError> {
+        let first = self.store.list(None).try_next().await;
+        first.map(drop).map_err(LakeError::store("listing"))
+    }
+
     /// A lake to read. The directory of a local one must be there.
     ///
     /// # Errors
     /// As [`Lake::open`].
     pub fn open_to_read(config: &config::Lake) -> Result<Self, LakeError> {
-        let (store, directory) = store::open(config, store::Access::Read, &store::read)?;
+        let (store, directory) = store::open(config, store::Access::Read, &store::reader(config))?;
         Ok(Self {
             store,
             directory,

@@ -1,7 +1,7 @@
 //! The directory or bucket that a lake is in.
 
 use crate::LakeError;
-use aiprof_fleet::config;
+use aiprof_fleet::{config, place, secret};
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -50,6 +50,18 @@ pub(crate) fn open(
     }
 }
 
+/// Looks whether a lake can be written to, as far as that shows without asking anybody. Makes
+/// nothing.
+///
+/// # Errors
+/// As [`crate::Lake::open_with`], and a directory that cannot be made or written to.
+pub(crate) fn check(config: &config::Lake, read: &Read<'_>) -> Result<(), LakeError> {
+    match config.directory() {
+        None => bucket(config, read).map(drop),
+        Some(path) => place::check(&path, place::ROOM).map_err(LakeError::Config),
+    }
+}
+
 fn bucket(config: &config::Lake, read: &Read<'_>) -> Result<Arc<dyn ObjectStore>, LakeError> {
     let place = config.url.strip_prefix("s3://").unwrap_or_default();
     let (name, prefix) = place.split_once('/').unwrap_or((place, ""));
@@ -62,7 +74,12 @@ fn bucket(config: &config::Lake, read: &Read<'_>) -> Result<Arc<dyn ObjectStore>
     if let Some(path) = &config.ca_file {
         let pem = read(path).map_err(LakeError::local(path))?;
         let found = Certificate::from_pem_bundle(pem.as_bytes());
-        for certificate in found.map_err(LakeError::store(path.display()))? {
+        let found = found.map_err(LakeError::store(path.display()))?;
+        if found.is_empty() {
+            let why = format!("{}: has no certificate in PEM", path.display());
+            return Err(LakeError::Config(why));
+        }
+        for certificate in found {
             options = options.with_root_certificate(certificate);
         }
     }
@@ -105,8 +122,18 @@ fn bucket(config: &config::Lake, read: &Read<'_>) -> Result<Arc<dyn ObjectStore>
     }
 }
 
-/// Reads it with the rights of this process.
-pub(crate) fn read(path: &std::path::Path) -> std::io::Result<String> {
+/// Reads the files of a lake with the rights of this process.
+pub(crate) fn reader(
+    config: &config::Lake,
+) -> impl Fn(&std::path::Path) -> std::io::Result<String> {
+    let secret = config.credentials_file.as_deref();
+    move |path| match secret == Some(path) {
+        true => secret::read(path, MAX_FILE).map_err(std::io::Error::other),
+        false => read(path),
+    }
+}
+
+fn read(path: &std::path::Path) -> std::io::Result<String> {
     let mut text = String::new();
     let file = std::fs::File::open(path)?;
     file.take(MAX_FILE).read_to_string(&mut text)?;

@@ -1,7 +1,7 @@
 //! The program: its signals, its configuration, and one worker for each output.
 
 use crate::board::Board;
-use crate::confine::{self, Confined};
+use crate::confine::{self, Confined, Looked};
 use crate::keeper::Keeper;
 use crate::thrift::Thrift;
 use crate::watch::Watch;
@@ -53,7 +53,10 @@ pub(crate) fn main(args: &cli::Args) -> anyhow::Result<End> {
     // Both before there are threads.
     let keeper = Keeper::start(&args.config)?;
     let (config, text) = read(&args.config, &keeper)?;
-    let confined = confine::enter(&config)?;
+    let (confined, looked) = match args.check {
+        true => (None, confine::enter_to_check(&config)?),
+        false => (Some(confine::enter(&config)?), Looked::default()),
+    };
     // One thread, beside those that look up names of hosts.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -62,9 +65,11 @@ pub(crate) fn main(args: &cli::Args) -> anyhow::Result<End> {
         .build()
         .context("starting")?;
     let done = runtime.block_on(async {
-        match args.check {
-            true => Ok(End::of(check::run(&config, &keeper).await)),
-            false => deliver(args, (config, text), keeper, confined).await,
+        match confined {
+            None => Ok(End::of(
+                check::run(&config, &keeper, &looked, args.offline).await,
+            )),
+            Some(confined) => deliver(args, (config, text), keeper, confined).await,
         }
     });
     // A look-up that hangs is not waited for.
@@ -181,6 +186,12 @@ async fn lock(config: &Config) -> anyhow::Result<File> {
             }
         }
     }
+}
+
+/// Whether an aiprof-send delivers from the state directory.
+pub(crate) fn is_locked(config: &Config) -> bool {
+    let file = File::open(config.sender_directory());
+    file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
 struct Running {

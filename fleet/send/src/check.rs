@@ -1,46 +1,140 @@
-//! `--check`: whether each server can be reached and takes the credentials.
+//! `--check`: whether all is there that outputs need, and whether servers can be reached and
+//! take the credentials.
 
 use crate::answer::Verdict;
+use crate::app::is_locked;
+use crate::confine::Looked;
 use crate::keeper::Keeper;
 use crate::payload::Payload;
 use crate::server::Server;
-use aiprof_fleet::config::{Config, To};
+use aiprof_fleet::config::{self, Config, To};
+use aiprof_fleet::place;
+use aiprof_lake::Lake;
+use aiprof_system::errors::chain;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::Duration;
 
-/// Asks each server with a message that has nothing in it, and prints a line each; whether
-/// all is well.
-pub(crate) async fn run(config: &Config, keeper: &Keeper) -> bool {
+/// How long a lake may take to answer.
+const ANSWER: Duration = Duration::from_secs(30);
+/// How long an address gets to become free: an earlier aiprof-send ends in 3 s.
+const FREE: Duration = Duration::from_secs(5);
+/// How often it is tried.
+const TRIES: u32 = 50;
+
+/// Looks at what each output needs, asks its server with a message that has nothing in it, and
+/// prints a line each; whether all is well. `offline`: asks nobody, and prints what is wrong only.
+pub(crate) async fn run(config: &Config, keeper: &Keeper, looked: &Looked, offline: bool) -> bool {
     let mut all = true;
     let mut sent = 0;
+    let mut print = |name: &str, found: Result<String, String>| {
+        match &found {
+            Ok(text) if !offline => println!("{name}: ok: {text}"),
+            Ok(_) => {}
+            Err(why) => println!("{name}: FAILED: {why}"),
+        }
+        all &= found.is_ok();
+    };
     for output in config.outputs.iter().filter(|output| output.to.is_sent()) {
         sent += 1;
-        let (is_well, text) = match &output.to {
-            To::Lake(_) => (true, "a lake: not checked".to_owned()),
-            to => reach(to, keeper).await,
+        let found =
+            spooled(config, &output.name, looked).and_then(|()| look(&output.to, keeper, looked));
+        let found = match (found, offline) {
+            (Ok(()), false) => reach(&output.to, keeper).await,
+            (found, _) => found.map(|()| String::new()),
         };
-        let word = if is_well { "ok" } else { "FAILED" };
-        println!("{}: {word}: {text}", output.name);
-        all &= is_well;
+        print(&output.name, found);
     }
-    if sent == 0 {
+    if let Some(address) = config.metrics.listen {
+        let found = listens(address, config).await;
+        let shown = format!("metrics can be served at {address}");
+        print("metrics.listen", found.map(|()| shown));
+    }
+    if sent == 0 && !offline {
         println!("the configuration is right, and has no output that is sent");
     }
     all
 }
 
-async fn reach(to: &To, keeper: &Keeper) -> (bool, String) {
-    let mut server = match Server::new(to, keeper) {
-        Ok(Some(server)) => server,
-        Ok(None) => return (true, String::new()),
-        Err(why) => return (false, why),
+/// Whether what was delivered can be taken out of the spool, where there is one already.
+fn spooled(config: &Config, name: &str, looked: &Looked) -> Result<(), String> {
+    let directory = config.spool_directory().join(name);
+    match looked.get(&directory) {
+        Some(found) => found.clone(),
+        None if directory.exists() => place::check(&directory, 0),
+        None => Ok(()),
+    }
+}
+
+/// What shows without asking anybody.
+fn look(to: &To, keeper: &Keeper, looked: &Looked) -> Result<(), String> {
+    match to {
+        To::Lake(lake) => match lake.directory().and_then(|path| looked.get(&path)) {
+            Some(found) => found.clone(),
+            None => {
+                let read = |file: &Path| keeper.read_to_string(file);
+                Lake::check_config(lake, &read).map_err(|error| chain(&error))
+            }
+        },
+        to => match Server::new(to, keeper)? {
+            Some(mut server) => server.check(),
+            None => Ok(()),
+        },
+    }
+}
+
+async fn reach(to: &To, keeper: &Keeper) -> Result<String, String> {
+    match to {
+        To::Lake(lake) => reach_lake(lake, keeper).await,
+        to => reach_server(to, keeper).await,
+    }
+}
+
+async fn reach_lake(lake: &config::Lake, keeper: &Keeper) -> Result<String, String> {
+    if lake.directory().is_some() {
+        return Ok(format!("{} can be written to", lake.url));
+    }
+    let read = |file: &Path| keeper.read_to_string(file);
+    let opened = Lake::open_with(lake, "", "", &read).map_err(|error| chain(&error))?;
+    match tokio::time::timeout(ANSWER, opened.reach()).await {
+        Ok(Ok(())) => Ok(format!("{} answers", lake.url)),
+        Ok(Err(error)) => Err(chain(&error)),
+        Err(_) => Err(format!("{}: no answer within {ANSWER:?}", lake.url)),
+    }
+}
+
+async fn reach_server(to: &To, keeper: &Keeper) -> Result<String, String> {
+    let Some(mut server) = Server::new(to, keeper)? else {
+        return Ok(String::new());
     };
     let name = server.name();
     match server.send(Payload::empty(server.is_grpc())).await {
-        Verdict::Delivered(_) => (true, format!("{name} takes profiles")),
+        Verdict::Delivered(_) => Ok(format!("{name} takes profiles")),
         // What it says of a profile that is there is another matter.
-        Verdict::Refused(_, why) | Verdict::TooOld(why) => (
-            true,
-            format!("{name} answers, and refuses an empty message, as some do: {why}"),
-        ),
-        Verdict::Failed(failure) => (false, format!("{name}: {}", failure.why)),
+        Verdict::Refused(_, why) | Verdict::TooOld(why) => Ok(format!(
+            "{name} answers, and refuses an empty message, as some do: {why}"
+        )),
+        Verdict::Failed(failure) => Err(format!("{name}: {}", failure.why)),
     }
+}
+
+/// Whether metrics can be served at an address. The aiprof-send that delivers from this state
+/// may have it.
+async fn listens(address: SocketAddr, config: &Config) -> Result<(), String> {
+    for _ in 0..TRIES {
+        match TcpListener::bind(address) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                return Err(format!(
+                    "{address}: {error}: name an address of this machine"
+                ));
+            }
+            Err(_) if is_locked(config) => return Ok(()),
+            Err(_) => tokio::time::sleep(FREE / TRIES).await,
+        }
+    }
+    Err(format!(
+        "{address}: another program listens there: name another port, or \"off\""
+    ))
 }

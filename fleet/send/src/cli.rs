@@ -9,7 +9,8 @@ pub(crate) const FAILURE: u8 = 1;
 const HELP: &str = "\
 Examples:
   aiprof-send --config /etc/aiprof/agent.toml --check
-      Says of each output whether its server can be reached and knows the credentials.
+      Says of each output whether its server can be reached and knows the credentials, or
+      whether its lake can be written to.
   aiprof-send --config /etc/aiprof/agent.toml --once
       Delivers what waits, each body tried once, and ends.
   aiprof-send --config /etc/aiprof/agent.toml
@@ -45,6 +46,10 @@ pub(crate) struct Args {
     /// Check the configuration and reach each server; deliver nothing.
     #[arg(long, conflicts_with = "once")]
     pub(crate) check: bool,
+    /// With --check: ask no server, and print what is wrong only. `aiprof agent --check` does it
+    /// so.
+    #[arg(long, requires = "check")]
+    pub(crate) offline: bool,
     /// Deliver what waits now, then end.
     #[arg(long)]
     pub(crate) once: bool,

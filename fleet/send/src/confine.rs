@@ -11,11 +11,12 @@ mod user;
 
 use crate::metrics;
 use aiprof_fleet::config::{Config, To};
-use aiprof_fleet::shared;
+use aiprof_fleet::{place, shared};
 use aiprof_system::os::privileges;
 use anyhow::Context as _;
 use landlock::{Rule, Rules};
 use rustix::thread::CapabilitySet;
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -69,6 +70,9 @@ pub(crate) struct Confined {
     names: Vec<Option<Mark>>,
 }
 
+/// Directories that a start makes or shares, and what is wrong with them.
+pub(crate) type Looked = BTreeMap<PathBuf, Result<(), String>>;
+
 /// Device and inode.
 type Mark = (u64, u64);
 
@@ -83,7 +87,8 @@ pub(crate) fn enter(config: &Config) -> anyhow::Result<Confined> {
     }
     metrics::open_own();
     let lakes = lakes(config);
-    user::become_nobody(config, &lakes)?;
+    user::make_lakes(&lakes);
+    user::become_nobody(config, &lakes, user::can_work_in)?;
     user::share_with_group();
     privileges::drop_to(CapabilitySet::empty())?;
     let confined = Confined {
@@ -91,13 +96,53 @@ pub(crate) fn enter(config: &Config) -> anyhow::Result<Confined> {
         names: NAMES.iter().map(|name| mark(Path::new(name))).collect(),
         lakes,
     };
-    if !landlock::restrict(&rules(config, &confined.lakes)).context("Landlock")? {
+    restrict(config, &confined.lakes)?;
+    Ok(confined)
+}
+
+/// Confines the program as [`enter`] does, to look whether it could work so, and makes nothing.
+/// What a start makes or shares is looked at before, for a start has more rights.
+///
+/// # Errors
+/// As there.
+pub(crate) fn enter_to_check(config: &Config) -> anyhow::Result<Looked> {
+    let lakes = lakes(config);
+    let looked = look(config, &lakes);
+    let shared = [config.state.clone(), config.sender_directory()];
+    let shared = shared.iter().chain(&lakes);
+    let shared: Vec<_> = shared.filter_map(|it| it.canonicalize().ok()).collect();
+    user::become_nobody(config, &lakes, |place, group| {
+        user::will_work_in(place, group, &shared)
+    })?;
+    privileges::drop_to(CapabilitySet::empty())?;
+    restrict(config, &lakes)?;
+    Ok(looked)
+}
+
+/// Looks at the directories that a start makes or shares.
+fn look(config: &Config, lakes: &[PathBuf]) -> Looked {
+    let spool = config.spool_directory();
+    let sent = config.outputs.iter().filter(|output| output.to.is_sent());
+    let queues = sent.map(|output| spool.join(&output.name));
+    // The agent makes those that are missing.
+    let queues = queues.filter(|queue| queue.exists());
+    let lakes = lakes.iter().map(|lake| (lake.clone(), place::ROOM));
+    let all = queues.map(|queue| (queue, 0)).chain(lakes);
+    all.filter(|(place, _)| user::is_prepared(place))
+        .map(|(place, room)| {
+            let found = place::check(&place, room);
+            (place, found)
+        })
+        .collect()
+}
+
+fn restrict(config: &Config, lakes: &[PathBuf]) -> anyhow::Result<()> {
+    if !landlock::restrict(&rules(config, lakes)).context("Landlock")? {
         tracing::warn!(
             "the kernel has no Landlock: which files aiprof-send opens is up to its user's rights"
         );
     }
-    seccomp::restrict(seccomp::Calls::OfSender).context("seccomp")?;
-    Ok(confined)
+    seccomp::restrict(seccomp::Calls::OfSender).context("seccomp")
 }
 
 /// Confines the keeper: it reads files, and writes, sends and starts nothing.

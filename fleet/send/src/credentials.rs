@@ -107,7 +107,7 @@ mod tests {
     }
 
     fn http(keys: &str) -> Http {
-        let text = format!("[[output]]\ntype = \"parca\"\nurl = \"http://x\"\n{keys}");
+        let text = format!("[[output]]\ntype = \"parca\"\nurl = \"https://x\"\n{keys}");
         let config = aiprof_fleet::config::Config::parse(Path::new("x"), &text).unwrap();
         match config.outputs.into_iter().next().unwrap().to {
             aiprof_fleet::config::To::Parca(http) => http,

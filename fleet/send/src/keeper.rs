@@ -12,6 +12,7 @@
 
 use crate::confine;
 use aiprof_fleet::config::{self, Config, Http, To};
+use aiprof_fleet::secret;
 use aiprof_system::files::caller;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
@@ -33,15 +34,18 @@ const MAX_SECRET: u64 = 64 << 10;
 const MAX_PEM: u64 = 8 << 20;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a file has to have in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a file has to have in it. All but certificates are secret: others must not be able to
+/// read it. A file that is named for several has the last of these forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Form {
-    /// One line.
-    Secret,
-    /// Certificates and keys.
+    /// Certificates.
     Pem,
+    /// A key, in PEM.
+    Key,
     /// `~/.aws/credentials`.
     Keys,
+    /// One line.
+    Secret,
 }
 
 /// Asks the keeper.
@@ -210,8 +214,11 @@ fn read_named(named: &BTreeMap<PathBuf, Form>, path: &[u8]) -> io::Result<Vec<u8
 /// The files that a configuration names, and what each has to have in it.
 fn files_of(config: &Config) -> BTreeMap<PathBuf, Form> {
     let mut all = BTreeMap::new();
-    let mut add = |file: &Option<PathBuf>, form| {
-        all.extend(file.iter().map(|file| (file.clone(), form)));
+    let mut add = |file: &Option<PathBuf>, form: Form| {
+        if let Some(file) = file {
+            let known = all.entry(file.clone()).or_insert(form);
+            *known = form.max(*known);
+        }
     };
     for output in &config.outputs {
         match &output.to {
@@ -233,7 +240,7 @@ fn files_of(config: &Config) -> BTreeMap<PathBuf, Form> {
                 add(basic_auth_file, Form::Secret);
                 add(ca_file, Form::Pem);
                 add(cert_file, Form::Pem);
-                add(key_file, Form::Pem);
+                add(key_file, Form::Key);
             }
         }
     }
@@ -243,17 +250,18 @@ fn files_of(config: &Config) -> BTreeMap<PathBuf, Form> {
 impl Form {
     /// What a file has of this form.
     fn read(self, path: &Path) -> io::Result<Vec<u8>> {
-        let most = match self {
-            Self::Secret => MAX_SECRET,
-            Self::Pem | Self::Keys => MAX_PEM,
-        };
-        let content = read_whole(path, most)?;
         match self {
-            Self::Secret => one_line(content),
-            Self::Pem => Ok(blocks(&content)),
-            Self::Keys => Ok(keys(&content)),
+            Self::Pem => Ok(blocks(&read_whole(path, MAX_PEM)?)),
+            Self::Key => Ok(blocks(&read_secret(path, MAX_PEM)?)),
+            Self::Keys => Ok(keys(&read_secret(path, MAX_PEM)?)),
+            Self::Secret => one_line(read_secret(path, MAX_SECRET)?),
         }
     }
+}
+
+fn read_secret(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let read = secret::read(path, most).map_err(io::Error::other)?;
+    Ok(read.into_bytes())
 }
 
 fn read_whole(path: &Path, most: u64) -> io::Result<Vec<u8>> {
@@ -304,6 +312,14 @@ fn keys(content: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    /// Writes a file that others cannot read.
+    fn write_secret(file: &Path, content: &[u8]) {
+        std::fs::write(file, content).unwrap();
+        std::fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
+    }
 
     const SHADOW: &[u8] = b"root:$y$j9T$abc:20000:0:99999:7:::\ndaemon:*:20000:0:99999:7:::\n";
 
@@ -311,11 +327,42 @@ mod tests {
     fn of_a_file_that_is_something_else_nothing_is_handed_over() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("shadow");
-        std::fs::write(&file, SHADOW).unwrap();
+        write_secret(&file, SHADOW);
         let error = Form::Secret.read(&file).unwrap_err().to_string();
+        assert!(error.contains("more than one line"), "{error}");
         assert!(!error.contains("root"), "{error}");
-        assert!(Form::Pem.read(&file).unwrap().is_empty());
-        assert!(Form::Keys.read(&file).unwrap().is_empty());
+        for form in [Form::Pem, Form::Key, Form::Keys] {
+            assert!(form.read(&file).unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_secret_that_others_can_read_is_not_handed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        for (mode, is_right) in [(0o600, true), (0o640, true), (0o644, false), (0o660, false)] {
+            write_secret(&file, b"x");
+            std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            for form in [Form::Secret, Form::Key, Form::Keys] {
+                let found = form.read(&file);
+                assert_eq!(found.is_ok(), is_right, "{form:?} {mode:o}: {found:?}");
+            }
+            assert!(Form::Pem.read(&file).is_ok(), "{mode:o}");
+        }
+        // Whichever output names it first.
+        let tls = |keys: &str| {
+            format!(
+                "[[output]]\nname = {keys:?}\ntype = \"parca\"\nurl = \"https://x\"\n{keys} = {file:?}\n"
+            )
+        };
+        let pair = "cert_file = \"/x\"\n";
+        for text in [
+            tls("ca_file") + &tls("key_file") + pair,
+            tls("key_file") + pair + &tls("ca_file"),
+        ] {
+            let config = Config::parse(Path::new("x"), &text).unwrap();
+            assert_eq!(files_of(&config)[&file], Form::Key, "{text}");
+        }
     }
 
     #[test]
@@ -335,10 +382,10 @@ mod tests {
     fn only_what_the_configuration_names_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        std::fs::write(path("token"), "s3cret\n").unwrap();
+        write_secret(&path("token"), b"s3cret\n");
         std::fs::write(path("other"), "mine\n").unwrap();
         let write = |token: &str| {
-            let text = format!("[[output]]\ntype = \"parca\"\nurl = \"http://x\"\n{token}");
+            let text = format!("[[output]]\ntype = \"parca\"\nurl = \"https://x\"\n{token}");
             std::fs::write(path("agent.toml"), text).unwrap();
         };
         write(&format!("token_file = {:?}\n", path("token")));

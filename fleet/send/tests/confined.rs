@@ -202,3 +202,57 @@ fn another_lake_is_a_new_start() {
     host.put_at("lake", 1_700_000_000_000_000_001, Kind::Pprof, &pprof(1));
     host.wait_until_empty("lake");
 }
+
+#[test]
+fn what_nobody_can_write_to_is_found_and_what_a_start_shares_is_no_fault() {
+    let test = "what_nobody_can_write_to_is_found_and_what_a_start_shares_is_no_fault";
+    if lacks(test, &[Need::Root]) {
+        return;
+    }
+    let host = host("");
+    let (lake, queue) = (host.path("lake"), host.path("state/spool/lake"));
+    fs::create_dir_all(&queue).unwrap();
+    fs::create_dir(&lake).unwrap();
+    let of = |path: &Path, user: u32, mode: u32| {
+        std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    host.configure(&format!("[[output]]\ntype = \"lake\"\nurl = {lake:?}\n"));
+    for (path, user, mode, is_right) in [
+        (&lake, 0, 0o700, true),
+        (&lake, 1, 0o755, false),
+        (&lake, 1, 0o777, true),
+        (&queue, 0, 0o700, true),
+        (&queue, 1, 0o755, false),
+    ] {
+        of(&lake, 0, 0o755);
+        of(path, user, mode);
+        let (code, stdout, stderr) = host.run(&["--check", "--offline"]);
+        let shown = path.display();
+        assert_eq!(code == 0, is_right, "{shown} {mode:o}: {stdout} {stderr}");
+        assert_eq!(stdout.contains("cannot write to"), !is_right, "{stdout}");
+        let about = fs::metadata(path).unwrap();
+        assert_eq!((about.uid(), about.mode() & 0o777), (user, mode), "{shown}");
+    }
+    assert!(!host.path("state/sender").exists(), "something was made");
+}
+
+#[test]
+fn a_lake_is_made_where_it_stays_root() {
+    let test = "a_lake_is_made_where_it_stays_root";
+    if lacks(test, &[Need::Root, Need::Tool("setpriv")]) {
+        return;
+    }
+    let mut host = host("");
+    let lake = host.path("new/lake");
+    host.configure(&format!("[[output]]\ntype = \"lake\"\nurl = {lake:?}\n"));
+    host.put_at("lake", 1_700_000_000_000_000_001, Kind::Pprof, &pprof(1));
+    let command = host.command(&["--once"]);
+    // As in a pod.
+    let mut in_pod = std::process::Command::new("setpriv");
+    in_pod.arg("--bounding-set=-setuid,-setgid");
+    in_pod.arg(command.get_program()).args(command.get_args());
+    let output = in_pod.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(lake.join("date=2023-11-14").is_dir());
+}

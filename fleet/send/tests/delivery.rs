@@ -3,7 +3,7 @@
 mod common;
 
 use aiprof_fleet::spool::Kind;
-use common::{Host, Server, gzip, number, otlp, python};
+use common::{Host, Server, gzip, make_secret, number, otlp, python, write_secret};
 
 fn http(port: u16, more: &str) -> String {
     format!(
@@ -146,8 +146,8 @@ fn tokens_are_read_anew_and_shown_nowhere() {
     let over_grpc = Server::start(&python, "grpc", 0, "echo,ok", &[]);
     let mut host = Host::new("");
     let (token, basic) = (host.path("token"), host.path("basic"));
-    std::fs::write(&token, "t0k3n-secret\n").unwrap();
-    std::fs::write(&basic, "me:pa55word\n").unwrap();
+    write_secret(&token, "t0k3n-secret\n");
+    write_secret(&basic, "me:pa55word\n");
     host.configure(&format!(
         "[metrics]\nlisten = \"off\"\n\
          [[output]]\nname = \"a\"\ntype = \"otlp\"\nurl = \"http://127.0.0.1:{}/profiles\"\ntoken_file = {token:?}\n\
@@ -196,6 +196,7 @@ fn tls_with_an_own_authority_and_a_client_certificate() {
         .status()
         .unwrap();
     assert!(made.success());
+    make_secret(&host.path("client.key"));
     let [ca, other] = ["ca.pem", "other.pem"].map(|name| host.path(name));
     let tls = ["server.pem", "server.key", "ca.pem"].map(|name| host.path(name));
     let tls: Vec<_> = tls.iter().map(|path| path.as_path()).collect();

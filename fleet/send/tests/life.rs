@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use aiprof_fleet::status::{self, AGENT_FILE, AgentStatus, DeviceStatus, OutputStatus};
-use common::{Host, Server, ask, free_port, number, python, wait_for};
+use common::{Host, Server, ask, free_port, number, python, wait_for, write_secret};
 
 fn output(name: &str, port: u16) -> String {
     format!(
@@ -67,9 +67,9 @@ fn wrong_usage_and_wrong_configurations_say_what_is_wrong() {
     host.configure(
         "[[output]]\ntype = \"parca\"\nurl = \"http://x\"\nheaders = { \"a b\" = \"c\" }",
     );
-    let (code, stdout, _) = host.run(&["--check"]);
+    let (code, _, stderr) = host.run(&["--check"]);
     assert_eq!(code, 1);
-    assert!(stdout.contains("headers.a b"), "{stdout}");
+    assert!(stderr.contains("headers.a b"), "{stderr}");
     host.configure("");
     let (code, stdout, _) = host.run(&["--check"]);
     assert_eq!(code, 0, "{stdout}");
@@ -79,6 +79,90 @@ fn wrong_usage_and_wrong_configurations_say_what_is_wrong() {
         stdout.contains("SIGHUP") && stdout.contains("Exit codes"),
         "{stdout}"
     );
+}
+
+#[test]
+fn what_keeps_it_from_delivering_is_found_without_asking_anybody() {
+    let host = Host::new("");
+    let secret = |name: &str, text: &str| {
+        write_secret(&host.path(name), text);
+        host.path(name)
+    };
+    let (token, open) = (secret("token", "t0k3n"), secret("open", "t0k3n"));
+    std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let key = secret("key", "no key");
+    let (file, empty) = (secret("file", "x"), secret("empty", ""));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let parca = |lines: &str| {
+        // Certificates are of TLS.
+        let place = match lines.starts_with('c') {
+            true => "https://x",
+            false => "http://127.0.0.1:1",
+        };
+        format!("[[output]]\ntype = \"parca\"\nurl = \"{place}\"\n{lines}")
+    };
+    let lake =
+        |url: &str, lines: &str| format!("[[output]]\ntype = \"lake\"\nurl = \"{url}\"\n{lines}");
+    let shown = |path: &std::path::Path| path.display().to_string();
+    for (lines, expected) in [
+        (parca(&format!("token_file = {token:?}")), None),
+        (
+            parca(&format!("token_file = {open:?}")),
+            Some("parca: FAILED: token_file"),
+        ),
+        (parca(&format!("token_file = {open:?}")), Some("chmod 600")),
+        (parca(&format!("token_file = {empty:?}")), Some("is empty")),
+        (
+            parca("token_file = \"/nonexistent/token\""),
+            Some("No such file"),
+        ),
+        (
+            parca(&format!("basic_auth_file = {token:?}")),
+            Some("user:password"),
+        ),
+        (
+            parca(&format!("ca_file = {file:?}")),
+            Some("no certificate in PEM"),
+        ),
+        (
+            parca(&format!("cert_file = {file:?}\nkey_file = {key:?}")),
+            Some("cert_file"),
+        ),
+        (lake(&shown(&host.path("lake")), ""), None),
+        (lake(&shown(&file), ""), Some("lake: FAILED: ")),
+        (lake(&shown(&file), ""), Some("is no directory")),
+        (lake("/proc/lake", ""), Some("cannot write to /proc")),
+        (
+            lake("s3://abc", &format!("credentials_file = {open:?}")),
+            Some("other users can read"),
+        ),
+        (
+            lake("s3://abc", &format!("credentials_file = {token:?}")),
+            Some("aws_access_key_id"),
+        ),
+        (
+            format!("[metrics]\nlisten = \"{}\"", taken.local_addr().unwrap()),
+            Some("metrics.listen: FAILED: "),
+        ),
+        (
+            "[metrics]\nlisten = \"192.0.2.1:9464\"".to_owned(),
+            Some("name an address of this machine"),
+        ),
+    ] {
+        host.configure(&lines);
+        let (code, stdout, stderr) = host.run(&["--check", "--offline"]);
+        let is_right = code == i32::from(expected.is_some())
+            && stdout.is_empty() == expected.is_none()
+            && stdout.contains(expected.unwrap_or_default());
+        assert!(is_right, "{lines}: {code} {stdout} {stderr}");
+        assert!(!stdout.contains("t0k3n"), "{stdout}");
+    }
+    assert!(!host.path("lake").exists() && !host.path("state").exists());
+    // A lake is looked at in any case.
+    host.configure(&lake(&shown(&host.path("lake")), ""));
+    let (code, stdout, _) = host.run(&["--check"]);
+    assert_eq!(code, 0, "{stdout}");
+    assert!(stdout.contains("can be written to"), "{stdout}");
 }
 
 #[test]

@@ -6,7 +6,9 @@ use super::values;
 use aiprof_formats::export::{ExportOptions, Format};
 use aiprof_model::profile::Profile;
 use aiprof_system::errors::chain;
-use aiprof_system::files::{directory::Directory, rights};
+use aiprof_system::files::directory::Directory;
+use aiprof_system::files::place::{self, PlaceError};
+use aiprof_system::files::rights;
 use anyhow::{Context, Result};
 use rustix::fs::FileType;
 use std::ffi::{OsStr, OsString};
@@ -32,6 +34,15 @@ pub(crate) struct WindowFiles {
 }
 
 impl WindowFiles {
+    /// Looks whether [`WindowFiles::open`] can use a directory that has room for so many bytes.
+    /// Makes nothing.
+    ///
+    /// # Errors
+    /// What is wrong with the directory.
+    pub(crate) fn check(directory: &Path, room: usize) -> Result<(), PlaceError> {
+        place::check_directory(directory, room)
+    }
+
     /// Creates the directory where there is none, and checks that files can be
     /// written to it.
     ///

@@ -113,6 +113,10 @@ fn manifests_are_what_kubernetes_knows() -> anyhow::Result<()> {
 /// Has the agent check a configuration.
 fn check_config(shop: &Workshop, text: &str) -> anyhow::Result<()> {
     let file = shop.path("checked.toml");
+    // On a node the volume is there.
+    let volume = shop.path("volume");
+    std::fs::create_dir_all(&volume)?;
+    let text = text.replace("/var/lib/aiprof", &volume.display().to_string());
     std::fs::write(&file, text)?;
     let mut command = Command::new(binary()?);
     command.args(["agent", "--check", "--config"]).arg(file);
@@ -667,6 +671,9 @@ fn ansible_knows_the_role() -> anyhow::Result<()> {
              "validate": format!("{} agent --config %s --check", binary()?.display()),
          }}]},
     ]);
+    let token = shop.path("token");
+    std::fs::write(&token, "t0k3n")?;
+    std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     let given = json!({
         "aiprof_fixed": "x",
         "aiprof_host": "web-1",
@@ -675,7 +682,7 @@ fn ansible_knows_the_role() -> anyhow::Result<()> {
         "aiprof_outputs": [
             {"type": "files", "directory": "/x", "keep": 10},
             {"type": "pyroscope", "url": "http://x:1", "headers": {"a": "b"}, "timeout": "5s"},
-            {"name": "o", "type": "otlp", "url": "https://x/y", "token_file": "/etc/aiprof/token"},
+            {"name": "o", "type": "otlp", "url": "https://x/y", "token_file": token},
         ],
     });
     std::fs::write(shop.path("site.yml"), playbook.to_string())?;

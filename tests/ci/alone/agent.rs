@@ -317,12 +317,13 @@ fn what_cannot_be_is_refused_at_the_start() -> anyhow::Result<()> {
         ("frequenzy = 3\n", "frequenzy"),
         (
             "[[output]]\ntype = \"files\"\ndirectory = \"/proc/nothing\"\n",
-            "output files",
+            "output.files.directory",
         ),
         (
             "[[output]]\ntype = \"files\"\nformat = \"gif\"\ndirectory = \"/tmp\"\n",
             "gif",
         ),
+        ("[spool]\nsize = 0\n", "spool.size: 1MiB at least"),
     ] {
         let (code, said) = run(lines, &[])?;
         ensure!(

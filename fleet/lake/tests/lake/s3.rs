@@ -82,6 +82,8 @@ impl Server {
         let text =
             format!("[default]\naws_access_key_id = key\naws_secret_access_key = {secret}\n");
         std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
         config::Lake {
             endpoint: Some(format!("http://127.0.0.1:{}", self.port)),
             region: Some("us-east-1".to_owned()),

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Gid, Uid};
 use rustix::thread::CapabilitySet;
+use std::fs::Metadata;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -19,20 +20,38 @@ const DEPTH: u32 = 2;
 /// Most entries of a lake that are looked at.
 const MAX_ENTRIES: usize = 1_000_000;
 
-/// Becomes `nobody`, if this is root that may. The group stays: what both programs of the agent
-/// use is for it ([`aiprof_fleet::shared`]), and so are lakes of root from now on.
+/// Makes the directories of lakes. Those of root are for its group from now on.
+pub(super) fn make_lakes(lakes: &[PathBuf]) {
+    let shares = can_become_nobody();
+    for lake in lakes {
+        let made = std::fs::create_dir_all(lake);
+        let made = made.and_then(|()| if shares { share(lake) } else { Ok(()) });
+        if let Err(error) = made {
+            tracing::warn!("{}: {error}", lake.display());
+        }
+    }
+}
+
+/// Whether a start makes a directory, or lets the group work in it.
+pub(super) fn is_prepared(directory: &Path) -> bool {
+    let Ok(about) = std::fs::metadata(directory) else {
+        return true;
+    };
+    can_become_nobody() && is_of_root(&about, rustix::process::getegid())
+}
+
+/// Becomes `nobody`, if this is root that may, and that can work where it has to. The group
+/// stays: what both programs of the agent use is for it ([`aiprof_fleet::shared`]).
 ///
 /// # Errors
 /// The kernel's.
-pub(super) fn become_nobody(config: &Config, lakes: &[PathBuf]) -> anyhow::Result<()> {
-    let may = CapabilitySet::SETUID | CapabilitySet::SETGID;
-    if !rustix::process::geteuid().is_root() || !privileges::effective()?.contains(may) {
+pub(super) fn become_nobody(
+    config: &Config,
+    lakes: &[PathBuf],
+    can_work_in: impl Fn(&Path, Gid) -> bool,
+) -> anyhow::Result<()> {
+    if !can_become_nobody() {
         return Ok(());
-    }
-    for lake in lakes {
-        if let Err(error) = share(lake) {
-            tracing::warn!("{}: {error}", lake.display());
-        }
     }
     let (user, group) = (nobody(), rustix::process::getegid());
     let own = [config.sender_directory()];
@@ -49,6 +68,12 @@ pub(super) fn become_nobody(config: &Config, lakes: &[PathBuf]) -> anyhow::Resul
     rustix::thread::set_thread_groups(&[]).with_context(context)?;
     rustix::thread::set_thread_res_gid(group, group, group).with_context(context)?;
     rustix::thread::set_thread_res_uid(user, user, user).with_context(context)
+}
+
+fn can_become_nobody() -> bool {
+    let may = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    let have = privileges::effective();
+    rustix::process::geteuid().is_root() && have.is_ok_and(|have| have.contains(may))
 }
 
 /// Lets the group of root, which has no other members, use what is written from now on: after
@@ -73,7 +98,6 @@ fn nobody() -> Uid {
 /// Lets the group work in a lake that is root's and of this group: in the directories that
 /// files are put into.
 fn share(lake: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(lake)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = rustix::fs::open(lake, flags, Mode::empty())?;
     share_below(&top, DEPTH, &mut 0)
@@ -110,22 +134,43 @@ fn share_below(directory: &OwnedFd, depth: u32, seen: &mut usize) -> std::io::Re
     Ok(())
 }
 
+fn is_of_root(about: &Metadata, group: Gid) -> bool {
+    about.uid() == 0 && about.gid() == group.as_raw()
+}
+
 /// Whether a user of this group, who owns nothing, may work in a directory.
-fn can_work_in(directory: &Path, group: Gid) -> bool {
+pub(super) fn can_work_in(directory: &Path, group: Gid) -> bool {
+    has_rights(directory, 0o7, group, &[])
+}
+
+/// Whether it will be so after a start, which makes such directories, and shares those of root
+/// that are in `shared`, without links.
+pub(super) fn will_work_in(directory: &Path, group: Gid, shared: &[PathBuf]) -> bool {
+    match directory.ancestors().find(|place| place.exists()) {
+        Some(there) if there == directory => has_rights(there, 0o7, group, shared),
+        Some(there) => has_rights(there, 0o1, group, shared),
+        None => false,
+    }
+}
+
+/// Whether such a user has these rights in a directory, and comes to it.
+fn has_rights(directory: &Path, wanted: u32, group: Gid, shared: &[PathBuf]) -> bool {
     let Ok(directory) = std::fs::canonicalize(directory) else {
         return false;
     };
     let rights = |path: &Path| {
         std::fs::metadata(path).map_or(0, |about| {
             let mode = about.permissions().mode();
+            let is_shared = shared.iter().any(|shared| shared == path);
             match about.gid() == group.as_raw() {
+                true if is_shared && is_of_root(&about, group) => 0o7,
                 true => (mode >> 3) & 0o7,
                 false => mode & 0o7,
             }
         })
     };
     let mut above = directory.ancestors().skip(1);
-    rights(&directory) == 0o7 && above.all(|above| rights(above) & 0o1 != 0)
+    rights(&directory) & wanted == wanted && above.all(|above| rights(above) & 0o1 != 0)
 }
 
 #[cfg(test)]
@@ -152,6 +197,33 @@ mod tests {
             assert_eq!(can_work_in(&inner, own), of_group, "{above:o} {mode:o}");
             assert_eq!(can_work_in(&inner, other), of_others, "{above:o} {mode:o}");
         }
+    }
+
+    #[test]
+    fn what_a_start_makes_and_shares_counts_before_it() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        std::fs::set_permissions(&root, Permissions::from_mode(0o711)).unwrap();
+        let (lake, group) = (root.join("lake"), rustix::process::getegid());
+        let shared = [lake.clone()];
+        assert!(will_work_in(&lake, group, &shared) && is_prepared(&lake));
+        assert!(will_work_in(&lake.join("deeper"), group, &shared));
+        std::fs::create_dir(&lake).unwrap();
+        std::fs::set_permissions(&lake, Permissions::from_mode(0o700)).unwrap();
+        assert!(!can_work_in(&lake, group) && !will_work_in(&lake, group, &[]));
+        assert!(will_work_in(&lake, group, &shared) && is_prepared(&lake));
+        assert!(will_work_in(&lake.join("deeper"), group, &shared));
+        // Another user's is not shared.
+        std::os::unix::fs::chown(&lake, Some(1), Some(0)).unwrap();
+        assert!(!will_work_in(&lake, group, &shared) && !is_prepared(&lake));
+        std::os::unix::fs::chown(&lake, Some(0), Some(0)).unwrap();
+        std::fs::set_permissions(&root, Permissions::from_mode(0o700)).unwrap();
+        let other = Gid::from_raw(group.as_raw() + 1);
+        assert!(!will_work_in(&lake, other, &shared));
+        assert!(!will_work_in(&root.join("new"), group, &shared));
     }
 
     #[test]

@@ -72,6 +72,17 @@ pub(crate) fn wait_for<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Takes all rights to a file from others.
+pub(crate) fn make_secret(file: &Path) {
+    fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+}
+
+/// Writes a file that others cannot read.
+pub(crate) fn write_secret(file: &Path, text: &str) {
+    fs::write(file, text).unwrap();
+    make_secret(file);
+}
+
 /// A server in Python.
 pub(crate) struct Server {
     child: Child,

@@ -5,6 +5,7 @@
 //! privileges ([`aiprof_fleet`]).
 
 mod args;
+mod checks;
 mod ctl;
 mod governor;
 mod notify;

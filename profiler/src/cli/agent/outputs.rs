@@ -1,11 +1,12 @@
 //! Where the profiles of windows go: files, and what `aiprof-send` delivers.
 
+use super::checks;
 use crate::cli::windows::WindowFiles;
 use aiprof_collect::session::WindowProfiles;
 use aiprof_fleet::config::{Compression, Config, Output, To};
 use aiprof_fleet::spool::{Body, Dropped, Kind, Queue};
 use aiprof_fleet::status::OutputStatus;
-use aiprof_formats::export::{ExportOptions, Format, otlp, pprof, push};
+use aiprof_formats::export::{ExportOptions, otlp, pprof, push};
 use aiprof_model::profile::{Profile, Values};
 use aiprof_system::errors::chain;
 use anyhow::{Context as _, Result};
@@ -157,12 +158,7 @@ fn open(output: &Output, config: &Config, options: &ExportOptions) -> Result<Ope
     };
     Ok(match &output.to {
         To::Files(files) => {
-            let format = files.format.parse::<Format>().ok();
-            let format = format
-                .filter(|format| !format.is_trace() && *format != Format::Capture)
-                .with_context(|| {
-                    format!("format {:?}: pprof, folded, svg or otlp", files.format)
-                })?;
+            let format = checks::format(files).map_err(anyhow::Error::msg)?;
             let open = |of: &'static str| -> Result<Box<WindowFiles>> {
                 let files =
                     WindowFiles::open(&files.directory, format, options.clone(), files.keep)?;

@@ -1,17 +1,17 @@
 //! The course of the agent, from the configuration to the last window.
 
 use super::args::{AgentArgs, AgentCommand};
-use super::ctl;
 use super::governor::{Governor, Level};
 use super::notify;
 use super::outputs::Outputs;
 use super::sender::{self, Sender};
 use super::status::Counts;
 use super::turns::{self, Turns};
+use super::{checks, ctl};
+use crate::cli::Verbosity;
 use crate::cli::record::tables;
 use crate::cli::recording::READERS;
 use crate::cli::values::{human_bytes, human_duration};
-use crate::cli::{EXIT_FAILURE, Verbosity, screen};
 use aiprof_analysis::aggregate::WaitOptions;
 use aiprof_collect::bpf::run_time::RunTimes;
 use aiprof_collect::clock;
@@ -21,7 +21,7 @@ use aiprof_collect::device::DeviceOptions;
 use aiprof_collect::doctor;
 use aiprof_collect::session::{Keep, ProbeTraps, Session, WindowProfiles};
 use aiprof_collect::signals::{BlockedSignals, Signals};
-use aiprof_fleet::config::{self, Config, ConfigError, FREQUENCY, To};
+use aiprof_fleet::config::{self, Config, ConfigError, FREQUENCY, HOST_RULE, To};
 use aiprof_fleet::{identity, shared, status as files};
 use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
@@ -60,10 +60,14 @@ pub(in crate::cli) fn run(args: AgentArgs, verbosity: Verbosity) -> Result<u8> {
     }
     let config = read(&args.config)?;
     if args.check {
-        return check(&args, &config, verbosity);
+        checks::run(&args, &config)?;
+        privileges::require(privileges::effective()?)?;
+        describe(&args.config, &config, verbosity);
+        return Ok(0);
     }
     let have = privileges::effective()?;
     privileges::require(have)?;
+    checks::run(&args, &config)?;
     for missing in privileges::missing(have) {
         tracing::info!("without {}: {}", missing.name, missing.purpose);
     }
@@ -80,7 +84,7 @@ pub(in crate::cli) fn run(args: AgentArgs, verbosity: Verbosity) -> Result<u8> {
     let outputs = Outputs::open(&config)?;
     outputs.claim();
     let signals = BlockedSignals::block(None).context("cannot prepare for signals")?;
-    let sender = sender_for(&args, &config, &signals)?;
+    let sender = sender_for(&args, &config, &signals);
     remote::keep_little_memory();
     remote::start(READERS).context("cannot start the readers")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -104,16 +108,22 @@ fn read(path: &Path) -> Result<Config> {
         .map_err(|_| anyhow::anyhow!("{}: it is no text", path.display()))?;
     let mut config = Config::parse(path, &text)?;
     if config.host.is_none() {
-        let given = std::env::var(HOST).ok();
-        config.host = given.filter(|host| !host.is_empty());
+        config.host = host_of_environment()?;
     }
     Ok(config)
 }
 
+/// The name that the environment gives the host.
+fn host_of_environment() -> Result<Option<String>> {
+    let given = std::env::var(HOST).ok();
+    match given.filter(|host| !host.is_empty()) {
+        Some(host) if !config::is_host(&host) => bail!("{HOST}: {HOST_RULE}"),
+        host => Ok(host),
+    }
+}
+
 /// Says what a configuration means.
-fn check(args: &AgentArgs, config: &Config, verbosity: Verbosity) -> Result<u8> {
-    let path = &args.config;
-    let sent: Vec<_> = config.outputs.iter().filter(|o| o.to.is_sent()).collect();
+fn describe(path: &Path, config: &Config, verbosity: Verbosity) {
     let mut lines = vec![
         format!("aiprof: {}: it is right", path.display()),
         format!(
@@ -144,42 +154,21 @@ fn check(args: &AgentArgs, config: &Config, verbosity: Verbosity) -> Result<u8> 
         lines.push("  there is no [[output]]: profiles go nowhere".to_owned());
     }
     verbosity.say(&lines);
-    match sent.is_empty() || args.no_send || sender::find().is_some() {
-        true => Ok(0),
-        false => {
-            screen::say(&format!("aiprof: error: {NO_SENDER}"));
-            Ok(EXIT_FAILURE)
-        }
-    }
 }
 
-const NO_SENDER: &str = "outputs other than files need aiprof-send, which is neither beside \
-                         aiprof nor in PATH; in a clone, cargo build --release --manifest-path \
-                         fleet/Cargo.toml --target-dir target builds it";
-
 /// The child that sends, if anything is to be sent or told.
-fn sender_for(
-    args: &AgentArgs,
-    config: &Config,
-    signals: &BlockedSignals,
-) -> Result<Option<Sender>> {
-    if args.no_send {
-        return Ok(None);
+fn sender_for(args: &AgentArgs, config: &Config, signals: &BlockedSignals) -> Option<Sender> {
+    let is_sent = config.outputs.iter().any(|output| output.to.is_sent());
+    if args.no_send || (!is_sent && config.metrics.listen.is_none()) {
+        return None;
     }
-    let is_needed = config.outputs.iter().any(|output| output.to.is_sent());
     let Some(program) = sender::find() else {
-        if is_needed {
-            bail!(NO_SENDER);
-        }
-        if config.metrics.listen.is_some() {
-            tracing::info!("no metrics are told: aiprof-send is not installed");
-        }
-        return Ok(None);
+        tracing::info!("no metrics are told: aiprof-send is not installed");
+        return None;
     };
     // Links stay as they are: what they lead to may be replaced, as Kubernetes does.
     let path = std::path::absolute(&args.config).unwrap_or_else(|_| args.config.clone());
-    let wanted = is_needed || config.metrics.listen.is_some();
-    Ok(wanted.then(|| Sender::new(program, &path, signals.original_mask())))
+    Some(Sender::new(program, &path, signals.original_mask()))
 }
 
 /// What is recorded at most.
@@ -719,6 +708,11 @@ impl Agent {
                 bail!("{}: another `{key}` needs a restart", self.path.display());
             }
         }
+        let mut checked = Ok(());
+        let (path, is_sent_by_others) = (self.path.clone(), self.is_sent_by_others);
+        let until = async { checked = checks::find(&path, &config, is_sent_by_others).await };
+        self.session.run(until, |_| {}).await?;
+        checked?;
         shared::prepare(&config)?;
         let mut outputs = Outputs::open(&config)?;
         let is_sent = config.outputs.iter().any(|output| output.to.is_sent());

@@ -6,8 +6,11 @@ use aiprof_collect::signals::OriginalMask;
 use aiprof_fleet::shared;
 use aiprof_system::errors::chain;
 use aiprof_system::remote;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
+use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -23,6 +26,10 @@ const PROGRAM: &str = "aiprof-send";
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// One that ran so long starts without delay.
 const RAN_WELL: Duration = Duration::from_secs(60);
+/// How long it may look at what it needs.
+const CHECKING: Duration = Duration::from_secs(30);
+/// Most bytes that are read of what it prints then.
+const MAX_PRINTED: u64 = 1 << 20;
 /// How long it may take to end.
 const ENDING: Duration = Duration::from_secs(10);
 
@@ -51,6 +58,67 @@ struct Running {
 /// Where `aiprof-send` is.
 pub(super) fn find() -> Option<PathBuf> {
     programs::find(PROGRAM)
+}
+
+/// Has it look for what keeps it from delivering as a configuration says; gives names of outputs,
+/// or keys, and what is wrong.
+///
+/// # Errors
+/// It cannot be started, or does not end in time.
+pub(super) async fn check(program: &Path, config: &Path) -> Result<Vec<(String, String)>> {
+    let context = || format!("cannot start {}", program.display());
+    let mut command = Command::new(program);
+    command
+        .args(["--check", "--offline", "--config"])
+        .arg(config);
+    command.stdin(Stdio::null());
+    // No pipes: its keeper, which may hang at a file, has them, too.
+    let (mut out, mut err) = (scratch()?, scratch()?);
+    command.stdout(out.try_clone()?).stderr(err.try_clone()?);
+    let mut child = command.spawn().with_context(context)?;
+    let pidfd = readable::watch(pidfd_of(&child)?).with_context(context)?;
+    if tokio::time::timeout(CHECKING, pidfd.readable())
+        .await
+        .is_err()
+    {
+        // It may have ended just now.
+        let _ = child.kill();
+        let _ = child.wait();
+        bail!("it did not look at its part within {CHECKING:?}: a directory or file hangs");
+    }
+    let status = child.wait().with_context(context)?;
+    let said = read(&mut out)?;
+    let found = said
+        .lines()
+        .filter_map(|line| line.split_once(": FAILED: "));
+    let found: Vec<_> = found
+        .map(|(name, why)| (name.to_owned(), why.to_owned()))
+        .collect();
+    if found.is_empty() && !status.success() {
+        let said = read(&mut err)?;
+        bail!("{} --check: {status}: {}", program.display(), said.trim());
+    }
+    Ok(found)
+}
+
+/// A file without a name, for what a child prints.
+fn scratch() -> Result<File> {
+    let file = rustix::fs::memfd_create(PROGRAM, MemfdFlags::CLOEXEC);
+    Ok(file.context("cannot make a file")?.into())
+}
+
+/// What was written to such a file.
+fn read(file: &mut File) -> Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.take(MAX_PRINTED).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn pidfd_of(child: &Child) -> Result<OwnedFd> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.context("a process without a number")?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
 impl Sender {
@@ -116,9 +184,7 @@ impl Sender {
             })
         };
         let child = command.spawn().with_context(context)?;
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let pid = pid.with_context(context)?;
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).with_context(context)?;
+        let pidfd = pidfd_of(&child).with_context(context)?;
         Ok(Running {
             child,
             pidfd: readable::watch(pidfd).with_context(context)?,

@@ -49,10 +49,23 @@ fn meeting_place() -> PathBuf {
 }
 
 fn directory() -> io::Result<PrivateDirectory> {
+    in_meeting_place(PrivateDirectory::below)
+}
+
+/// Looks whether there is a directory, or one can be made.
+fn check_directory() -> io::Result<()> {
+    in_meeting_place(PrivateDirectory::check_below)
+}
+
+fn in_meeting_place<T>(find: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let place = meeting_place();
-    PrivateDirectory::below(&place).map_err(|error| {
-        let kind = error.kind();
-        io::Error::new(kind, format!("{}: {error}", place.display()))
+    find(&place).map_err(|error| {
+        let (kind, text) = (error.kind(), error.to_string());
+        // Some errors name the place themselves.
+        match text.starts_with(&*place.to_string_lossy()) {
+            true => error,
+            false => io::Error::new(kind, format!("{}: {text}", place.display())),
+        }
     })
 }
 

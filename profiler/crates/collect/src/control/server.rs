@@ -63,6 +63,14 @@ impl Control {
         Self::in_directory(directory()?, name)
     }
 
+    /// Looks whether there is a place for a socket. Makes none.
+    ///
+    /// # Errors
+    /// The directory is not this user's alone, or cannot be made.
+    pub fn check() -> io::Result<()> {
+        super::check_directory()
+    }
+
     pub(super) fn in_directory(directory: PrivateDirectory, name: &str) -> io::Result<Self> {
         let Some(lock) = directory.lock(&lock_of(name))? else {
             let taken = format!("a recording is called {name} already");

@@ -16,7 +16,7 @@ use std::{
     collections::VecDeque,
     ffi::{OsStr, OsString},
     fs::File,
-    io,
+    io::{self, Write as _},
     os::{
         fd::{AsRawFd as _, BorrowedFd, OwnedFd},
         unix::ffi::OsStringExt as _,
@@ -372,6 +372,25 @@ pub fn make_directory(
     }
 }
 
+/// Looks whether files of so many bytes can be written to a directory, which [`make_directory`]
+/// makes where there is none. Nothing of it stays, and nothing is made.
+///
+/// # Errors
+/// It cannot be made or written to, or is something else.
+pub fn check_directory(path: &Path, room: usize) -> Result<(), PlaceError> {
+    let holder = match find(path)? {
+        Place::Directory(directory) | Place::New(directory, _) => directory,
+        _ => return Err(way(path.to_owned(), rustix::io::Errno::NOTDIR)),
+    };
+    let written = holder
+        .scratch()
+        .and_then(|mut file| file.write_all(&vec![0; room]));
+    written.map_err(|source| PlaceError::Way {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// What [`make_directory`] gives to another user.
 ///
 /// # Errors
@@ -432,6 +451,24 @@ mod tests {
             find(Path::new("/proc/self/cwd/no-such-file-here")).unwrap(),
             Place::New(..)
         ));
+    }
+
+    #[test]
+    fn a_directory_is_looked_at_and_none_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("file"), "").unwrap();
+        for (path, is_right) in [
+            (dir.path().to_owned(), true),
+            (at("new"), true),
+            (at("new/er"), false),
+            (at("file"), false),
+            ("/proc/new".into(), false),
+        ] {
+            let found = check_directory(&path, 100);
+            assert_eq!(found.is_ok(), is_right, "{}: {found:?}", path.display());
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

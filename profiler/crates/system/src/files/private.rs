@@ -16,6 +16,11 @@ use std::{
 
 /// Name of the directory.
 const NAME: &str = "aiprof";
+/// How directories are opened: no link leads to one.
+const DIRECTORY: OFlags = OFlags::PATH
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
 /// How often a lock is tried whose file is taken away meanwhile.
 const TRIES: usize = 16;
 /// Most entries that are looked at.
@@ -31,17 +36,30 @@ impl PrivateDirectory {
     /// # Errors
     /// It cannot be made, or it or the one above is not this user's own.
     pub fn below(parent: &Path) -> io::Result<Self> {
-        let user = rustix::process::geteuid().as_raw();
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let parent_fd = rustix::fs::openat(CWD, parent, flags, Mode::empty())?;
-        check(&rustix::fs::fstat(&parent_fd)?, user, 0o022)
-            .map_err(|why| io::Error::other(format!("{}: {why}", parent.display())))?;
+        let parent_fd = open_parent(parent)?;
         match rustix::fs::mkdirat(&parent_fd, NAME, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
-        let own = rustix::fs::openat(&parent_fd, NAME, flags, Mode::empty())?;
-        check(&rustix::fs::fstat(&own)?, user, 0o077)
+        Self::named(&parent_fd, parent)
+    }
+
+    /// Looks whether [`Self::below`] gives one, and makes none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_below(parent: &Path) -> io::Result<()> {
+        let parent_fd = open_parent(parent)?;
+        match rustix::fs::statat(&parent_fd, NAME, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => tempfile::tempfile_in(parent).map(drop),
+            _ => Self::named(&parent_fd, parent).map(drop),
+        }
+    }
+
+    /// The one in an opened directory, of this path.
+    fn named(parent_fd: &OwnedFd, parent: &Path) -> io::Result<Self> {
+        let own = rustix::fs::openat(parent_fd, NAME, DIRECTORY, Mode::empty())?;
+        check(&rustix::fs::fstat(&own)?, user(), 0o077)
             .map_err(|why| io::Error::other(format!("{}/{NAME}: {why}", parent.display())))?;
         Ok(Self(own))
     }
@@ -51,14 +69,39 @@ impl PrivateDirectory {
     /// # Errors
     /// It cannot be made, or is not this user's own.
     pub fn at(path: &Path) -> io::Result<Self> {
-        let user = rustix::process::geteuid().as_raw();
         match rustix::fs::mkdirat(CWD, path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let own = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-        check(&rustix::fs::fstat(&own)?, user, 0o022).map_err(io::Error::other)?;
+        Self::open(path)
+    }
+
+    /// Looks whether [`Self::at`] gives this one, as far as that shows before it is made; and
+    /// makes none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check(path: &Path) -> io::Result<()> {
+        if !Self::is_missing(path) {
+            return Self::open(path).map(drop);
+        }
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        match std::fs::metadata(parent) {
+            Ok(about) if about.is_dir() => Ok(()),
+            Ok(_) => Err(Errno::NOTDIR.into()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether nothing has this path.
+    pub fn is_missing(path: &Path) -> bool {
+        let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
+        matches!(found, Err(Errno::NOENT))
+    }
+
+    fn open(path: &Path) -> io::Result<Self> {
+        let own = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty())?;
+        check(&rustix::fs::fstat(&own)?, user(), 0o022).map_err(io::Error::other)?;
         Ok(Self(own))
     }
 
@@ -69,7 +112,6 @@ impl PrivateDirectory {
     /// # Errors
     /// It cannot be opened, or is no file of this user.
     pub fn lock(&self, name: &str) -> io::Result<Option<File>> {
-        let user = rustix::process::geteuid().as_raw();
         let flags = OFlags::CREATE
             | OFlags::RDWR
             | OFlags::NOFOLLOW
@@ -83,7 +125,8 @@ impl PrivateDirectory {
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                 return Err(io::Error::other(format!("{name} is no file")));
             }
-            check(&stat, user, 0o077).map_err(|why| io::Error::other(format!("{name}: {why}")))?;
+            check(&stat, user(), 0o077)
+                .map_err(|why| io::Error::other(format!("{name}: {why}")))?;
             match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::AGAIN | Errno::ACCESS) => return Ok(None),
@@ -128,6 +171,18 @@ impl PrivateDirectory {
     }
 }
 
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Opens a directory that is this user's own and that others cannot write to.
+fn open_parent(parent: &Path) -> io::Result<OwnedFd> {
+    let opened = rustix::fs::openat(CWD, parent, DIRECTORY, Mode::empty())?;
+    check(&rustix::fs::fstat(&opened)?, user(), 0o022)
+        .map_err(|why| io::Error::other(format!("{}: {why}", parent.display())))?;
+    Ok(opened)
+}
+
 /// Checks that something is of a user, and that others have none of these rights.
 fn check(stat: &Stat, user: u32, of_others: u32) -> Result<(), String> {
     if stat.st_uid != user {
@@ -160,6 +215,26 @@ mod tests {
         std::fs::remove_file(&own).unwrap();
         std::fs::set_permissions(parent.path(), PermissionsExt::from_mode(0o777)).unwrap();
         open().unwrap_err();
+    }
+
+    #[test]
+    fn what_is_looked_at_is_not_made() {
+        let parent = tempfile::tempdir().unwrap();
+        let at = |name: &str| parent.path().join(name);
+        PrivateDirectory::check_below(parent.path()).unwrap();
+        PrivateDirectory::check(&at("state")).unwrap();
+        assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 0);
+        PrivateDirectory::check(&at("none/state")).unwrap_err();
+        std::fs::create_dir(at("state")).unwrap();
+        std::fs::create_dir(at(NAME)).unwrap();
+        for name in ["state", NAME] {
+            std::fs::set_permissions(at(name), PermissionsExt::from_mode(0o777)).unwrap();
+        }
+        let error = PrivateDirectory::check(&at("state")).unwrap_err();
+        assert!(error.to_string().contains("others may use it"), "{error}");
+        PrivateDirectory::check_below(parent.path()).unwrap_err();
+        symlink("state", at("link")).unwrap();
+        PrivateDirectory::check(&at("link")).unwrap_err();
     }
 
     #[test]

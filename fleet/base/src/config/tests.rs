@@ -1,0 +1,292 @@
+//! Configurations, right and wrong.
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(Path::new("agent.toml"), text).map_err(|error| error.to_string())
+}
+
+#[test]
+fn nothing_is_the_default() {
+    assert_eq!(parse("").unwrap(), Config::default());
+}
+
+#[test]
+fn all_of_it_is_read() {
+    let config = parse(
+        r#"
+        frequency = 49
+        window = "30s"
+        host = "web-1"
+        labels = { cluster = "c1" }
+        [record]
+        off_cpu = true
+        devices = true
+        [budget]
+        cpu = "0.5%"
+        memory = "100MiB"
+        [metrics]
+        listen = "off"
+        [[output]]
+        type = "files"
+        directory = "/var/lib/aiprof/files"
+        keep = 10
+        [[output]]
+        name = "collector"
+        type = "otlp"
+        protocol = "grpc"
+        url = "https://collector:4317"
+        token_file = "/etc/aiprof/token"
+        timeout = "5s"
+        [[output]]
+        type = "pyroscope"
+        url = "http://pyroscope:4040"
+        max_age = "1h"
+        [[output]]
+        type = "lake"
+        url = "s3://profiles/prod"
+        endpoint = "http://127.0.0.1:8333"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.frequency, 49);
+    assert!((config.budget.cpu - 0.005).abs() < 1e-12);
+    assert_eq!(config.metrics.listen, None);
+    assert!(config.record.launches && config.record.devices && config.record.off_cpu);
+    let names: Vec<_> = config.outputs.iter().map(|o| o.name.as_str()).collect();
+    assert_eq!(names, ["files", "collector", "pyroscope", "lake"]);
+    let To::Otlp(otlp) = &config.outputs[1].to else {
+        panic!()
+    };
+    assert_eq!(otlp.protocol, Protocol::Grpc);
+    assert_eq!(otlp.http.timeout, Duration::from_secs(5));
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_place() {
+    for (text, expected) in [
+        ("frequenzy = 1", "line 1"),
+        ("frequency = 0", "agent.toml: frequency: 1 to 1000"),
+        ("window = \"1d\"", "window: 1s to 1h"),
+        ("one_in = 0", "one_in: 1 (always) to 1000"),
+        ("[budget]\ncpu = 0.1", "line 2"),
+        ("[budget]\ncpu = \"0%\"", "budget.cpu"),
+        (
+            "[[output]]\ntype = \"files\"\ndirectory = \"x\"",
+            "output.files.directory: an absolute path",
+        ),
+        (
+            "[[output]]\ntype = \"parca\"\nurl = \"ftp://x\"",
+            "output.parca.url: begins with",
+        ),
+        (
+            "[[output]]\ntype = \"parca\"\nurl = \"http://u:p@x\"",
+            "basic_auth_file",
+        ),
+        (
+            "[[output]]\ntype = \"parca\"\nurl = \"http://x\"\ntokenfile = \"x\"",
+            "tokenfile",
+        ),
+        ("[[output]]\ntype = \"smoke\"", "smoke"),
+        (
+            "[[output]]\ntype = \"lake\"\nurl = \"/a\"\n[[output]]\ntype = \"lake\"\nurl = \"/b\"",
+            "two outputs are called so",
+        ),
+        (
+            "[[output]]\nname = \"../x\"\ntype = \"lake\"\nurl = \"/a\"",
+            "letters, digits",
+        ),
+        ("[metrics]\nlisten = \"x\"", "ADDRESS:PORT"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+/// An output, with these lines.
+fn output(kind: &str, lines: &str) -> String {
+    format!("[[output]]\ntype = \"{kind}\"\n{lines}\n")
+}
+
+#[test]
+fn values_that_nothing_can_be_done_with_are_found() {
+    let parca = |lines: &str| output("parca", lines);
+    for (text, expected) in [
+        (
+            "host = \"a\\nb\"".to_owned(),
+            "host: a name of 1 to 253 bytes",
+        ),
+        ("host = \"\"".to_owned(), "host: a name"),
+        ("host_id = \"a\\u0007\"".to_owned(), "host_id: a name"),
+        ("state = \"x\"".to_owned(), "state: an absolute path"),
+        ("state = \"/a\\nb\"".to_owned(), "state: an absolute path"),
+        (
+            "labels = { \"a b\" = \"c\" }".to_owned(),
+            "labels.a b: a key has",
+        ),
+        (
+            "labels = { a = \"b\\rc\" }".to_owned(),
+            "labels.a: 255 bytes at most",
+        ),
+        (
+            "labels = { \"host.id\" = \"x\" }".to_owned(),
+            "write `host_id`",
+        ),
+        ("[spool]\nsize = 0".to_owned(), "spool.size: 1MiB at least"),
+        (
+            "[budget]\nmemory = \"1MiB\"".to_owned(),
+            "budget.memory: 16MiB",
+        ),
+        (
+            "[budget]\ncpu = \"101%\"".to_owned(),
+            "budget.cpu: above 0%",
+        ),
+        (
+            "[control]\nname = \"../x\"".to_owned(),
+            "control.name: letters",
+        ),
+        (
+            "[metrics]\nlisten = \"127.0.0.1:0\"".to_owned(),
+            "metrics.listen: a port",
+        ),
+        (parca("url = \"http://\""), "output.parca.url: has no host"),
+        (parca("url = \"http://:80\""), "url: has no host"),
+        (parca("url = \"http://x:0\""), "url: PORT is 1 to 65535"),
+        (parca("url = \"http://x:70000\""), "url: PORT is"),
+        (parca("url = \"http://x:+1\""), "url: PORT is"),
+        (parca("url = \"http://[x\""), "url: HOST has letters"),
+        (parca("url = \"http://a\\\\b/\""), "url: HOST has letters"),
+        (parca("url = \"http://x/a b\""), "url: has blanks"),
+        (parca("url = \"http://x\\n\""), "url: has blanks"),
+        (parca("url = \"http://x?a=b\""), "url: write it without"),
+        (
+            output("otlp", "url = \"http://x/a\"\nprotocol = \"grpc\""),
+            "output.otlp.url: has a path",
+        ),
+        (
+            parca("url = \"http://x\"\ntoken_file = \"/t\""),
+            "url: http:// shows a secret",
+        ),
+        (
+            parca("url = \"http://127.0.0.1.example\"\nbasic_auth_file = \"/t\""),
+            "url: http:// shows a secret",
+        ),
+        (
+            parca("url = \"https://x\"\ntoken_file = \"t\""),
+            "token_file: an absolute path",
+        ),
+        (
+            parca("url = \"http://x\"\nca_file = \"/ca\""),
+            "url: certificates are of https://",
+        ),
+        (
+            parca("url = \"http://x\"\ntenant = \"a\\r\\nb: c\""),
+            "tenant: a text in one line",
+        ),
+        (parca("url = \"http://x\"\ntenant = \"\""), "tenant: a text"),
+        (
+            parca("url = \"http://x\"\nheaders = { a = \"b\\nc\" }"),
+            "headers.a: a text in one line",
+        ),
+        (
+            parca("url = \"http://x\"\nheaders = { \"a b\" = \"c\" }"),
+            "headers.a b: is no name",
+        ),
+        (
+            parca("url = \"http://x\"\nheaders = { Host = \"c\" }"),
+            "headers.Host: aiprof-send sets it",
+        ),
+        (
+            parca("url = \"http://x\"\nheaders = { Authorization = \"Bearer x\" }"),
+            "headers.Authorization: would be a secret",
+        ),
+        (
+            parca("url = \"http://x\"\ntimeout = \"0s\""),
+            "timeout: more than 0s",
+        ),
+        (
+            parca("url = \"http://x\"\nmax_age = \"10s\""),
+            "max_age: longer than `window`",
+        ),
+        (
+            format!(
+                "window = \"1h\"\n{}",
+                output("pyroscope", "url = \"http://x\"")
+            ),
+            "output.pyroscope.max_age: longer than `window`",
+        ),
+        (
+            output("files", "directory = \"/x\"\nkeep = 0"),
+            "output.files.keep: 1 at least",
+        ),
+        (
+            output("files", "directory = \"/x\"")
+                + &output("files", "name = \"b\"\ndirectory = \"/x\""),
+            "output.b.directory: another output writes the same files",
+        ),
+        (
+            output("lake", "url = \"x\""),
+            "output.lake.url: file:///PATH",
+        ),
+        (
+            output("lake", "url = \"/a\\nb\""),
+            "output.lake.url: file:///PATH",
+        ),
+        (
+            output("lake", "url = \"s3:///x\""),
+            "output.lake.url: s3://BUCKET",
+        ),
+        (
+            output("lake", "url = \"/a\"\nroll_up = \"0s\""),
+            "roll_up: 10s at least",
+        ),
+        (
+            output("lake", "url = \"/a\"\nregion = \"x\""),
+            "region: is of s3:// only",
+        ),
+        (
+            output("lake", "url = \"s3://abc\"\nendpoint = \"abc\""),
+            "endpoint: begins with https://",
+        ),
+        (
+            output("lake", "url = \"s3://abc\"\ncredentials_file = \"abc\""),
+            "credentials_file: an absolute path",
+        ),
+    ] {
+        let error = parse(&text).expect_err(&text);
+        assert!(error.contains(expected), "{text}: {error}");
+        assert!(error.starts_with("agent.toml: "), "{error}");
+    }
+}
+
+#[test]
+fn all_that_is_wrong_is_found_at_once_with_a_line_each() {
+    let error = parse("frequency = 0\nhost = \"\"\nlabels = { \"a\\nb\" = \"c\" }").unwrap_err();
+    let lines: Vec<_> = error.lines().collect();
+    assert_eq!(lines.len(), 3, "{error}");
+    assert!(lines[0].starts_with("agent.toml: frequency: "), "{error}");
+    assert!(
+        lines[2].starts_with("agent.toml: labels.a\\nb: "),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_secret_may_go_to_this_machine_and_by_tls() {
+    for url in [
+        "https://collector.example:4318",
+        "http://127.0.0.1:4318",
+        "http://127.1.2.3",
+        "http://localhost:4318/v1",
+        "http://[::1]:4318",
+    ] {
+        let text = output("otlp", &format!("url = \"{url}\"\ntoken_file = \"/t\""));
+        assert!(parse(&text).is_ok(), "{url}: {:?}", parse(&text));
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = Config::read(Path::new("/nonexistent/agent.toml")).unwrap_err();
+    assert!(error.to_string().contains("/nonexistent/agent.toml"));
+}
