@@ -101,11 +101,26 @@ fn values_that_cannot_be_are_refused() -> anyhow::Result<()> {
         ("host = \"a\\nb\"", "host: a name of"),
         ("labels = { a = \"b\\nc\" }", "labels.a: 255 bytes"),
         ("[spool]\nsize = 0", "spool.size: 1MiB at least"),
-        (&parca("tenant = \"a\\r\\nb: c\""), "output.parca.tenant: a text in one line"),
-        (&parca("headers = { a = \"b\\nc\" }"), "output.parca.headers.a: a text in one line"),
-        (&parca("token_file = \"/t\""), "output.parca.url: http:// shows a secret"),
-        (&output("files", "directory = \"/tmp\"\nformat = \"gif\""), "write pprof, folded, svg"),
-        (&output("lake", "url = \"s3://\""), "output.lake.url: s3://BUCKET"),
+        (
+            &parca("tenant = \"a\\r\\nb: c\""),
+            "output.parca.tenant: a text in one line",
+        ),
+        (
+            &parca("headers = { a = \"b\\nc\" }"),
+            "output.parca.headers.a: a text in one line",
+        ),
+        (
+            &parca("token_file = \"/t\""),
+            "output.parca.url: http:// shows a secret",
+        ),
+        (
+            &output("files", "directory = \"/tmp\"\nformat = \"gif\""),
+            "write pprof, folded, svg",
+        ),
+        (
+            &output("lake", "url = \"s3://\""),
+            "output.lake.url: s3://BUCKET",
+        ),
     ])
 }
 
@@ -125,20 +140,38 @@ fn what_the_machine_lacks_is_found_and_nothing_is_made() -> anyhow::Result<()> {
     let lake = |url: &Path| output("lake", &format!("url = {url:?}"));
     let files = |path: &Path| output("files", &format!("directory = {path:?}"));
     checks.refuses([
-        ("state = \"/nonexistent/state\"", "state: cannot use /nonexistent/state"),
+        (
+            "state = \"/nonexistent/state\"",
+            "state: cannot use /nonexistent/state",
+        ),
         (&format!("state = {file:?}"), "state: cannot use"),
         ("state = \"/proc/state\"", "state: cannot write to /proc"),
         (&files(&file), "output.files.directory: "),
         (&files(&file.join("in")), "output.files.directory: "),
-        (&files(Path::new("/proc/nothing")), "output.files.directory: "),
-        (&files(Path::new("/nonexistent/files")), "No such file or directory"),
+        (
+            &files(Path::new("/proc/nothing")),
+            "output.files.directory: ",
+        ),
+        (
+            &files(Path::new("/nonexistent/files")),
+            "No such file or directory",
+        ),
         (&parca(&format!("token_file = {open:?}")), "chmod 600"),
-        (&parca(&format!("token_file = {open:?}")), "output.parca: token_file"),
+        (
+            &parca(&format!("token_file = {open:?}")),
+            "output.parca: token_file",
+        ),
         (&parca("token_file = \"/nonexistent\""), "No such file"),
-        (&parca_at("https://x", &format!("ca_file = {file:?}")), "no certificate in PEM"),
+        (
+            &parca_at("https://x", &format!("ca_file = {file:?}")),
+            "no certificate in PEM",
+        ),
         (&lake(&file), "output.lake: "),
         (&lake(&link), "a link that leads nowhere"),
-        (&lake(Path::new("/proc/lake")), "output.lake: cannot write to /proc"),
+        (
+            &lake(Path::new("/proc/lake")),
+            "output.lake: cannot write to /proc",
+        ),
         (
             &format!("[metrics]\nlisten = \"{taken}\""),
             "metrics.listen: ",

@@ -1,6 +1,8 @@
 //! Started by root, it is nobody and has no rights; what is root's alone reaches servers all
 //! the same, and a lake.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too, end a test so")]
+
 mod common;
 
 use std::fs::{self, Permissions};
