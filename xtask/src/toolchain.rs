@@ -193,6 +193,11 @@ fn install_linker(compiler: &Compiler) -> Result<PathBuf> {
             "--features",
             &format!("llvm-{major}"),
         ])
+        // It links a few small files: a fast build is worth more than a fast program.
+        .envs([
+            ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
+            ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
+        ])
         .env("LLVM_PREFIX", &prefix)
         .env("PATH", format!("{}/bin:{path}", prefix.display())))?;
     find_linker().context("bpf-linker was installed but is not found")
