@@ -3,7 +3,7 @@
 //! A test of an attack starts a [`Witness`] (a program with known stacks, of a user
 //! who is not the attacker), the attack as the user [`STRANGER`], and aiprof. The
 //! attack must not change what aiprof says of the witness, nor how long it takes
-//! to end.
+//! to end ([`is_prompt`]).
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -23,8 +23,10 @@ use crate::workload::compile;
 
 /// User and group id of the attacker: `nobody` of most distributions.
 pub const STRANGER: u32 = 65534;
-/// How long aiprof may take to end after SIGINT, whatever hangs.
-pub const PROMPT: Duration = Duration::from_secs(1);
+/// How long aiprof may take to end after SIGINT, whatever hangs: the median of [`SCENES`].
+const PROMPT: Duration = Duration::from_secs(1);
+/// How often an attack is played; each scene has a limit of its own, see [`interrupt`].
+const SCENES: usize = 5;
 /// Exit status of `hang_fs` where the machine does not allow it.
 const UNSUPPORTED: i32 = 77;
 
@@ -184,6 +186,29 @@ pub fn interrupt(child: &mut Child, most: Duration) -> anyhow::Result<Duration> 
     child.signal("INT")?;
     child.wait(most)?;
     Ok(start.elapsed())
+}
+
+/// Plays a scene until it is decided whether the median of five is a second; `scene` gives
+/// how long aiprof took to end after SIGINT, or `None`: it cannot be played here.
+///
+/// # Errors
+/// When a scene fails, or the median is above.
+pub fn is_prompt(
+    mut scene: impl FnMut() -> anyhow::Result<Option<Duration>>,
+) -> anyhow::Result<()> {
+    let mut all = Vec::new();
+    loop {
+        let Some(took) = scene()? else {
+            return Ok(());
+        };
+        all.push(took);
+        println!("SIGINT was answered after {all:?}");
+        let late = all.iter().filter(|took| **took > PROMPT).count();
+        anyhow::ensure!(late <= SCENES / 2, "SIGINT was answered after {all:?}");
+        if all.len() - late > SCENES / 2 {
+            return Ok(());
+        }
+    }
 }
 
 /// A program with known stacks, of root: it runs until it is dropped.

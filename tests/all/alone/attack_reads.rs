@@ -1,72 +1,49 @@
 //! Files, mappings and memory of another user that cannot be read in time: they cost
 //! their owner's stacks, and nobody else's; the recording ends when it is told to.
 
-use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use aiprof_tests::aiprof::Aiprof;
-use aiprof_tests::attack::{PROMPT, Witness, Yard, hung_program, interrupt, stranger};
+use anyhow::Context as _;
+
+use aiprof_tests::attack::{Witness, Yard, hung_program, interrupt, is_prompt, stranger};
 use aiprof_tests::child::Child;
 use aiprof_tests::folded::Folded;
-use aiprof_tests::monitor::perf_events_of;
 use aiprof_tests::need::{Need, skip, skip_unless};
+use aiprof_tests::states::States;
 
 const NEEDS: [Need; 3] = [Need::Root, Need::Tool("cc"), Need::Path("/dev/fuse")];
+const NO_FUSE: &str = "users may not mount FUSE and overlays here";
 /// Samples of the witness to judge by: it shares two CPUs with half a dozen attackers.
 const LEAST: u64 = 60;
-/// How long a recording may take to begin.
-const START: Duration = Duration::from_secs(20);
+/// CPU time that the witness is given beside the attackers, who get as much.
+const WORK: Duration = Duration::from_secs(2);
 
-/// A recording of the machine.
-struct Recording {
-    child: Child,
-    out: PathBuf,
-}
-
-impl Recording {
-    fn start(yard: &Yard, options: &[&str]) -> anyhow::Result<Self> {
-        let out = yard.path("out.folded");
-        let mut aiprof = Aiprof::counting().option("-o").option(&out);
-        for option in options {
-            aiprof = aiprof.option(*option);
-        }
-        let log = std::fs::File::create(yard.path("stderr"))?;
-        let mut command = aiprof.to_command()?;
-        let child = Child::start(command.stdout(Stdio::null()).stderr(log))?;
-        let end = Instant::now() + START;
-        while perf_events_of(child.pid()) == 0 {
-            anyhow::ensure!(Instant::now() < end, "the recording does not begin");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(Self { child, out })
-    }
-
-    /// Ends it by SIGINT, and gives how long that took and the profile.
-    fn end(mut self, yard: &Yard) -> anyhow::Result<(Duration, Folded)> {
-        let took = interrupt(&mut self.child, Duration::from_secs(60))?;
-        let text = std::fs::read_to_string(&self.out);
-        let stderr = std::fs::read_to_string(yard.path("stderr"))?;
-        let text = text.map_err(|e| anyhow::anyhow!("no profile: {e}\n{stderr}"))?;
-        Ok((took, Folded::parse(&text)?))
-    }
-}
-
-/// What every attack has to leave as it is.
-fn check(name: &str, yard: &Yard, witness: &Witness, recording: Recording) -> anyhow::Result<()> {
+/// Records the machine; once it takes samples, `attack` starts what starts meanwhile. Checks what
+/// every attack has to leave as it is, and gives how long SIGINT took.
+fn record<T>(
+    name: &str,
+    yard: &Yard,
+    witness: &Witness,
+    attack: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<Option<Duration>> {
+    let (out, log) = (yard.path("out.folded"), yard.path("stderr"));
+    let states = States::at(yard.path("states"));
+    let output = out.display().to_string();
+    let options = ["-F", "499", "--weight", "samples", "-o", &output];
+    let mut command = states.command(&options, &[])?;
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut aiprof = Child::start(command.stderr(std::fs::File::create(&log)?))?;
+    states.wait_for("sampling")?;
+    let _attack = attack()?;
     // On a machine that the attackers keep busy the witness waits for its turns.
-    witness.wait_for_cpu_time(Duration::from_secs(1))?;
-    let (took, folded) = recording.end(yard)?;
-    let stderr = std::fs::read_to_string(yard.path("stderr"))?;
-    println!("{name}: ended {took:?} after SIGINT");
-    witness
-        .check(&folded, LEAST)
-        .map_err(|error| error.context(format!("{name}\n{stderr}")))?;
-    anyhow::ensure!(
-        took <= PROMPT,
-        "{name}: ended {took:?} after SIGINT\n{stderr}"
-    );
-    Ok(())
+    witness.wait_for_cpu_time(WORK)?;
+    let took = interrupt(&mut aiprof, Duration::from_secs(60))?;
+    let stderr = std::fs::read_to_string(&log)?;
+    let about = || format!("{name}: ended {took:?} after SIGINT\n{stderr}");
+    let folded = Folded::parse(&std::fs::read_to_string(&out).with_context(about)?)?;
+    witness.check(&folded, LEAST).with_context(about)?;
+    Ok(Some(took))
 }
 
 #[test]
@@ -75,6 +52,10 @@ fn programs_on_a_file_system_that_does_not_answer() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
     let yard = Yard::new()?;
     let witness = Witness::start(&yard)?;
+    if hung_program(&yard, "hang-read")?.is_none() {
+        skip(name, NO_FUSE);
+        return Ok(());
+    }
     for mode in [
         "hang-lookup",
         "hang-getattr",
@@ -82,16 +63,11 @@ fn programs_on_a_file_system_that_does_not_answer() -> anyhow::Result<()> {
         "hang-read",
         "slow-300",
     ] {
-        // One that runs already, and one that starts meanwhile.
-        let Some(_before) = hung_program(&yard, mode)? else {
-            skip(name, "users may not mount FUSE and overlays here");
-            return Ok(());
-        };
-        let recording = Recording::start(&yard, &[])?;
-        std::thread::sleep(Duration::from_millis(600));
-        let _meanwhile = hung_program(&yard, mode)?;
-        std::thread::sleep(Duration::from_millis(1200));
-        check(mode, &yard, &witness, recording)?;
+        is_prompt(|| {
+            // One that runs already, and one that starts meanwhile.
+            let _before = hung_program(&yard, mode)?.context(NO_FUSE)?;
+            record(mode, &yard, &witness, || hung_program(&yard, mode))
+        })?;
     }
     Ok(())
 }
@@ -103,12 +79,12 @@ fn thousands_of_mappings() -> anyhow::Result<()> {
     let yard = Yard::new()?;
     let witness = Witness::start(&yard)?;
     let program = yard.build("many_maps.c", "many_maps", &[])?;
-    let _before = stranger(&program, &["600", "20000"])?;
-    let recording = Recording::start(&yard, &[])?;
-    std::thread::sleep(Duration::from_millis(500));
-    let _meanwhile = stranger(&program, &["600", "20000"])?;
-    std::thread::sleep(Duration::from_secs(1));
-    check(name, &yard, &witness, recording)
+    is_prompt(|| {
+        let _before = stranger(&program, &["600", "20000"])?;
+        record(name, &yard, &witness, || {
+            stranger(&program, &["600", "20000"])
+        })
+    })
 }
 
 #[test]
@@ -117,22 +93,24 @@ fn several_attacks_at_once() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
     let yard = Yard::new()?;
     let witness = Witness::start(&yard)?;
-    let mut attacks = Vec::new();
-    for mode in ["hang-lookup", "hang-getattr", "hang-open", "hang-read"] {
-        let Some(attack) = hung_program(&yard, mode)? else {
-            skip(name, "users may not mount FUSE and overlays here");
-            return Ok(());
-        };
-        attacks.push(attack);
-    }
     let maps = yard.build("many_maps.c", "many_maps", &[])?;
-    attacks.push(stranger(&maps, &["600", "20000"])?);
-    let recording = Recording::start(&yard, &[])?;
-    std::thread::sleep(Duration::from_millis(500));
-    attacks.push(stranger(&maps, &["600", "20000"])?);
-    for mode in ["hang-open", "hang-read"] {
-        attacks.extend(hung_program(&yard, mode)?);
-    }
-    std::thread::sleep(Duration::from_secs(2));
-    check(name, &yard, &witness, recording)
+    is_prompt(|| {
+        let mut attacks = Vec::new();
+        for mode in ["hang-lookup", "hang-getattr", "hang-open", "hang-read"] {
+            let Some(attack) = hung_program(&yard, mode)? else {
+                skip(name, NO_FUSE);
+                return Ok(None);
+            };
+            attacks.push(attack);
+        }
+        attacks.push(stranger(&maps, &["600", "20000"])?);
+        record(name, &yard, &witness, || {
+            let more = stranger(&maps, &["600", "20000"])?;
+            Ok((
+                more,
+                hung_program(&yard, "hang-open")?,
+                hung_program(&yard, "hang-read")?,
+            ))
+        })
+    })
 }
