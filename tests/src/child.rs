@@ -126,6 +126,33 @@ impl Child {
     }
 }
 
+/// System calls that a process waits in for another: in steps, or for a message of it.
+const WAITS: [libc::c_long; 4] = [
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+];
+
+/// Waits until a process itself waits, in a system call of its first thread.
+///
+/// # Errors
+/// It does something else for a minute, or has ended.
+pub fn until_it_waits(pid: u32, what: &str) -> anyhow::Result<()> {
+    let path = format!("/proc/{pid}/syscall");
+    let start = Instant::now();
+    loop {
+        // "running", or the number of the call and its arguments.
+        let text = std::fs::read_to_string(&path).context(what.to_owned())?;
+        let number = text.split(' ').next().and_then(|word| word.parse().ok());
+        if number.is_some_and(|number| WAITS.contains(&number)) {
+            return Ok(());
+        }
+        anyhow::ensure!(start.elapsed() < LONG, "{what} does not wait: {text}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 impl Drop for Child {
     fn drop(&mut self) {
         self.kill();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use aiprof_tests::aiprof::binary;
-use aiprof_tests::child::{Child, LONG};
+use aiprof_tests::child::{Child, LONG, until_it_waits};
 use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::workload::Workshop;
 
@@ -170,8 +170,7 @@ fn a_rank_that_is_killed_harms_no_other() -> anyhow::Result<()> {
     }
     first.signal("STOP")?;
     let mut second = rank(&shop, 1, 1, &options)?;
-    std::thread::sleep(Duration::from_millis(300));
-    anyhow::ensure!(second.is_running());
+    until_it_waits(second.pid(), "the rank that could join")?;
     first.kill();
     anyhow::ensure!(second.wait(LONG)?.code() == Some(1));
     anyhow::ensure!(ranks_in(&file)?.contains("1"));

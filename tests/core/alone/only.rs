@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
 use aiprof_tests::aiprof::{Aiprof, Run, binary, truth};
-use aiprof_tests::child::{Child, LONG};
+use aiprof_tests::child::{Child, LONG, until_it_waits};
 use aiprof_tests::folded::Folded;
 use aiprof_tests::level_zero::driver::{self, Driver, Exports, Machine};
 use aiprof_tests::level_zero::module::{Kernel, Module};
@@ -382,7 +381,7 @@ fn states_can_be_waited_for_from_outside() -> anyhow::Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    std::thread::sleep(Duration::from_millis(200));
+    until_it_waits(early.id(), "who came before the recording")?;
     let mut aiprof = Child::start(
         Command::new(binary()?)
             .arg(format!("--control={recording}"))
@@ -467,7 +466,7 @@ fn a_recording_that_ends_first_is_not_waited_for() -> anyhow::Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    std::thread::sleep(Duration::from_millis(300));
+    until_it_waits(waiting.id(), "who asked the recording")?;
     aiprof.write_line("go")?;
     let output = waiting.wait_with_output().context("waiting for ctl")?;
     ensure!(output.status.code() == Some(1), "{}", said(&output));
