@@ -2,12 +2,13 @@
  * Phases that are told from outside: `ze_phases run module=FILE`. Each line on stdin is
  * `PHASE MS LAUNCHES`: phase_a, phase_b, phase_c or phase_d of the CPU for so many
  * milliseconds of its own CPU time, and so many launches of the kernel of the same number
- * of the module, each with a timestamp that is read. `hold MS` enters a call that lasts
- * until MS milliseconds later: it waits for an event that another thread signals. When a
- * phase has ended it prints its name. `quit`, or the end of stdin, ends it.
+ * of the module, each with a timestamp that is read. `hold` enters a call that waits for an
+ * event: another thread prints `holding` when the call waits, and signals the event after
+ * another line. When a phase has ended it prints its name. `quit`, or the end of stdin, ends it.
  */
 #include "ze.h"
 
+#include <fstream>
 #include <iostream>
 #include <thread>
 
@@ -55,6 +56,25 @@ PHASE(b, 1)
 PHASE(c, 2)
 PHASE(d, 3)
 
+static void print(const std::string &line)
+{
+	printf("%s\n", line.c_str());
+	fflush(stdout);
+}
+
+/* Until the first thread sleeps: in the call that it was about to make. */
+static void wait_for_the_call()
+{
+	std::string path = "/proc/self/task/" + std::to_string(getpid()) + "/syscall";
+	for (int i = 0; i < 60000; i++) {
+		long number = 0;
+		if (std::ifstream(path) >> number && number == SYS_futex)
+			return;
+		usleep(1000);
+	}
+	die("the call that is held does not wait", 0);
+}
+
 int main(int argc, char **argv)
 {
 	Options options(argc, argv);
@@ -68,23 +88,24 @@ int main(int argc, char **argv)
 	Work work{p, list, p.event(pool, 0)};
 	auto held = p.event(pool, 1);
 	std::string phase;
-	printf("ready\n");
-	fflush(stdout);
+	print("ready");
 	while (std::cin >> phase) {
 		if (phase == "quit")
 			break;
-		long ms = 0, launches = 0;
-		std::cin >> ms;
 		if (phase == "hold") {
 			std::thread other([&] {
-				usleep(static_cast<useconds_t>(ms * 1000));
+				wait_for_the_call();
+				print("holding");
+				std::string line;
+				std::cin >> line;
 				MUST(Event, HostSignal, held);
 			});
 			MUST(Event, HostSynchronize, held, UINT64_MAX);
 			other.join();
 			MUST(Event, HostReset, held);
 		} else {
-			std::cin >> launches;
+			long ms = 0, launches = 0;
+			std::cin >> ms >> launches;
 			switch (phase[0]) {
 			case 'a': phase_a(work, ms, launches); break;
 			case 'b': phase_b(work, ms, launches); break;
@@ -92,8 +113,7 @@ int main(int argc, char **argv)
 			default: phase_d(work, ms, launches); break;
 			}
 		}
-		printf("%s\n", phase.c_str());
-		fflush(stdout);
+		print(phase);
 	}
 	return 0;
 }

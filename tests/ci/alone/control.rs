@@ -113,6 +113,23 @@ impl Recording {
         })
     }
 
+    /// Has the program enter a call, which waits until `meanwhile` is done. Gives how long the
+    /// call lasted at least, and at most.
+    fn hold(
+        &mut self,
+        meanwhile: impl FnOnce(&Self) -> anyhow::Result<()>,
+    ) -> anyhow::Result<[Duration; 2]> {
+        let begun = Instant::now();
+        self.aiprof.write_line("hold")?;
+        self.hear("holding")?;
+        let inside = Instant::now();
+        meanwhile(self)?;
+        let least = inside.elapsed();
+        self.aiprof.write_line("release")?;
+        self.hear("hold")?;
+        Ok([least, begun.elapsed()])
+    }
+
     fn ctl(&self, action: &str) -> anyhow::Result<String> {
         let output = ctl(&[action, &self.name])?;
         ensure!(output.status.success(), "{action}: {}", said(&output));
@@ -265,16 +282,13 @@ fn a_trace_shows_the_pause_and_true_lengths_of_calls_across_it() -> anyhow::Resu
     let mut recording = Recording::start(&shop, &["-o", file])?;
     recording.phase("a", 100, 7)?;
     // A call that begins before the pause and ends in it.
-    let begun = Instant::now();
-    recording.aiprof.write_line("hold 700")?;
-    std::thread::sleep(Duration::from_millis(200));
-    recording.ctl("pause")?;
+    let asked = Instant::now();
+    let held = recording.hold(|recording| recording.ctl("pause").map(drop))?;
     let paused = Instant::now();
-    recording.hear("hold")?;
-    let held = begun.elapsed();
     recording.phase("b", 300, 5)?;
     let in_pause = paused.elapsed();
     recording.ctl("resume")?;
+    let most = asked.elapsed();
     recording.phase("d", 100, 11)?;
     recording.end()?;
     let trace = Trace::read(&out)?;
@@ -284,17 +298,18 @@ fn a_trace_shows_the_pause_and_true_lengths_of_calls_across_it() -> anyhow::Resu
     assert_eq!(pauses.len(), 1);
     let pause = pauses[0];
     let length = pause.end - pause.start;
-    assert!(length >= ns(in_pause), "{length} < {in_pause:?}");
-    assert!(
-        length < ns(in_pause) + 500_000_000,
-        "{length} > {in_pause:?}"
-    );
-    let longest = |name: &str| {
-        let calls = trace.calls().filter(|call| call.name == name);
-        calls.map(|call| call.end - call.start).max().unwrap_or(0)
+    let bounds = ns(in_pause)..ns(most);
+    assert!(bounds.contains(&length), "{length}, not {bounds:?}");
+    // The call of the program that was there when the pause began.
+    let is_held = |call: &&aiprof_tests::trace::Span| {
+        call.name == "zeEventHostSynchronize"
+            && (call.start..call.end).contains(&pause.start)
+            && call.end < pause.end
     };
-    let hold = longest("zeEventHostSynchronize");
-    assert!((600_000_000..ns(held)).contains(&hold), "{hold} {held:?}");
+    let held_call = trace.calls().find(is_held).context("no call is held")?;
+    let hold = held_call.end - held_call.start;
+    let bounds = ns(held[0])..ns(held[1]);
+    assert!(bounds.contains(&hold), "{hold}, not {bounds:?}");
     // No call of the pause: none begins in it.
     let begins = |call: &&aiprof_tests::trace::Span| {
         call.start > pause.start + 1_000_000 && call.start + 1_000_000 < pause.end
@@ -492,8 +507,7 @@ fn a_trigger_begins_the_recording() -> anyhow::Result<()> {
         ensure!(recording.ctl("status")?.contains("paused"), "{trigger}");
         match trigger.split_once('=') {
             Some(("call", _)) => {
-                recording.aiprof.write_line("hold 10")?;
-                recording.hear("hold")?;
+                recording.hold(|_| Ok(()))?;
             }
             _ if launches_b > 0 => {
                 recording.phase("b", 0, 1)?;
@@ -503,8 +517,7 @@ fn a_trigger_begins_the_recording() -> anyhow::Result<()> {
                 ensure!(recording.ctl("status")?.contains("paused"), "{trigger}");
                 recording.phase("c", 0, 1)?;
                 // The next call shows that the kernel's times have been read.
-                recording.aiprof.write_line("hold 10")?;
-                recording.hear("hold")?;
+                recording.hold(|_| Ok(()))?;
             }
         }
         await_status(&recording, " recording ")?;
