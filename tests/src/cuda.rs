@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::aiprof::binary;
 use crate::folded::Folded;
+use crate::states::waited_for;
 use crate::workload::{Workshop, compile};
 
 /// The driver, and a program for it.
@@ -57,15 +57,15 @@ impl Cuda {
         Ok(Self { shop, program })
     }
 
-    /// aiprof with these options, to record the words of a command; without options the
-    /// command alone.
+    /// aiprof with these options, to record the words of a command, which waits until it is
+    /// known; without options the command alone.
     ///
     /// # Errors
     /// When the binary cannot be built.
     pub fn command(&self, options: Option<&[&str]>, words: &[&str]) -> anyhow::Result<Command> {
         let mut command = match (options, words) {
             (Some(options), _) => {
-                let mut command = Command::new(binary()?);
+                let mut command = waited_for()?;
                 command.arg("--only").args(options).arg("--").args(words);
                 command
             }

@@ -8,6 +8,32 @@ use crate::aiprof::binary;
 use crate::child::LONG;
 use crate::workload::Workshop;
 
+/// The variable that says how a program waits until it is known, see `workloads/known.h`.
+pub const UNTIL_KNOWN: &str = "UNTIL_KNOWN";
+
+/// The name of a recording for `--control`, and the value of [`UNTIL_KNOWN`] for its programs.
+///
+/// # Errors
+/// When the binary cannot be built.
+pub fn until_known() -> anyhow::Result<(String, String)> {
+    let name = format!("test-known-{}", std::process::id());
+    let wait = format!("{} ctl status {name} --wait known=", binary()?.display());
+    Ok((name, wait))
+}
+
+/// aiprof, to be given options and a COMMAND that waits until it is known.
+///
+/// # Errors
+/// When the binary cannot be built.
+pub fn waited_for() -> anyhow::Result<Command> {
+    let (name, wait) = until_known()?;
+    let mut command = Command::new(binary()?);
+    command
+        .arg(format!("--control={name}"))
+        .env(UNTIL_KNOWN, wait);
+    Ok(command)
+}
+
 /// The states that a recording has printed, in a file.
 #[derive(Debug)]
 pub struct States {

@@ -11,6 +11,8 @@
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
 #include <CL/cl.h>
 
+#include "known.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,8 +58,8 @@ static void find_device(const char *name)
 		clGetPlatformInfo(all[i], CL_PLATFORM_NAME, sizeof(text), text, NULL);
 		if (strstr(text, name) != NULL) {
 			CHECK(clGetDeviceIDs(all[i], CL_DEVICE_TYPE_ALL, 1, &device, NULL));
-			/* Who probes the functions behind a device needs a moment. */
-			usleep(1000000);
+			/* The functions behind it are probed as well. */
+			wait_until_known();
 			return;
 		}
 	}

@@ -2,14 +2,17 @@
  * An OpenCL program: `cl_work PLATFORM KERNELS.cl LAUNCHES [no-check [single]]`. It takes
  * the first platform whose name contains PLATFORM, builds the file, launches its kernels
  * in turn between copies and fills, and prints its account as one line of JSON. With
- * `single` each kernel is made by itself, and nothing asks for its name. If CL_WORK_PAUSE_MS
- * is set, it waits so long between its first look at the devices and the rest. If
+ * `single` each kernel is made by itself, and nothing asks for its name. Between its first
+ * look at the devices and the rest it waits until it is known, and for CL_WORK_PAUSE_MS, which
+ * is for recordings that have no states (`aiprof trace`). If
  * CL_WORK_TIMES names a file, it waits for events now and then, and writes there a line
  * for each launch: the kernel, and when it began and ended on CLOCK_MONOTONIC. The
  * platform's clock has to be CLOCK_MONOTONIC_RAW, as PoCL's is.
  */
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
+
+#include "known.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +78,7 @@ static void build(struct program *p, cl_platform_id platform, const char *path, 
 	cl_device_id device;
 	cl_int status;
 	check(clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL), "clGetDeviceIDs");
+	wait_until_known();
 	const char *pause_ms = getenv("CL_WORK_PAUSE_MS");
 	if (pause_ms != NULL)
 		usleep(1000 * (useconds_t)atoi(pause_ms));

@@ -55,6 +55,7 @@ VISIBLE int zeCommandListAppendLaunchKernel(void *list, void *kernel, const uint
 }
 #else
 #define _GNU_SOURCE
+#include "known.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -146,8 +147,9 @@ int main(int argc, char **argv)
 			return perror(argv[3]), 1;
 	}
 	zeInit(0);
-	/* Whoever attaches to the library has the time to. */
-	usleep(500000);
+	/* Floods keep a recording from knowing all: there it is given the time to attach. */
+	if (!wait_until_known())
+		usleep(500000);
 	pthread_t ids[256];
 	Task tasks[256];
 	for (int i = 0; i < threads && i < 256; i++) {

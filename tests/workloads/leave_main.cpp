@@ -7,6 +7,7 @@
  * Prints what came of each call: the same with a profiler as without. On stderr
  * it says its pid.
  */
+#include "known.h"
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -139,8 +140,7 @@ int main(int argc, char **argv)
 		return perror("mmap"), 1;
 	writable = uintptr_t(pages);
 	forbidden = writable + 4096;
-	/* For whoever wants to look at the libraries first. */
-	usleep(1500000);
+	wait_until_known();
 	for (auto &[number, line] : lines) {
 		void *found = dlsym(libraries[line.library], line.symbol.c_str());
 		if (!found)

@@ -1,19 +1,18 @@
 //! What a launch costs the program that is recorded.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use aiprof_tests::aiprof::binary;
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::waited_for;
 use aiprof_tests::workload::Workshop;
 
 /// Microseconds that a launch of OpenCL took, the least of some runs.
 fn launch_us(program: &Path, options: &[&str], out: &Path) -> anyhow::Result<f64> {
     let mut least = f64::MAX;
     for _ in 0..7 {
-        let mut command = Command::new(binary()?);
+        let mut command = waited_for()?;
         command.args(options).arg("-o").arg(out).arg("--").arg(program);
         let output = command.args(["Portable Computing", "gated", "50000"]).output()?;
         let stderr = String::from_utf8(output.stderr)?;

@@ -10,6 +10,7 @@ use anyhow::{Context as _, ensure};
 use aiprof_tests::aiprof::{binary, lost};
 use aiprof_tests::folded::Folded;
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::waited_for;
 use aiprof_tests::trace::{Span, Trace};
 use aiprof_tests::workload::{Workshop, checked};
 
@@ -123,7 +124,7 @@ impl Machine {
         drop(std::fs::remove_file(&log));
         let mut command = match options {
             Some(options) => {
-                let mut command = Command::new(binary()?);
+                let mut command = waited_for()?;
                 command.arg("--only").args(options).arg("--").arg(&self.program);
                 command
             }

@@ -14,6 +14,7 @@ use aiprof_tests::level_zero::driver::{Driver, Exports, Machine, NEEDS};
 use aiprof_tests::level_zero::module::Module;
 use aiprof_tests::level_zero::program::{Account, build_paths, build_work};
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::waited_for;
 use aiprof_tests::trace::{Span, Trace, number};
 use aiprof_tests::truth::{Exec, Kind, Truth};
 use aiprof_tests::workload::{Workshop, checked, source_path};
@@ -262,11 +263,9 @@ fn launches_of_opencl_are_as_the_program_read_them() -> anyhow::Result<()> {
     let shop = Workshop::new()?;
     let program = shop.build("cl_work.c", "cl_work", &["-lOpenCL"])?;
     let (capture, log) = (shop.path("recorded.aiprof"), shop.path("times"));
-    let mut command = Command::new(binary()?);
+    let mut command = waited_for()?;
     command.current_dir(shop.path(""));
-    command
-        .env("CL_WORK_PAUSE_MS", "1000")
-        .env("CL_WORK_TIMES", &log);
+    command.env("CL_WORK_TIMES", &log);
     command.args(["--only", "-o"]).arg(&capture).arg("--").arg(program);
     command
         .arg("Portable Computing")

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use aiprof_tests::aiprof::{binary, lost};
 use aiprof_tests::folded::{Folded, Line, base};
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::waited_for;
 use aiprof_tests::workload::{Workshop, checked};
 
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
@@ -46,7 +47,7 @@ fn faulting_arguments_under_4_khz_sampling() -> anyhow::Result<()> {
     let cpus = std::thread::available_parallelism()?.get();
     let (threads, pages) = ((8 * cpus).to_string(), shop.path("pages"));
     let capture = shop.path("out.aiprof");
-    let mut command = Command::new(binary()?);
+    let mut command = waited_for()?;
     command.args(["--only", "-F", "4000", "--call-stacks", "1000000", "-o"]);
     command.arg(&capture).arg("--").arg(&program);
     let done = command.args([&threads, "800"]).arg(&pages).output()?;

@@ -14,6 +14,7 @@ use aiprof_tests::level_zero::module::Module;
 use aiprof_tests::level_zero::program::{Account, build_gemm, build_work};
 use aiprof_tests::level_zero::real::{self, Product, Recording};
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::{UNTIL_KNOWN, until_known};
 use aiprof_tests::truth::{Exec, Kind, Truth};
 use aiprof_tests::workload::{Workshop, checked, source_path};
 
@@ -547,9 +548,10 @@ fn opencl_has_its_own_section() -> anyhow::Result<()> {
     command.current_dir(shop.path(""));
     // PoCL's functions are probed when the program has loaded it; what a program of 40 ms
     // launches before that has no name.
-    command.env("CL_WORK_PAUSE_MS", "1000");
+    let (session, wait) = until_known()?;
+    command.env(UNTIL_KNOWN, wait);
     command
-        .args(["unitrace", "-h", "-d", "--opencl"])
+        .args(["unitrace", "-h", "-d", "--opencl", "--session", &session])
         .arg(&program);
     command
         .arg("Portable Computing")

@@ -2,6 +2,7 @@
 //! what the programs themselves say.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -10,6 +11,7 @@ use aiprof_tests::child::Child;
 use aiprof_tests::folded::{Folded, Line};
 use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::python::{Calls, Frame, Interpreter, interpreters};
+use aiprof_tests::states::{UNTIL_KNOWN, until_known};
 use aiprof_tests::workload::{Workshop, source_path};
 
 const NEEDS: [Need; 3] = [Need::Root, Need::Tool("cc"), Need::Tool("python3")];
@@ -70,9 +72,18 @@ fn judge_launches(
 ) -> anyhow::Result<(usize, usize)> {
     let log = shop.path(&format!("marks-{}.log", python.version));
     let script = source_path("python_marks.py");
-    let args = [script.as_os_str(), library.as_os_str(), log.as_os_str()];
+    let (name, wait) = until_known()?;
+    let variable = format!("{UNTIL_KNOWN}={wait}");
+    let args: [&OsStr; 5] = [
+        variable.as_ref(),
+        python.program.as_ref(),
+        script.as_os_str(),
+        library.as_os_str(),
+        log.as_os_str(),
+    ];
     let run = Aiprof::with(["--events", events])
-        .command(&python.program, &args)
+        .option(format!("--control={name}"))
+        .command("env", &args)
         .record()?;
     anyhow::ensure!(run.status.success(), "{}\n{}", run.status, run.stderr);
     let found = launches(&run.folded);

@@ -12,8 +12,8 @@ use anyhow::Context as _;
 
 use aiprof::probes::Tables;
 use aiprof::probes::table::{Library, Table};
-use aiprof_tests::aiprof::binary;
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::waited_for;
 use aiprof_tests::trace::Trace;
 use aiprof_tests::workload::{Workshop, checked};
 
@@ -91,7 +91,7 @@ fn every_function_of_the_tables_may_be_left_in_every_way() -> anyhow::Result<()>
     let folded = shop.path("launches.folded");
     let mut last_pid = 0;
     for (options, file) in [(&["--events", "launches"][..], &folded), (&[], &output)] {
-        let mut command = Command::new(binary()?);
+        let mut command = waited_for()?;
         command.args(options).arg("-o").arg(file);
         command.arg("--").arg(&program).arg(&listed);
         let done = command.output()?;
