@@ -1,9 +1,9 @@
 /*
- * Short processes: "fork" forks children that work a little and exit, at about
- * a rate; "exec" forks, executes the program given as fourth argument and
- * waits, as fast as it goes, from two parents. Runs for a span of wall time and
- * prints how many there were, and their CPU time and its own.
- *   storm fork SECONDS RATE | storm exec SECONDS 0 PROGRAM
+ * Short processes: "fork" forks children that work a little and exit, at a rate
+ * at most; "exec" forks, executes the program given as fourth argument and
+ * waits, as fast as it goes, from two parents, COUNT each. Prints "warm" when 30 %
+ * are over, and their CPU time and its own at the end.
+ *   storm fork COUNT RATE | storm exec COUNT 0 PROGRAM
  */
 #include "work.h"
 
@@ -24,11 +24,20 @@ static NOINLINE void child_work(void)
 	sink += burn(MILLISECOND / 20);
 }
 
-static long fork_storm(double seconds, double rate)
+/* How far a storm is. */
+static void tell(long n, long count)
+{
+	if (n == count * 3 / 10) {
+		puts("warm");
+		fflush(stdout);
+	}
+}
+
+static int fork_storm(long count, double rate)
 {
 	double start = now();
 	long n = 0;
-	while (now() < start + seconds) {
+	while (n < count) {
 		/* At random: a storm in step with the clock of a profiler would be met
 		 * too often, or too seldom. */
 		if (n > (now() - start) * rate * (0.9 + 0.2 * drand48())) {
@@ -41,21 +50,19 @@ static long fork_storm(double seconds, double rate)
 			_exit(0);
 		}
 		if (pid < 0)
-			return -1;
-		n++;
+			return 1;
+		tell(++n, count);
 		while (waitpid(-1, NULL, WNOHANG) > 0)
 			;
 	}
 	while (waitpid(-1, NULL, 0) > 0)
 		;
-	return n;
+	return 0;
 }
 
-static long exec_storm(double seconds, char *program)
+static int exec_storm(long count, char *program, int is_twin)
 {
-	double start = now();
-	long n = 0;
-	while (now() < start + seconds) {
+	for (long n = 1; n <= count; n++) {
 		pid_t pid = fork();
 		if (pid == 0) {
 			execl(program, program, (char *)NULL);
@@ -63,10 +70,11 @@ static long exec_storm(double seconds, char *program)
 		}
 		int status;
 		if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
-			return -1;
-		n++;
+			return 1;
+		if (!is_twin)
+			tell(n, count);
 	}
-	return n;
+	return 0;
 }
 
 /* CPU time of those that were waited for, or of this process, in nanoseconds. */
@@ -78,35 +86,26 @@ static long cpu_ns(int whose)
 	       (use.ru_utime.tv_usec + use.ru_stime.tv_usec) * 1000L;
 }
 
-static void print_end(long processes)
-{
-	printf("processes %ld\ncpu_ns %ld\n", processes,
-	       cpu_ns(RUSAGE_SELF) + cpu_ns(RUSAGE_CHILDREN));
-}
-
 int main(int argc, char **argv)
 {
 	if (argc < 4)
 		return 2;
-	double seconds = atof(argv[2]);
+	long count = atol(argv[2]);
 	printf("pid %d\n", (int)getpid());
 	fflush(stdout);
+	int failed, status = 0;
 	if (!strcmp(argv[1], "fork")) {
-		long n = fork_storm(seconds, atof(argv[3]));
-		print_end(n);
-		return n < 0;
+		failed = fork_storm(count, atof(argv[3]));
+	} else {
+		if (argc < 5)
+			return 2;
+		pid_t twin = fork();
+		failed = twin < 0 || exec_storm(count, argv[4], twin == 0);
+		if (twin == 0)
+			return failed;
+		if (waitpid(twin, &status, 0) != twin)
+			return 1;
 	}
-	int pipes[2];
-	long n, other = -1;
-	if (argc < 5 || pipe(pipes))
-		return 2;
-	pid_t twin = fork();
-	n = exec_storm(seconds, argv[4]);
-	if (twin == 0)
-		return write(pipes[1], &n, sizeof n) != sizeof n;
-	if (read(pipes[0], &other, sizeof other) != sizeof other)
-		return 1;
-	waitpid(twin, NULL, 0);
-	print_end(n + other);
-	return n < 0 || other < 0;
+	printf("cpu_ns %ld\n", cpu_ns(RUSAGE_SELF) + cpu_ns(RUSAGE_CHILDREN));
+	return failed || status != 0;
 }

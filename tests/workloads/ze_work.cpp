@@ -9,6 +9,7 @@
  *   fork    children that set up everything themselves          children=N launches=N
  *   rate    launches at a steady rate                           rate=N seconds=S
  *   loop    launches as fast as can be                          seconds=S threads=N
+ *           without `seconds`: prints `looping`, ends after a line on stdin
  *   late    prints `ready`, launches after a line on stdin,     launches=N pause_us=N
  *           prints `launched`, ends after a line on stdin
  *   paused  5 launches, 7 with PTI_ENABLE_COLLECTION=1, 11 with 0, 13 after
@@ -24,6 +25,8 @@
 #include "ze_walk.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <thread>
 
 #include <sys/wait.h>
@@ -298,11 +301,13 @@ static int rate(const Options &options)
 	return 0;
 }
 
+static std::atomic<bool> is_over;
+
 static NOINLINE uint64_t spin(ze_kernel_handle_t kernel, ze_command_list_handle_t list, double end)
 {
 	uint64_t done = 0;
 	ze_group_count_t count = {1, 1, 1};
-	while (seconds_now() < end)
+	while (seconds_now() < end && !is_over)
 		for (int i = 0; i < 1000; i++, done++)
 			MUST(CommandList, AppendLaunchKernel, list, kernel, &count, nullptr, 0,
 			     nullptr);
@@ -312,7 +317,8 @@ static NOINLINE uint64_t spin(ze_kernel_handle_t kernel, ze_command_list_handle_
 static int loop(const Options &options)
 {
 	Program p(options);
-	double start = seconds_now(), end = start + atof(options.text("seconds", "1").c_str());
+	double seconds = atof(options.text("seconds", "0").c_str());
+	double end = seconds > 0 ? seconds_now() + seconds : INFINITY;
 	std::vector<std::thread> all;
 	for (long i = 0; i < options.number("threads", 1); i++)
 		all.emplace_back([&p, end] {
@@ -327,6 +333,12 @@ static int loop(const Options &options)
 			MUST(CommandList, Destroy, list);
 			MUST(Kernel, Destroy, kernel);
 		});
+	if (seconds <= 0) {
+		printf("looping\n");
+		fflush(stdout);
+		getchar();
+		is_over = true;
+	}
 	for (auto &thread : all)
 		thread.join();
 	return 0;

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use aiprof_tests::aiprof::{Aiprof, lost};
 use aiprof_tests::child::Child;
@@ -11,17 +10,18 @@ use aiprof_tests::folded::{Folded, base};
 use aiprof_tests::level_zero::driver::{Driver, Exports, Machine, NEEDS};
 use aiprof_tests::level_zero::module::Module;
 use aiprof_tests::level_zero::program::{Account, build_work};
-use aiprof_tests::monitor::{Held, Monitor, Reading, held_by, programs_of, wait_until_unloaded};
+use aiprof_tests::monitor::{Monitor, Reading, held_by, programs_of, wait_until_unloaded};
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::states::States;
 use aiprof_tests::workload::Workshop;
 
-/// Workers that start a program, wait for its end and start the next, for so long.
-const WORKERS: u32 = 50;
-const SECONDS: u32 = 20;
-/// How long aiprof may take to reach its working size.
-const WARM_UP: Duration = Duration::from_secs(6);
-/// What it may add after that, in KiB: each of some thousand processes has its
-/// call stacks and handles in the profile.
+/// Workers that start a program, wait for its end and start the next, so many each.
+const WORKERS: usize = 50;
+const EACH: usize = 20;
+/// How many of them have ended when aiprof has its working size.
+const WARM: usize = 300;
+/// What it may add after that, in KiB: each of the other 700 has its call stacks and
+/// handles in the profile.
 const GROWTH_KIB: u64 = 12 * 1024;
 
 fn needs() -> Vec<Need> {
@@ -31,18 +31,28 @@ fn needs() -> Vec<Need> {
 /// Starts WORKERS shells that run `$@` again and again.
 fn storm() -> String {
     format!(
-        "end=$(($(date +%s) + {SECONDS})); i=0; \
-         while [ $i -lt {WORKERS} ]; do i=$((i + 1)); \
-           (while [ $(date +%s) -lt $end ]; do \"$@\" || echo failed; done) & \
+        "i=0; while [ $i -lt {WORKERS} ]; do i=$((i + 1)); \
+           (n=0; while [ $n -lt {EACH} ]; do n=$((n + 1)); \
+             \"$@\" || echo failed; echo ended; done) & \
          done; wait; echo over"
     )
 }
 
+/// Reads on until so many more programs have ended.
+fn read_until_ended(aiprof: &mut Child, programs: usize, text: &mut String) -> anyhow::Result<()> {
+    let mut ended = 0;
+    while ended < programs {
+        let line = aiprof.read_line()?;
+        ended += usize::from(line == "ended\n");
+        text.push_str(&line);
+    }
+    Ok(())
+}
+
 /// Checks that memory does not grow once it is warm.
 fn check_growth(readings: &[Reading]) -> anyhow::Result<()> {
-    let warm = readings.iter().filter(|r| r.at >= WARM_UP);
-    let first = warm.clone().next().map_or(0, |r| r.memory_kib);
-    let most = warm.map(|r| r.memory_kib).max().unwrap_or(0);
+    let first = readings.first().map_or(0, |r| r.memory_kib);
+    let most = readings.iter().map(|r| r.memory_kib).max().unwrap_or(0);
     println!("{first} KiB when warm, {most} KiB at most");
     anyhow::ensure!(
         first > 0 && most <= first + GROWTH_KIB,
@@ -63,7 +73,7 @@ fn told(accounts: &[Account]) -> BTreeMap<&str, u64> {
 }
 
 #[test]
-fn fifty_programs_start_and_stop_for_20_seconds() -> anyhow::Result<()> {
+fn fifty_programs_at_once_start_and_stop_a_thousand_times() -> anyhow::Result<()> {
     skip_unless!(&needs());
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
@@ -79,13 +89,15 @@ fn fifty_programs_start_and_stop_for_20_seconds() -> anyhow::Result<()> {
     let log = std::fs::File::create(shop.path("stderr"))?;
     command.envs(machine.environment());
     let mut aiprof = Child::start(command.stdout(Stdio::piped()).stderr(log))?;
-    let monitor = Monitor::start(aiprof.pid());
-    std::thread::sleep(WARM_UP);
+    let mut text = String::new();
+    read_until_ended(&mut aiprof, WARM, &mut text)?;
     let (warm, programs) = (held_by(aiprof.pid()), programs_of(aiprof.pid()));
-    std::thread::sleep(Duration::from_secs(u64::from(SECONDS)).saturating_sub(WARM_UP * 3 / 2));
+    let monitor = Monitor::start(aiprof.pid());
+    // All workers are still at it.
+    read_until_ended(&mut aiprof, WORKERS * (EACH - 1) - WARM, &mut text)?;
     let late = held_by(aiprof.pid());
     let readings = monitor.finish()?;
-    let text = aiprof.output()?;
+    text += &aiprof.output()?;
     let stderr = std::fs::read_to_string(shop.path("stderr"))?;
     anyhow::ensure!(
         !text.contains("failed") && text.ends_with("over\n"),
@@ -115,7 +127,7 @@ fn fifty_programs_start_and_stop_for_20_seconds() -> anyhow::Result<()> {
         "{} programs, {found} of {all} launches\n{stderr}",
         accounts.len()
     );
-    anyhow::ensure!(accounts.len() > 200, "only {} programs", accounts.len());
+    anyhow::ensure!(accounts.len() == WORKERS * EACH, "{}", accounts.len());
     let dropped = lost(&stderr, "calls dropped");
     for (kernel, launches) in &told {
         let seen = seen.get(kernel).copied().unwrap_or(0);
@@ -127,13 +139,16 @@ fn fifty_programs_start_and_stop_for_20_seconds() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts `ze_work loop` for some seconds.
-fn start_loop(shop: &Workshop, machine: &Machine, seconds: u32) -> anyhow::Result<Child> {
+/// Starts `ze_work loop`, which launches until it gets a line.
+fn start_loop(shop: &Workshop, machine: &Machine) -> anyhow::Result<Child> {
     let module = Module::usual().write(&shop.path("module.zebin"))?;
     let mut command = machine.command(&build_work()?);
-    command.args(["loop", "threads=2", &format!("seconds={seconds}")]);
+    command.args(["loop", "threads=2"]);
     command.arg(format!("module={}", module.display()));
-    Child::start(command.stdout(Stdio::piped()))
+    let mut program = Child::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+    let line = program.read_line()?;
+    anyhow::ensure!(line == "looping\n", "{line}");
+    Ok(program)
 }
 
 #[test]
@@ -141,37 +156,30 @@ fn killed_amid_launches_it_leaves_nothing() -> anyhow::Result<()> {
     skip_unless!(&needs());
     let shop = Workshop::new()?;
     let machine = Machine::new(&Driver::build(Exports::All)?);
-    let mut program = start_loop(&shop, &machine, 15)?;
-    let capture = shop.path("out.aiprof");
+    let mut program = start_loop(&shop, &machine)?;
+    let (states, capture) = (States::new(&shop), shop.path("out.aiprof"));
+    let (pid, capture) = (program.pid().to_string(), capture.display().to_string());
+    let options = ["--events", "launches", "-p", &pid, "-o", &capture];
     let mut held = Vec::new();
     for _ in 0..3 {
-        let mut command = Aiprof::with(["-d", "600", "--events", "launches", "-o"])
-            .option(&capture)
-            .to_command()?;
-        let mut aiprof = Child::start(&mut command)?;
-        let end = Instant::now() + Duration::from_secs(20);
-        let (now, programs) = loop {
-            let now: Held = held_by(aiprof.pid());
-            let programs = programs_of(aiprof.pid());
-            if now.links > 0 && !programs.is_empty() {
-                break (now, programs);
-            }
-            anyhow::ensure!(Instant::now() < end, "not attached: {now:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        };
-        // Amid launches, and not always at the same one.
-        std::thread::sleep(Duration::from_millis(200));
+        let mut command = states.command(&options, &[])?;
+        let mut aiprof = Child::start(command.stdin(Stdio::null()).stderr(Stdio::null()))?;
+        // Amid launches, all of which are recorded.
+        states.wait_known(program.pid())?;
+        let (now, programs) = (held_by(aiprof.pid()), programs_of(aiprof.pid()));
+        anyhow::ensure!(now.links > 0 && !programs.is_empty(), "{now:?}");
         aiprof.kill();
         wait_until_unloaded(&programs)?;
         held.push(now);
     }
     println!("{held:?}");
     // The program noticed nothing.
+    program.write_line("")?;
     let text = program.output()?;
     let accounts = Account::read(&text)?;
     anyhow::ensure!(accounts[0].total() > 1000, "{text}");
     // And it can be done again: the next recording sees its launches.
-    let mut program = start_loop(&shop, &machine, 3)?;
+    let mut program = start_loop(&shop, &machine)?;
     let out = shop.path("out.folded");
     let mut command = Aiprof::with(["-d", "1", "--events", "launches", "-o"])
         .option(&out)
@@ -179,5 +187,6 @@ fn killed_amid_launches_it_leaves_nothing() -> anyhow::Result<()> {
     anyhow::ensure!(command.status()?.success());
     let folded = Folded::parse(&std::fs::read_to_string(&out)?)?;
     anyhow::ensure!(folded.total() > 1000, "{}", folded.excerpt(5));
+    program.write_line("")?;
     program.output().map(drop)
 }
