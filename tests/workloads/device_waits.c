@@ -72,7 +72,7 @@ static NOINLINE void busy(void)
 
 int main(void)
 {
-	for (int i = 0; i < 40; i++) {
+	for (int i = 0; i < 80; i++) {
 		asleep();
 		between();
 		spinning();
