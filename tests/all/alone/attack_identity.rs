@@ -9,6 +9,7 @@ use aiprof_tests::aiprof::{Aiprof, Run, lost};
 use aiprof_tests::chain::{check, from_entry};
 use aiprof_tests::folded::{Folded, Line};
 use aiprof_tests::need::{Need, skip, skip_unless};
+use aiprof_tests::states::{UNTIL_KNOWN, until_known};
 use aiprof_tests::workload::Workshop;
 use anyhow::Context as _;
 
@@ -42,15 +43,18 @@ fn a_false_twin_of_another_user_changes_nothing() -> anyhow::Result<()> {
     for path in [shop.path(""), own.clone(), twin.clone()] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
     }
-    // The twin is seen first, and all the time.
+    // The twin is known first, and there all the time.
     let script = format!(
-        "setpriv --reuid 65534 --regid 65534 --clear-groups {} 9 > {} & sleep 0.5; exec {} 1.5",
+        "setpriv --reuid 65534 --regid 65534 --clear-groups {} 9 > /dev/null & \
+         ${UNTIL_KNOWN}$! > /dev/null && exec {} 1.5",
         twin.display(),
-        "/dev/null",
         own.display(),
     );
+    let (name, wait) = until_known()?;
+    let variable = format!("{UNTIL_KNOWN}={wait}");
     let run = Aiprof::counting()
-        .command("sh", &["-c", &script])
+        .option(format!("--control={name}"))
+        .command("env", &[variable.as_str(), "sh", "-c", &script])
         .record_one()?;
     // Its own process is shown as the sh that it was, too.
     let of_own = run.folded.of_comm("own");

@@ -30,9 +30,10 @@ fn a_cpu_that_was_away_is_sampled_again_within_a_second() -> anyhow::Result<()> 
     let program = shop.build("depth.c", "busy", &[])?;
     let _on = On;
     for away in ["0", "0.7"] {
-        // The program begins on the CPU as soon as that is back.
+        // COMMAND runs when samples are taken, and the program begins on the CPU as soon as that
+        // is back.
         let script = format!(
-            "sleep 1; echo 0 > {SWITCH}; sleep {away}; echo 1 > {SWITCH}; \
+            "echo 0 > {SWITCH}; sleep {away}; echo 1 > {SWITCH}; \
              exec taskset -c 1 {} {CPU_SECONDS} 10",
             program.display()
         );
