@@ -17,7 +17,7 @@ use crate::level_zero::program::{Account, build_paths};
 use crate::need::Need;
 use crate::pprof;
 use crate::stall_truth::{Expected, Found, Verdict, busy_ns, is_device};
-use crate::states::States;
+use crate::states::{States, UNTIL_KNOWN, until_known};
 use crate::truth::{Kind, Truth};
 use crate::workload::{Workshop, checked};
 
@@ -196,9 +196,11 @@ impl Recording {
     /// When something fails.
     pub fn record(&self, shop: &Workshop, program: &[String]) -> anyhow::Result<(String, String)> {
         let _fifos = self.fifos(shop)?;
+        let (name, wait) = until_known()?;
         let mut command = self.machine(shop)?.command(&binary()?);
         command
-            .arg("--only")
+            .env(UNTIL_KNOWN, wait)
+            .args(["--only", &format!("--control={name}")])
             .args(self.replay(shop))
             .args(&self.options);
         command.arg("-o").arg(shop.path("run.aiprof")).arg("--");

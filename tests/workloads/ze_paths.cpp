@@ -28,10 +28,12 @@
  *                        launch too: the n-th from path n on, this one from path 0
  *   leave=1              the last launches are not waited for: the process ends
  *                        before them
- *   warm_us=N            before the first launch of a thread
+ *   warm_us=N            before the first launch of a thread; 300,000 if the program is not
+ *                        told how to wait until it is known
  *   wait=1               prints `ready` when the kernels exist, goes on after a
  *                        line on stdin
  */
+#include "known.h"
 #include "ze.h"
 
 #include <sys/wait.h>
@@ -246,6 +248,8 @@ static void ask_ticks(const Options &options, Program &p)
 	MUST(Device, GetProperties, p.device, &properties);
 }
 
+static bool is_known;
+
 /* One thread's launches. */
 static NOINLINE void work(Worker &worker, ListSynchronize synchronize)
 {
@@ -255,7 +259,7 @@ static NOINLINE void work(Worker &worker, ListSynchronize synchronize)
 	auto every = static_cast<size_t>(options.number("sync", 1));
 	long pause = options.number("pause_us", 0);
 	/* A profiler learns how to walk a program's stacks when that starts. */
-	usleep(static_cast<useconds_t>(options.number("warm_us", 300000)));
+	usleep(static_cast<useconds_t>(options.number("warm_us", is_known ? 0 : 300000)));
 	size_t most = worker.events.empty() ? SIZE_MAX : Worker::MAX_EVENTS;
 	bool leaves = options.number("leave", 0) != 0;
 	for (long i = 0; i < launches;) {
@@ -304,6 +308,7 @@ static int launch(const Options &options)
 		workers.back().first_path = static_cast<int>(child * options.number("paths", 2));
 	}
 	wait_for_go(options);
+	is_known = wait_until_known();
 	std::vector<std::thread> others;
 	for (size_t i = 1; i < workers.size(); i++)
 		others.emplace_back([&, i] { work(workers[i], synchronize); });

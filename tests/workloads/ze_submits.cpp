@@ -12,6 +12,7 @@
  * as one line of JSON: its member `appends` has the numbers of the launch calls of each
  * append_N, `submits` those of the calls of each submit_NAME that execute lists.
  */
+#include "known.h"
 #include "ze.h"
 
 #include <thread>
@@ -131,8 +132,7 @@ int main(int argc, char **argv)
 		uint64_t base = 0;
 		check(base_address(kernel, &base), "zexKernelGetBaseAddress");
 	}
-	/* A profiler learns how to walk a program's stacks when that starts. */
-	usleep(static_cast<useconds_t>(options.number("warm_us", 300000)));
+	wait_until_known();
 	Work work{p, hook_function<LastSeq>("vze_last_seq"), {}, {}};
 	if (mode == "immediate")
 		immediate(options, work);

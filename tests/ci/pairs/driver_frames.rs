@@ -18,6 +18,7 @@ use aiprof_tests::level_zero::program::{Account, build_submits};
 use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::pprof;
 use aiprof_tests::stall_run::{NEEDS as STALL_NEEDS, Recording};
+use aiprof_tests::states::{UNTIL_KNOWN, until_known};
 use aiprof_tests::truth::{Kind, Truth};
 use aiprof_tests::workload::{Workshop, checked};
 
@@ -104,7 +105,10 @@ fn aiprof(shop: &Workshop, options: &[String]) -> anyhow::Result<Command> {
     let script = format!("mount --bind \"$0\" {USER_TABLES} && exec \"$@\"");
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", &script]).arg(&tables);
+    let (name, wait) = until_known()?;
+    command.env(UNTIL_KNOWN, wait);
     command.arg(binary()?).arg("--only").args(options);
+    command.arg(format!("--control={name}"));
     command.args(["--admit-device", &format!("synthetic={DEVICE}")]);
     command.stdin(Stdio::null());
     Ok(command)

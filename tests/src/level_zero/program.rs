@@ -215,7 +215,7 @@ pub fn build_direct() -> anyhow::Result<PathBuf> {
 /// Builds a workload, or takes the one that was built from the same source before:
 /// the compiler needs some seconds for each.
 fn build(source: &str, name: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
-    let headers = ["ze.h", "ze_walk.h"].map(source_path);
+    let headers = ["ze.h", "ze_walk.h", "known.h"].map(source_path);
     let sources = [&[source_path(source)][..], &headers].concat();
     let key = format!("{name} {flags:?}");
     cached(&key, &sources, name, |dir| {
