@@ -388,11 +388,10 @@ fn everything_at_once() -> anyhow::Result<()> {
         let mut flood = flood(&yard)?;
 
         let out = yard.path("all.aiprof");
-        let mut command = Command::new(binary()?);
-        command.args(["-F", "199", "-o"]).arg(&out);
-        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        let (states, output) = (States::at(yard.path("states")), out.display().to_string());
+        let mut command = states.command(&["-F", "199", "-o", &output], &[])?;
         let mut aiprof = Child::start(&mut command)?;
-        wait_for_probes(aiprof.pid())?;
+        states.wait_for("attached")?;
         flood.write_line("")?;
         anyhow::ensure!(flood.read_line()? == "all\n");
         if waits {
