@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+use aiprof_tests::agent::cpu_time;
 use aiprof_tests::aiprof::{binary, truth};
 use aiprof_tests::cgroup::Cgroup;
-use aiprof_tests::child::Child;
+use aiprof_tests::child::{Child, LONG};
 use aiprof_tests::need::{Need, skip, skip_unless};
 use aiprof_tests::pprof;
 use aiprof_tests::states::States;
@@ -140,16 +141,20 @@ fn filters_and_labels_say_where_processes_ran() -> anyhow::Result<()> {
         anyhow::ensure!(summary.contains(said), "{filter:?}:\n{summary}");
     }
 
-    // One that starts while it is recorded.
+    // One that starts while it is recorded, which lasts until that has worked for a second.
     let states = States::new(&shop);
-    let options = ["-F", "199", "-d", "4", "--comm", "^late", "-o", path];
+    let options = ["-F", "199", "--comm", "^late", "-o", path];
     let mut recording = states.command(&options, &[])?;
     let mut recording = Child::start(recording.stderr(Stdio::null()))?;
     states.wait_for("sampling")?;
     let late = busy(&shop.build("depth.c", "latecomer", &[])?, |_| {})?;
-    while recording.is_running() {
-        std::thread::sleep(Duration::from_millis(50));
+    let begun = Instant::now();
+    while cpu_time(late.pid())? < Duration::from_secs(1) {
+        anyhow::ensure!(begun.elapsed() < LONG, "no CPU for the latecomer");
+        std::thread::sleep(Duration::from_millis(20));
     }
+    recording.signal("INT")?;
+    anyhow::ensure!(recording.wait(LONG)?.success());
     anyhow::ensure!(
         pids(&file)? == BTreeSet::from([late.pid()]),
         "{:?}",
