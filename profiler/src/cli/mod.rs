@@ -29,6 +29,8 @@ mod log;
 mod man;
 mod memory;
 mod moment;
+#[cfg(test)]
+mod options_page;
 mod output;
 mod probes;
 mod profile_out;

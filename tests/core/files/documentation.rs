@@ -1,0 +1,124 @@
+//! The pages of the documentation: links lead somewhere, and pages stay short.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+/// The most lines of the README, and of a page written by hand.
+const README_LINES: usize = 130;
+const PAGE_LINES: usize = 300;
+/// Pages that a program writes, or that only grow by measurements.
+const UNBOUNDED: [&str; 3] = ["benchmarks.md", "options.md", "agent-metrics.md"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The READMEs and all pages of `docs/`, with their texts.
+fn pages() -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    let mut paths = vec![
+        root().join("README.md"),
+        root().join("README-devel.md"),
+        root().join("CHANGELOG.md"),
+        root().join("tests/README.md"),
+    ];
+    for entry in std::fs::read_dir(root().join("docs"))? {
+        paths.push(entry?.path());
+    }
+    paths.retain(|path| path.extension().is_some_and(|end| end == "md"));
+    paths
+        .into_iter()
+        .map(|path| {
+            let text = std::fs::read_to_string(&path)?;
+            Ok((path.canonicalize()?, text))
+        })
+        .collect()
+}
+
+/// The lines outside of blocks of code.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// The targets of `[text](target)`.
+fn links(text: &str) -> Vec<String> {
+    let flowing: Vec<&str> = prose(text).collect();
+    let flowing = flowing.join("\n");
+    let targets = flowing.split("](").skip(1);
+    targets
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(target, _)| target.to_owned())
+        .filter(|target| !target.contains([' ', '\n', '`']))
+        .collect()
+}
+
+/// Headings as GitHub turns them into anchors, and `<a id="...">`.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for line in prose(text) {
+        if let Some(heading) = line.strip_prefix('#') {
+            let heading = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+            let anchor: String = heading.chars().filter(kept).collect();
+            found.insert(anchor.replace(' ', "-"));
+        }
+        for rest in line.split("<a id=\"").skip(1) {
+            found.extend(rest.split('"').next().map(ToOwned::to_owned));
+        }
+    }
+    found
+}
+
+#[test]
+fn links_of_the_documentation_lead_somewhere() -> anyhow::Result<()> {
+    let pages = pages()?;
+    let mut dead = Vec::new();
+    for (path, text) in &pages {
+        let folder = path.parent().context("a folder")?;
+        for link in links(text) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => path.clone(),
+                file => folder.join(file),
+            };
+            let target = target.canonicalize().unwrap_or(target);
+            let leads = match pages.get(&target) {
+                Some(page) => anchor.is_empty() || anchors(page).contains(anchor),
+                None => target.exists(),
+            };
+            if !leads {
+                dead.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    anyhow::ensure!(dead.is_empty(), "{}", dead.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn pages_stay_short() -> anyhow::Result<()> {
+    for (path, text) in pages()? {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.context("a name")?;
+        let most = match name {
+            "README.md" if path.parent() == root().canonicalize().ok().as_deref() => README_LINES,
+            _ if path.parent().is_some_and(|parent| parent.ends_with("docs")) => PAGE_LINES,
+            _ => continue,
+        };
+        let lines = text.lines().count();
+        anyhow::ensure!(
+            lines <= most || UNBOUNDED.contains(&name),
+            "{name} has {lines} lines, and may have {most}"
+        );
+    }
+    Ok(())
+}
