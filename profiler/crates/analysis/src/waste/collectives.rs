@@ -82,7 +82,7 @@ fn late_rank(
     let lines = rows.iter().map(|(rank, us)| {
         let last = late.get(rank).map_or(0, |one| one.times);
         format!(
-            "rank {rank}: {} of waits in {collectives} collectives, the last of all in {last}",
+            "rank {rank}: waited {} in {collectives} collectives and was last in {last}",
             time(**us)
         )
     });
@@ -90,8 +90,8 @@ fn late_rank(
         kind: FindingKind::LateRank,
         subject: format!("rank {rank}"),
         text: format!(
-            "The other ranks wait {text_us} of {} in collectives for rank {rank}, which is the \
-             last in {} of {collectives}.",
+            "The other ranks wait {text_us} of {} in collectives for rank {rank}, which is last in \
+             {} of {collectives}.",
             time(whole),
             worst.times
         ),
@@ -142,7 +142,7 @@ fn exposed(scene: &Scene<'_>, waited: &BTreeMap<u32, f64>, findings: &mut Vec<Fi
         let name = scene.device(device);
         let hidden = percent(all - alone.us(), *all);
         format!(
-            "{name}: {} of collectives, {hidden:.1} % of it behind kernels",
+            "{name}: {} in collectives, {hidden:.1} % of it hidden behind kernels",
             time(*all)
         )
     });
@@ -150,7 +150,7 @@ fn exposed(scene: &Scene<'_>, waited: &BTreeMap<u32, f64>, findings: &mut Vec<Fi
         kind: FindingKind::CommunicationNotHidden,
         subject: "collectives".to_owned(),
         text: format!(
-            "{} of {} go by in collectives while {name} computes nothing.",
+            "For {} of {}, {name} runs collectives and computes nothing.",
             time(*us),
             time(whole)
         ),
@@ -197,7 +197,7 @@ fn slow(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let lines = found.iter().map(|(_, median, us, start, name)| {
         let at = start - scene.first.micros();
         format!(
-            "{name} at {at:.3} us: {}, its like take {}",
+            "{name} at {at:.3} us: {}, median of similar collectives {}",
             time(*us),
             time(*median)
         )
@@ -207,7 +207,7 @@ fn slow(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         kind: FindingKind::SlowCollectives,
         subject: "collectives".to_owned(),
         text: format!(
-            "{} of {} go by in {} that take more than twice as long as others of their size.",
+            "Slow collectives lose {} of {}: {} took more than twice the median for their size.",
             time(lost),
             time(whole),
             times(found.len() as u64, "collective")

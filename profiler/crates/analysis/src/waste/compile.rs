@@ -19,12 +19,12 @@ pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
 
 fn breaks(breaks: &[GraphBreak]) -> Finding {
     let us: f64 = breaks.iter().map(|one| one.compile_us).sum();
-    let known = |of: &Option<String>, what: &str| of.clone().unwrap_or(format!("{what} not known"));
+    let known = |of: &Option<String>, what: &str| of.clone().unwrap_or(format!("{what} unknown"));
     let mut sorted: Vec<&GraphBreak> = breaks.iter().collect();
     sorted.sort_by(|a, b| b.compile_us.total_cmp(&a.compile_us));
     let lines = sorted.iter().map(|one| {
         format!(
-            "{}: {}; frame {}, {}, {} of compilation behind it",
+            "{}: {}; frame {}, {}, {} to compile the code behind it",
             known(&one.place, "place"),
             known(&one.reason, "reason"),
             one.frame,
@@ -40,7 +40,7 @@ fn breaks(breaks: &[GraphBreak]) -> Finding {
     Finding {
         kind: FindingKind::GraphBreaks,
         text: format!(
-            "{} go by compiling what is behind {}, most behind the one at {subject}.",
+            "It takes {} to compile the code behind {}. The most expensive one is at {subject}.",
             time(us),
             times(breaks.len() as u64, "graph break")
         ),
@@ -81,7 +81,7 @@ fn recompilations(recompiled: &[&Compiled]) -> Finding {
         one.function.clone().unwrap_or_else(frame)
     };
     let lines = sorted.iter().map(|one| {
-        let guard = one.guards.first().map_or("guard not known", String::as_str);
+        let guard = one.guards.first().map_or("guard unknown", String::as_str);
         format!(
             "{} ({}): {}; {guard}",
             name(one),
@@ -93,7 +93,7 @@ fn recompilations(recompiled: &[&Compiled]) -> Finding {
     Finding {
         kind: FindingKind::Recompilation,
         text: format!(
-            "{} go by compiling again what was compiled, {}: {subject}.",
+            "Recompilation takes {} ({}). The most expensive function is {subject}.",
             time(us),
             times(recompiled.len() as u64, "time")
         ),

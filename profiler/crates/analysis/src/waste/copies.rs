@@ -132,7 +132,7 @@ fn tell(scene: &Scene<'_>, kind: FindingKind, first: &Alone<'_>, all: &[Alone<'_
         let alone = one.alone.us();
         let name = scene.device(one.device);
         format!(
-            "{name}: {} of copies, {} with no kernel beside them",
+            "{name}: {} of copies, {} without a running kernel",
             time(copied),
             time(alone)
         )
@@ -140,8 +140,8 @@ fn tell(scene: &Scene<'_>, kind: FindingKind, first: &Alone<'_>, all: &[Alone<'_
     lines.extend(cut(each.collect()));
     let name = scene.device(first.device);
     let what = match kind {
-        FindingKind::PageableCopy => "copying from and to pageable memory while",
-        _ => "copying while",
+        FindingKind::PageableCopy => "pageable memory is copied",
+        _ => "data is copied",
     };
     let places = all
         .iter()
@@ -149,7 +149,7 @@ fn tell(scene: &Scene<'_>, kind: FindingKind, first: &Alone<'_>, all: &[Alone<'_
     Finding {
         kind,
         text: format!(
-            "{} of {} go by {what} {name} runs no kernel: {subject}.",
+            "For {} of {}, {what} while {name} runs no kernel: {subject}.",
             time(us),
             time(whole)
         ),

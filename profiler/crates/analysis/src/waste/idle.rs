@@ -59,18 +59,18 @@ fn tell(scene: &Scene<'_>, told: &IdleFinding<'_>, findings: &mut Vec<Finding>) 
             format!("{name} waits {head} for launches: {}.", most(&by_place, us))
         }
         FindingKind::SynchronousWait => format!(
-            "{name} idles {head} because the host waits in {place} before it launches more, {}.",
+            "{name} idles {head} because the host waits in {place} before it launches more ({}).",
             times(part.gaps, "time")
         ),
         FindingKind::ShortKernels => format!(
-            "{name} idles {head} between kernels that take less than their launches, {}: {}.",
+            "{name} idles {head} before kernels that are shorter than their launches ({}): {}.",
             times(part.gaps, "time"),
             short(place)
         ),
         FindingKind::DataloaderStall => {
             format!("{name} waits {head} for data: {}.", most(&by_place, us))
         }
-        _ => format!("{name} ran nothing for {head} between its first and its last work."),
+        _ => format!("{name} was idle for {head} between its first and last operation."),
     };
     let mut lines: Vec<String> = by_place
         .iter()
@@ -81,7 +81,7 @@ fn tell(scene: &Scene<'_>, told: &IdleFinding<'_>, findings: &mut Vec<Finding>) 
         let (us, whole) = (part.us(), device.elapsed_us());
         let longest = part.longest_us();
         format!(
-            "{}: {} of {}, {:.1} %, in {}, the longest {}",
+            "{}: {} of {} ({:.1} %) in {}, the longest {}",
             scene.device(device),
             time(us),
             time(whole),
@@ -124,7 +124,7 @@ fn tell(scene: &Scene<'_>, told: &IdleFinding<'_>, findings: &mut Vec<Finding>) 
 /// Where the host is for how much of it.
 fn most(by_place: &[(String, f64)], whole: f64) -> String {
     let Some((place, us)) = by_place.first() else {
-        return "what the host does is not known".to_owned();
+        return "the host's activity is unknown".to_owned();
     };
     let share = percent(*us, whole);
     match place.strip_prefix(BEFORE) {
@@ -178,7 +178,7 @@ fn tell_prepared(scene: &Scene<'_>, prepared: &[Stretches], findings: &mut Vec<F
     let lines = found.iter().map(|(device, idle)| {
         let whole = device.elapsed_us();
         format!(
-            "{}: {} of {}, {:.1} %",
+            "{}: {} of {} ({:.1} %)",
             scene.device(device),
             time(idle.us()),
             time(whole),
@@ -189,7 +189,7 @@ fn tell_prepared(scene: &Scene<'_>, prepared: &[Stretches], findings: &mut Vec<F
         kind: FindingKind::PrepQueueStarved,
         subject: name.clone(),
         text: first_large(format!(
-            "{name} idles {} of {} while computations are prepared for it.",
+            "{name} idles {} of {} while computations are being prepared for it.",
             time(us),
             time(whole)
         )),

@@ -131,7 +131,7 @@ fn throttled(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         kind: FindingKind::Throttling,
         subject: name.clone(),
         text: format!(
-            "Kernels of {name} take {} of {} longer while its clock is low: {:.0} of {:.0} MHz.",
+            "A low clock of {name} costs its kernels {} of {} (lowest {:.0}, highest {:.0} MHz).",
             time(it.us),
             time(whole),
             it.least_mhz,
@@ -198,7 +198,7 @@ fn of_device(scene: &Scene<'_>, clocks: &ClockRows, device: &DeviceWork<'_>) -> 
         it.first = slow.iter().map(|work| work.start).chain(it.first).min();
         it.last = slow.iter().map(|work| work.end).chain(it.last).max();
         let line = format!(
-            "{name}: {} at a low clock take {}, {} longer than at the highest",
+            "{name}: {} at a low clock took {}, {} longer than at the highest clock",
             times(slow.len() as u64, "call"),
             time(took),
             time(longer)
@@ -255,7 +255,7 @@ fn spills(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
             kind: FindingKind::Spills,
             subject: name.to_owned(),
             text: format!(
-                "{} spills {bytes:.0} bytes of registers a thread to memory and takes {} of {}.",
+                "{} spills {bytes:.0} bytes of registers per thread to memory and takes {} of {}.",
                 short(name),
                 time(*us),
                 time(whole)
@@ -264,7 +264,7 @@ fn spills(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
             numbers,
             places: vec![at],
             evidence: vec![format!(
-                "{} of device time in {}, as the compiler's properties of the kernel say",
+                "{} of device time in {}; the compiler reports the spills",
                 time(*us),
                 times(*calls, "call")
             )],

@@ -53,7 +53,7 @@ pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         kind: FindingKind::DataloaderStall,
         subject: name.to_owned(),
         text: format!(
-            "{} of {} go by waiting for data in {name}.",
+            "The thread waits {} of {} for data in {name}.",
             time(us),
             time(whole)
         ),

@@ -41,102 +41,99 @@ pub(crate) const RULES: [Rule; 17] = [
     rule(
         Kind::LaunchStarved,
         5.0,
-        "time in which the device had nothing to do and the call that launched its next work had \
-         not returned, on the device with most of it",
-        "Launch earlier or from another thread, move this work of the host out of the loop, or \
-         let the device do more per launch (larger batches, torch.compile, graphs).",
+        "idle time before the launch call of the next operation returned, on the device with the \
+         most of it",
+        "Launch earlier or from another thread, move this host work out of the loop, or give the \
+         device more work per launch (larger batches, torch.compile, graphs).",
     ),
     rule(
         Kind::SynchronousWait,
         2.0,
-        "of each wait of the host for the device the time that the device idled behind it, at \
-         most as long as the wait was",
-        "Do not wait in the loop: read results later, use events or non_blocking copies, and \
-         leave .item(), print(tensor) and synchronize() to every N-th step.",
+        "idle time of the device after each wait of the host, at most the length of the wait",
+        "Do not wait in the loop: read results later, use events or non_blocking copies, and call \
+         .item(), print(tensor) and synchronize() only every N steps.",
     ),
     rule(
         Kind::ShortKernels,
         2.0,
-        "time in which the device idled before kernels that take less than their launch",
-        "Fuse them (torch.compile), capture the loop in a graph (CUDA graphs, command lists), or \
-         give each more work.",
+        "idle time of the device before kernels that are shorter than their launches",
+        "Fuse the kernels (torch.compile), capture the loop in a graph (CUDA graphs, command \
+         lists), or give each kernel more work.",
     ),
     rule(
         Kind::CopyNotOverlapped,
         2.0,
-        "time of copies between host and device in which no kernel ran, at most as long as \
-         kernels ran without a copy",
-        "Copy on a stream of its own while the kernels of the step before run, from pinned \
-         memory with non_blocking=True.",
+        "time of copies between host and device without a running kernel, at most the time of \
+         kernels without a copy",
+        "While the kernels of the previous step run, copy on a separate stream, from pinned memory \
+         with non_blocking=True.",
     ),
     rule(
         Kind::PageableCopy,
         2.0,
-        "time in which copies from and to pageable memory ran, or their calls blocked the host, \
-         and no kernel ran",
-        "Pin the memory (pin_memory=True in the DataLoader, cudaHostAlloc) and copy with \
+        "time without a running kernel in which copies of pageable memory ran or their calls \
+         blocked the host",
+        "Pin the memory (pin_memory=True in the DataLoader, cudaHostAlloc), and copy with \
          non_blocking=True.",
     ),
     rule(
         Kind::DataloaderStall,
         2.0,
-        "time in which the device had nothing to do while its thread waited for data; without a \
-         device: the whole time of these waits",
-        "More workers (num_workers), prefetch_factor, persistent_workers, and less work per \
-         sample.",
+        "idle time of the device while the launching thread waited for data; without a device, all \
+         time of these waits",
+        "Use more workers (num_workers), a larger prefetch_factor and persistent_workers, and do \
+         less work per sample.",
     ),
     rule(
         Kind::GraphBreaks,
         1.0,
-        "time that it took to compile what is behind the breaks",
-        "Take out what breaks the graph, or move it out of the compiled function; fullgraph=True \
-         says where it is.",
+        "time to compile the code behind the breaks",
+        "Remove the code that breaks the graph, or move it out of the compiled function. \
+         fullgraph=True reports where it is.",
     ),
     rule(
         Kind::Recompilation,
         1.0,
-        "time that compilations of functions took that had been compiled before",
-        "Keep what the guards check the same from call to call, or mark shapes as dynamic \
+        "time to compile functions that were already compiled",
+        "Keep the values that guards check the same in every call, or mark shapes as dynamic \
          (torch.compile(dynamic=True), mark_dynamic).",
     ),
     rule(
         Kind::LateRank,
         2.0,
-        "how long the middle one of the other ranks waited in collectives for the rank that \
-         came last, summed over them",
-        "Look at that rank alone: its data, its input, its neighbours on the machine, its clock.",
+        "median wait of the other ranks for the rank that came last, summed over all collectives",
+        "Examine this rank: its data, its input, its clock, and other programs on its machine.",
     ),
     rule(
         Kind::CommunicationNotHidden,
         5.0,
-        "time of collectives in which nothing was computed, without the waits for a late rank, \
-         at most as long as kernels computed without a collective",
-        "Start collectives earlier and let computation go on beside them (buckets of gradients, \
-         another stream).",
+        "time of collectives without a running kernel, minus waits for other ranks; at most the \
+         time of kernels without a collective",
+        "Start collectives earlier, and compute while they run (gradient buckets, another stream).",
     ),
     rule(
         Kind::SlowCollectives,
         2.0,
         "time above the median of collectives of the same size and ranks",
-        "Look at links and at what else used them at those times.",
+        "Check the links, and what else used them at these times.",
     ),
     rule(
         Kind::Throttling,
         2.0,
-        "time of kernels above what they take at the device's highest clock",
-        "Look at temperature, power limit and clock settings of the device.",
+        "extra time of kernels compared with the device's highest clock",
+        "Check the temperature, power limit and clock settings of the device.",
     ),
     rule(
         Kind::PrepQueueStarved,
         5.0,
-        "time in which the device had nothing to do while a computation was being prepared for \
-         it",
-        "Prepare further ahead: more control blocks in flight, larger supernodes, autopilot on.",
+        "idle time of the device while a computation was being prepared for it",
+        "Prepare further ahead: use more control blocks in flight, larger supernodes or \
+         autopilot.",
     ),
     rule(
         Kind::Spills,
         2.0,
-        "all device time of kernels that spill: what the spills themselves cost is a part of it",
+        "all device time of the kernel; the spills cause only a part of it",
         "Give the kernel more registers (large GRF mode, launch bounds), smaller tiles, or fewer \
          live values.",
     ),
@@ -144,21 +141,20 @@ pub(crate) const RULES: [Rule; 17] = [
         Kind::KernelStall,
         5.0,
         "device time of the kernel, times the share of its samples that stall there for this \
-         reason: an upper bound, as the next stall may take its place",
-        "`aiprof stalls` shows the instructions around it.",
+         reason; an upper bound, because another stall may take its place",
+        "Run `aiprof stalls` to see the instructions around it.",
     ),
     rule(
         Kind::LowUtilization,
         5.0,
-        "time of kernels beyond what the compiler has as ideal",
-        "Look at shapes and layouts of the kernels that lose the most time.",
+        "kernel time beyond the compiler's ideal time",
+        "Check shapes and layouts of the kernels that lose the most time.",
     ),
     rule(
         Kind::DeviceIdle,
         10.0,
-        "time in which the device ran nothing between its first and last work and the trace \
-         does not tell why",
-        "Record with host calls, so that launches can be told from kernels.",
+        "idle time between the device's first and last operation, without a known cause",
+        "Record host calls too, so that aiprof can match kernels with their launches.",
     ),
 ];
 

@@ -21,34 +21,39 @@ const HOT: f64 = 20.0;
 fn advice(reason: StallReason) -> &'static str {
     match reason {
         StallReason::Sbid => {
-            "The instruction that holds the token is the slow one. A load: reuse data in registers \
-             or local memory, load earlier (prefetch, unroll), wider and side by side. Mathematics \
-             or a matrix product: more independent ones between it and its use."
+            "The instruction that holds the token is slow. If it is a load: reuse data in \
+             registers or local memory, load earlier (prefetch, unroll), or use wider and \
+             independent loads. If it is math or a matrix product: put more independent \
+             instructions before its use."
         }
         StallReason::DistAcc => {
-            "Results are used right behind the instruction that makes them: unroll, or interleave \
-             independent chains (several accumulators)."
+            "Results are used immediately after the instruction that computes them. Unroll, or \
+             interleave independent chains (several accumulators)."
         }
         StallReason::Send => {
-            "Messages are sent faster than they are taken: fewer and wider loads and stores, data \
-             kept in registers, fewer spills."
+            "Messages are sent faster than they are accepted. Use fewer and wider loads and \
+             stores, keep data in registers, and reduce spills."
         }
         StallReason::PipeStall => {
-            "The pipe is the limit: fewer instructions of its type, another data type, or the \
+            "The pipe is the limit. Use fewer instructions of its type, another data type, or the \
              matrix unit."
         }
         StallReason::Sync => {
-            "Threads come to the barrier at different times, or too often: even out their work, \
-             smaller work groups, fewer barriers."
+            "Threads reach the barrier at different times, or too often. Balance their work, or \
+             use smaller work groups or fewer barriers."
         }
-        StallReason::Control => "Fewer branches: unroll the loop, or select in place of branching.",
+        StallReason::Control => {
+            "Use fewer branches: unroll the loop, or select values instead of branching."
+        }
         StallReason::InstFetch => {
-            "The code does not stay in the instruction cache: unroll and inline less, smaller \
-             kernels."
+            "The code does not stay in the instruction cache. Unroll and inline less, or use \
+             smaller kernels."
         }
-        StallReason::Tdr => "Pixels of one place are drawn over each other: order them, or fewer.",
+        StallReason::Tdr => {
+            "Pixels are drawn over each other at one place. Order them, or draw fewer."
+        }
         StallReason::Active | StallReason::Other => {
-            "`aiprof stalls` shows the instructions around it."
+            "Run `aiprof stalls` to see the instructions around it."
         }
     }
 }
