@@ -109,7 +109,7 @@ fn a_capture_with_compiled_code() -> anyhow::Result<()> {
                 );
             }
             let open = stalled["why"][0]["not_known"].as_str().unwrap_or_default();
-            let is_over = open.contains("waited for before");
+            let is_over = open.contains("already waited for it");
             assert!(!producers.is_empty() || is_over, "{stalled:#}");
             waits += 1;
         }

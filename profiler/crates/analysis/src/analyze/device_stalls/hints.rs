@@ -23,15 +23,15 @@ pub(super) fn of(code: &Code, samples: &Tally, stalled: &[InstructionStalls]) ->
     let some = |bytes: Option<u64>| bytes.filter(|bytes| *bytes > 0 && waits >= WORTH);
     if let Some(bytes) = some(attributes.spill_bytes) {
         hints.push(format!(
-            "registers spill: {bytes} bytes a thread go through memory, and {waits} % of the samples \
-             wait for the scoreboard or for sends; more registers a thread or fewer live values \
-             would save those messages"
+            "registers spill to memory ({bytes} bytes per thread), and {waits} % of the samples \
+             wait for the scoreboard or for sends; more registers per thread or fewer live values \
+             avoid these messages"
         ));
     }
     if let Some(bytes) = some(attributes.private_bytes) {
         hints.push(format!(
-            "{bytes} bytes of private memory: arrays or addressed variables are in memory, and \
-             {waits} % of the samples wait for the scoreboard or for sends"
+            "arrays or addressed variables are in private memory ({bytes} bytes), and {waits} % of \
+             the samples wait for the scoreboard or for sends"
         ));
     }
     if let (Some(threads), Some(registers)) = (attributes.eu_thread_count, attributes.grf_count)
@@ -39,15 +39,15 @@ pub(super) fn of(code: &Code, samples: &Tally, stalled: &[InstructionStalls]) ->
         && waits >= WORTH
     {
         hints.push(format!(
-            "{registers} registers a thread leave {threads} threads to an execution unit: fewer \
-             to work while others wait"
+            "with {registers} registers per thread, an execution unit has only {threads} threads, \
+             so fewer can run while others wait"
         ));
     }
     let barrier = percent(samples.of(StallReason::Sync));
     if barrier >= WORTH && attributes.barrier_count.is_some_and(|count| count > 0) {
         hints.push(format!(
-            "{barrier} % of the samples are in synchronization, and the kernel has barriers: \
-             look at how evenly threads come to them"
+            "{barrier} % of the samples wait for synchronization, and the kernel has barriers: \
+             check whether all threads reach them at the same time"
         ));
     }
     hints.extend(units(code, stalled, total));
@@ -83,5 +83,5 @@ fn units(code: &Code, stalled: &[InstructionStalls], total: u64) -> Option<Strin
         _ => "",
     };
     (share >= u128::from(WORTH))
-        .then(|| format!("{share} % of the samples wait for what {unit}{what} holds"))
+        .then(|| format!("{share} % of the samples wait for tokens that {unit}{what} holds"))
 }

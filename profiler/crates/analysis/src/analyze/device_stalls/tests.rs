@@ -150,7 +150,10 @@ fn what_was_waited_for_before_is_done() {
     assert_eq!(holders(&code, 4), [(0, true, false)]);
     let again = why(&code, 5, StallReason::Sbid);
     assert!(again.producers.is_empty());
-    assert_eq!(again.open, "no holder found; it has been waited for before");
+    assert_eq!(
+        again.open,
+        "no holder found; an earlier instruction already waited for it"
+    );
 }
 
 #[test]
@@ -211,7 +214,8 @@ fn a_loop_without_a_producer_on_which_analyzeperfmetrics_hangs() {
     let why = why(&code, 2, StallReason::Sbid);
     assert!(why.producers.is_empty());
     // Round the loop it meets itself, which waits for the same.
-    let open = "no holder found; the kernel begins without one; it has been waited for before";
+    let open = "no holder found; no instruction before it has one; an earlier instruction already \
+                waited for it";
     assert_eq!(why.open, open);
     assert_eq!(holders(&code, 4), []);
 }
@@ -633,7 +637,7 @@ fn every_wait_in_real_kernels_has_a_holder_or_is_over() {
                 true => {
                     let offset = ours.instructions[at].offset;
                     assert!(
-                        why.open.contains("waited for before"),
+                        why.open.contains("already waited for it"),
                         "{platform:?} {offset:#x}"
                     );
                     over += 1;

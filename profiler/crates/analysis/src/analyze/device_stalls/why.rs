@@ -63,18 +63,18 @@ pub struct Why {
 /// What a stall for a reason means, whatever the instruction is.
 pub fn meaning(reason: StallReason) -> &'static str {
     match reason {
-        StallReason::Active => "an instruction was issued: no stall",
+        StallReason::Active => "an instruction was issued (no stall)",
         StallReason::Control => "a branch was being resolved",
-        StallReason::PipeStall => "ready, but the pipe it runs in was taken",
+        StallReason::PipeStall => "ready, but its pipe was busy",
         StallReason::Send => "no slot was free to send a message",
         StallReason::DistAcc => {
-            "the result of an in-order instruction, or an accumulator, was not there yet"
+            "the result of an in-order instruction, or an accumulator, was not ready yet"
         }
-        StallReason::Sbid => "a token of the scoreboard was held: memory, systolic array or math",
+        StallReason::Sbid => "a scoreboard token was held (memory, systolic array or math)",
         StallReason::Sync => "a barrier or another synchronization",
-        StallReason::InstFetch => "the instruction was not in the cache",
-        StallReason::Other => "a reason that the device does not tell apart",
-        StallReason::Tdr => "an earlier thread of a pixel shader had to come first",
+        StallReason::InstFetch => "the instruction was not in the instruction cache",
+        StallReason::Other => "a reason that the device does not specify",
+        StallReason::Tdr => "an earlier thread of a pixel shader had to run first",
     }
 }
 
@@ -101,8 +101,8 @@ impl<'a> Explainer<'a> {
             StallReason::Control => self.control(at, instruction),
             StallReason::Send => self.send(at, instruction),
             StallReason::PipeStall => Why::said(match instruction.pipe {
-                Some(pipe) => format!("ready, but the {} pipe was taken", pipe_name(pipe)),
-                None => "ready, but what executes it was taken".to_owned(),
+                Some(pipe) => format!("ready, but the {} pipe was busy", pipe_name(pipe)),
+                None => "ready, but its execution unit was busy".to_owned(),
             }),
             StallReason::InstFetch => self.fetch(at),
             StallReason::Active | StallReason::Other | StallReason::Tdr => {
@@ -116,20 +116,25 @@ impl<'a> Explainer<'a> {
         if let Some(token) = instruction.swsb.token {
             let search = self.index.search(at, Want::Token(token.number, token.use_));
             let text = match token.use_ {
-                TokenUse::WaitDst => format!("waits for the result of ${}'s holder", token.number),
+                TokenUse::WaitDst => {
+                    format!(
+                        "waits for the result of the instruction that holds ${}",
+                        token.number
+                    )
+                }
                 TokenUse::WaitSrc => {
                     format!(
-                        "waits until ${}'s holder has read its operands",
+                        "waits until the instruction that holds ${} has read its operands",
                         token.number
                     )
                 }
                 TokenUse::Set => format!(
-                    "takes ${}: waits until its holder before is done",
+                    "takes ${}, and waits until its previous holder is done",
                     token.number
                 ),
             };
             let missing = match token.use_ {
-                TokenUse::Set => "no holder before",
+                TokenUse::Set => "no previous holder found",
                 _ => "no holder found",
             };
             return self.searched(text, missing, [(search, Role::Token(token.number))]);
@@ -137,18 +142,18 @@ impl<'a> Explainer<'a> {
         let Some(mask) = tokens_of_sync(instruction) else {
             return Why {
                 text: "waits for the scoreboard".to_owned(),
-                open: "its annotation names no token".to_owned(),
+                open: "its annotation contains no token".to_owned(),
                 ..Why::default()
             };
         };
         let (use_, text) = match waits_for_results(instruction) {
             true => (
                 TokenUse::WaitDst,
-                "waits for the results of tokens' holders",
+                "waits for the results of the instructions that hold tokens",
             ),
             false => (
                 TokenUse::WaitSrc,
-                "waits until tokens' holders have read their operands",
+                "waits until the instructions that hold tokens have read their operands",
             ),
         };
         let held = mask & self.index.tokens();
@@ -185,7 +190,11 @@ impl<'a> Explainer<'a> {
             (_, 1) => "the last instruction of every pipe".to_owned(),
             _ => format!("the {} instruction back in every pipe", nth(back)),
         };
-        self.searched(format!("waits for the result of {of}"), "none is near", all)
+        self.searched(
+            format!("waits for the result of {of}"),
+            "no such instruction is near",
+            all,
+        )
     }
 
     fn accumulator(&mut self, at: usize, instruction: &Instruction) -> Why {
@@ -203,7 +212,7 @@ impl<'a> Explainer<'a> {
         let text = "waits for the accumulator".to_owned();
         self.searched(
             text,
-            "what writes it is not known",
+            "the instruction that writes it is unknown",
             [(search, Role::Accumulator)],
         )
     }
@@ -216,7 +225,7 @@ impl<'a> Explainer<'a> {
                 let text = "waits at a barrier for the other threads of its work group".to_owned();
                 self.searched(
                     text,
-                    "what signals it was not found",
+                    "the instruction that signals it was not found",
                     [(search, Role::Signal)],
                 )
             }
@@ -226,7 +235,7 @@ impl<'a> Explainer<'a> {
             name if name.starts_with("sync") => Why::said("a synchronization".to_owned()),
             _ => Why {
                 text: "waits for a synchronization".to_owned(),
-                open: "it is no sync instruction".to_owned(),
+                open: "it is not a sync instruction".to_owned(),
                 ..Why::default()
             },
         }
@@ -273,7 +282,7 @@ impl<'a> Explainer<'a> {
             false => String::new(),
         };
         Why::of(
-            "comes behind a branch that was being resolved".to_owned(),
+            "follows a branch that was being resolved".to_owned(),
             producers,
             open,
         )
@@ -283,7 +292,7 @@ impl<'a> Explainer<'a> {
         let Some(unit) = unit_of(instruction) else {
             return Why {
                 text: meaning(StallReason::Send).to_owned(),
-                open: "it is no send".to_owned(),
+                open: "it is not a send".to_owned(),
                 ..Why::default()
             };
         };
@@ -303,7 +312,8 @@ impl<'a> Explainer<'a> {
             apart: (at - start - i) as u32,
         });
         let text = format!(
-            "no slot was free to send to {unit}: it takes messages more slowly than they come"
+            "no slot was free to send to {unit}, which accepts messages more slowly than they \
+             arrive"
         );
         Why::of(text, producers.collect(), String::new())
     }
@@ -320,10 +330,11 @@ impl<'a> Explainer<'a> {
             Some(l) => {
                 let bytes = offset(l.end).saturating_sub(offset(l.first));
                 format!(
-                    "was not in the instruction cache; the loop around it has {bytes} bytes, {whole}"
+                    "was not in the instruction cache; the loop around it has {bytes} bytes, and \
+                     {whole}"
                 )
             }
-            None => format!("was not in the instruction cache; it is in no loop, {whole}"),
+            None => format!("was not in the instruction cache; it is not in a loop, and {whole}"),
         })
     }
 
@@ -347,7 +358,7 @@ impl<'a> Explainer<'a> {
             open.extend(ends.why_more().map(str::to_owned));
         }
         if !self.index.graph.computed.is_empty() {
-            open.push("the code has computed jumps: there may be other ways here".to_owned());
+            open.push("the code has computed jumps, so there may be other paths to it".to_owned());
         }
         Why::of(text, producers, open.join("; "))
     }
@@ -386,8 +397,8 @@ impl Ends {
 
     /// Why a search may have found nothing.
     fn why_nothing(self) -> impl Iterator<Item = &'static str> {
-        let entry = (self.entry, "the kernel begins without one");
-        let waited = (self.waited, "it has been waited for before");
+        let entry = (self.entry, "no instruction before it has one");
+        let waited = (self.waited, "an earlier instruction already waited for it");
         let at_all = [entry, waited].into_iter().filter(|(is, _)| *is);
         at_all.map(|(_, text)| text).chain(self.why_more())
     }
@@ -395,15 +406,15 @@ impl Ends {
     /// Why it may not have found all.
     fn why_more(self) -> impl Iterator<Item = &'static str> {
         let all = [
-            (self.caller, "the caller may have one, which is not known"),
+            (self.caller, "the caller is unknown and may have one"),
             (
                 self.elsewhere,
-                "a function that is called before may have one, which is not in this code",
+                "a function called earlier is not in this code and may have one",
             ),
-            (self.unknown, "some instructions on the way are not known"),
+            (self.unknown, "some instructions on the path are unknown"),
             (
                 self.limit,
-                "there are too many paths: the search was cut off",
+                "there are too many paths, so the search stopped",
             ),
         ];
         all.into_iter().filter(|(is, _)| *is).map(|(_, text)| text)

@@ -86,7 +86,7 @@ fn text_fits_the_terminal_and_says_who_holds() {
             assert_eq!(line.trim_end(), line);
         }
         let says = |words: &str| text.contains(words);
-        let holder = "waits for the result of $6's holder: 0x2c0";
+        let holder = "waits for the result of the instruction that holds $6: 0x2c0";
         let is_explained = matches!(by, By::Instruction | By::Reason);
         let joined: Vec<&str> = text.split_whitespace().collect();
         assert_eq!(joined.join(" ").contains(holder), is_explained, "{by:?}");
