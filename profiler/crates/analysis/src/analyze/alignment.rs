@@ -428,7 +428,7 @@ impl AlignmentReport {
         }
         if numbers.len() > MAX_RANKS {
             let count = numbers.len();
-            let text = format_args!("MP_SYNC: {count} ranks are too many, no action");
+            let text = format_args!("MP_SYNC: cannot align {count} ranks (limit {MAX_RANKS})");
             self.said.warn("MP_SYNC", text);
             return None;
         }
@@ -519,9 +519,8 @@ impl AlignmentReport {
         self.said.warn(
             "MP_SYNC",
             format_args!(
-                "MP_SYNC: messages contradict each other by {us:.3} us, whatever the ranks' \
-                 clocks are; the ranks are not aligned. Are the files of one run, and is the \
-                 frequency right (--freq)?"
+                "MP_SYNC: messages contradict each other by {us:.3} us, so the ranks are not \
+                 aligned. Check that all files are from one run and that --freq is correct"
             ),
         );
     }
@@ -540,7 +539,8 @@ impl AlignmentReport {
                 None => self.said.warn(
                     "MP_SYNC",
                     format_args!(
-                        "MP_SYNC: no message leads to rank {number}, its clock is not aligned"
+                        "MP_SYNC: no messages connect rank {number} to the others; its clock is \
+                         not aligned"
                     ),
                 ),
             }
@@ -550,7 +550,7 @@ impl AlignmentReport {
             self.said.debug(
                 "MP_SYNC",
                 format_args!(
-                    "MP_SYNC: ranks {} close to {:.3} us",
+                    "MP_SYNC: shifts along the ranks {} add up to {:.3} us",
                     ranks.join(" -> "),
                     cycle.closure_us
                 ),
@@ -560,8 +560,8 @@ impl AlignmentReport {
             self.said.warn(
                 "MP_SYNC",
                 format_args!(
-                    "MP_SYNC: messages arrive up to {:.3} us before they were sent, whatever \
-                     the ranks' clocks are",
+                    "MP_SYNC: some messages arrive up to {:.3} us before they were sent, \
+                     regardless of clock shifts",
                     self.contradiction_us
                 ),
             );

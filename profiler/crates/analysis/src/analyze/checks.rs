@@ -69,13 +69,13 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Overlapping => "kernels of one stream overlap",
-            Self::FarTime => "events more than a day from all others, left out of the analysis",
+            Self::FarTime => "events more than a day from all others, excluded from the analysis",
             Self::ZeroTime => "device events at time 0",
             Self::ZeroDuration => "device events without a duration",
-            Self::Shifted => "device events outside of their job's round trip",
-            Self::OutOfParent => "kernels outside of the call that launched them",
+            Self::Shifted => "device events outside their job's round trip",
+            Self::OutOfParent => "kernels outside the call that launched them",
             Self::DuplicateStart => "kernels of one stream begin at the same time",
-            Self::OutOfOrder => "events before the one that precedes them in the file",
+            Self::OutOfOrder => "events that begin before the previous event in the file",
             Self::OverLong => "events that are far too long",
         })
     }
@@ -233,7 +233,7 @@ impl<'t> Checks<'t> {
             if let Some(us) = self.counted(event)
                 && event.dur() > 2.0 * us + LONG_US
             {
-                let against = || format!("{us:.3} us by its counters");
+                let against = || format!("{us:.3} us according to its counters");
                 self.add(Fault::OverLong, event, event.dur() - us, against);
             }
         }
@@ -413,7 +413,7 @@ impl<'t> Checks<'t> {
                 .counted(event)
                 .is_some_and(|us| event.dur() > 2.0 * us + LONG_US);
             if !is_known && event.dur() > TIMES_MEDIAN * median {
-                let against = || format!("{median:.3} us, the median of its name");
+                let against = || format!("median of the same name: {median:.3} us");
                 self.add(Fault::OverLong, event, event.dur() - median, against);
             }
         }

@@ -461,7 +461,7 @@ fn report_power(
         };
         let idle = match power.model.columns.last().copied().flatten() {
             Some(Watts { watts, error }) => format!("{watts:.2} W +- {error:.2}"),
-            None => "not known".to_owned(),
+            None => "unknown".to_owned(),
         };
         messages.info("PEC", format_args!("PEC: [{place}] idle power: {idle}"));
         let shared = rows.iter().filter(|row| row.method == EnergyMethod::Shared);
@@ -471,8 +471,8 @@ fn report_power(
                 "PEC",
                 format_args!(
                     "PEC: [{place}] the power of {shared} of {all} kernels cannot be separated \
-                     from what runs or idles beside them: their watts are the mean of the \
-                     periods they ran in"
+                     from idle power or from other kernels; they are given the mean power of their \
+                     periods"
                 ),
             );
         }

@@ -5,6 +5,7 @@ mod details;
 
 use super::finding::{Finding, FindingKind, Weight, rank};
 use super::report::{Clock, Report};
+use crate::waste::rules::time;
 use FindingKind as Kind;
 
 /// Deviation from the mean that makes a kernel's calls uneven.
@@ -90,8 +91,8 @@ fn inputs(report: &Report, findings: &mut Vec<Finding>) {
     if !lines.is_empty() {
         let is_whole = lines.iter().all(|line| line.ends_with(", kept"));
         let text = match is_whole {
-            true => "Some events in the files are odd; they were kept.".to_owned(),
-            false => "Not everything in the files could be used.".to_owned(),
+            true => "Some events in the files are unusual. They were kept.".to_owned(),
+            false => "Parts of the files could not be used.".to_owned(),
         };
         add(
             findings,
@@ -108,7 +109,7 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
     let untimed: u64 = untimed.map(|row| row.launches).sum();
     if untimed > 0 {
         let text = format!(
-            "Devices kept no times of {untimed} launches: only between which calls they ran is \
+            "{untimed} launches have no device times. Only the calls between which they ran are \
              known."
         );
         let said = Said::of(Kind::UntimedLaunches, Weight::Note);
@@ -121,7 +122,7 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
         let (path, events, dialect) = (&input.path, input.events, input.dialect);
         format!("{path}: {events} events ({dialect})")
     });
-    let text = "There are no kernels in the traces.".to_owned();
+    let text = "The traces contain no kernels.".to_owned();
     add(
         findings,
         Said::of(Kind::NoKernels, Weight::Warning),
@@ -146,17 +147,18 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
             add(findings, said("steps"), text, vec![certainty(clock)]);
         }
         if clock.bends > 0 {
+            let digits = digits(clock);
             let text = format!(
-                "The device clock of rank {rank} changed its frequency {} times, between {:.6} \
-                 and {:.6} MHz: each part has its own.",
+                "The device clock of rank {rank} changed its frequency {} times, between \
+                 {:.digits$} and {:.digits$} MHz. Each part is fitted separately.",
                 clock.bends, clock.least_mhz, clock.most_mhz
             );
             add(findings, said("bends"), text, vec![certainty(clock)]);
         }
         if guessed > 0 {
             let text = format!(
-                "Rank {rank} was quiet {guessed} times for longer than its counter tells: the \
-                 number of wraps there is a guess."
+                "Rank {rank} had no events {guessed} times for longer than its counter period. The \
+                 number of counter wraps there is a guess."
             );
             add(findings, said("guesses"), text, vec![certainty(clock)]);
         }
@@ -168,12 +170,15 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
     );
     let text = match report.clocks.as_slice() {
         [] => return,
-        [clock] => format!(
-            "The device of rank {} counts at {:.3} MHz.",
-            clock.rank, clock.mhz
-        ),
+        [clock] => {
+            let digits = digits(clock);
+            format!(
+                "The device counter of rank {} runs at {:.digits$} MHz.",
+                clock.rank, clock.mhz
+            )
+        }
         clocks => format!(
-            "The devices of {} ranks count at {least:.3} to {most:.3} MHz.",
+            "The device counters of {} ranks run at {least:.3} to {most:.3} MHz.",
             clocks.len()
         ),
     };
@@ -191,11 +196,29 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
 }
 
 fn certainty(clock: &Clock) -> String {
+    let digits = digits(clock);
     format!(
-        "{:.6} MHz, within {:.6}, by {} events that are {:.3} us late as a rule; times within \
-         {:.3} us if the earliest notes are on time",
-        clock.mhz, clock.mhz_error, clock.anchors, clock.scatter_us, clock.offset_error_us
+        "{:.digits$} MHz +- {:.digits$} ({} events, median residual {}; time error <= {})",
+        clock.mhz,
+        clock.mhz_error,
+        clock.anchors,
+        short_time(clock.scatter_us),
+        short_time(clock.offset_error_us)
     )
+}
+
+/// Decimals of a clock's frequency: down to the first digit of its error bound.
+fn digits(clock: &Clock) -> usize {
+    let digits = -clock.mhz_error.log10().floor();
+    digits.clamp(0.0, 6.0) as usize
+}
+
+/// `67 ns`, `1.5 us`.
+fn short_time(us: f64) -> String {
+    match us < 1.0 {
+        true => format!("{:.0} ns", us * 1000.0),
+        false => time(us),
+    }
 }
 
 fn jobs(report: &Report, findings: &mut Vec<Finding>) {
@@ -203,17 +226,17 @@ fn jobs(report: &Report, findings: &mut Vec<Finding>) {
         (
             "moved",
             Weight::Warning,
-            "lay outside of their round trip and were moved",
+            "were outside their round trip and were moved",
         ),
         (
             "bounded",
             Weight::Error,
-            "lay outside of their round trip and were moved to the middle of what is possible",
+            "were outside their round trip and were moved to the middle of the possible range",
         ),
         (
             "refused",
             Weight::Error,
-            "lie outside of their round trip and were left there",
+            "are outside their round trip and were not moved",
         ),
     ] {
         let jobs = report.jobs.iter().filter(|job| job.state == state);
@@ -221,11 +244,13 @@ fn jobs(report: &Report, findings: &mut Vec<Finding>) {
             let (path, rank) = (&job.path, job.rank);
             match (job.by_us, job.error_us, job.least_us, job.most_us) {
                 (Some(by), Some(error), _, _) => {
-                    format!("{path} (rank {rank}): by {by:.3} us, within {error:.3} us")
+                    format!("{path} (rank {rank}): moved by {by:.3} us +- {error:.3}")
                 }
-                (_, _, Some(least), Some(most)) => format!(
-                    "{path} (rank {rank}): by something between {least:.3} and {most:.3} us"
-                ),
+                (_, _, Some(least), Some(most)) => {
+                    format!(
+                        "{path} (rank {rank}): the shift is between {least:.3} and {most:.3} us"
+                    )
+                }
                 _ => format!("{path} (rank {rank}): {}", job.reason.unwrap_or_default()),
             }
         });
@@ -242,21 +267,24 @@ fn ranks(report: &Report, findings: &mut Vec<Finding>) {
     let Some(ranks) = &report.ranks else { return };
     let lines = ranks.shifts.iter().map(|shift| match shift.us {
         Some(us) => format!(
-            "rank {}: {us:+.3} us, certainly between {} and {}",
+            "rank {}: {us:+.3} us (at least {}, at most {})",
             shift.rank,
             shift
                 .least_us
-                .map_or("any".to_owned(), |us| format!("{us:+.3}")),
+                .map_or("unknown".to_owned(), |us| format!("{us:+.3}")),
             shift
                 .most_us
-                .map_or("any".to_owned(), |us| format!("{us:+.3}"))
+                .map_or("unknown".to_owned(), |us| format!("{us:+.3}"))
         ),
-        None => format!("rank {}: no message leads to it, it was left", shift.rank),
+        None => format!(
+            "rank {}: no messages connect it to the others; clock unchanged",
+            shift.rank
+        ),
     });
     let lines: Vec<String> = lines.collect();
     if ranks.contradiction_us > 0.0 {
         let text = format!(
-            "Messages between ranks contradict each other by {:.3} us: some times are wrong.",
+            "Messages between ranks contradict each other by {:.3} us. Some times are wrong.",
             ranks.contradiction_us
         );
         let said = Said::about(
@@ -268,7 +296,12 @@ fn ranks(report: &Report, findings: &mut Vec<Finding>) {
     }
     let lost = ranks.shifts.iter().filter(|shift| shift.us.is_none());
     let lost: Vec<String> = lost
-        .map(|shift| format!("rank {}: no message leads to it, it was left", shift.rank))
+        .map(|shift| {
+            format!(
+                "rank {}: no messages connect it to the others; clock unchanged",
+                shift.rank
+            )
+        })
         .collect();
     if !lost.is_empty() {
         let text = "Some ranks exchange no messages with the others.".to_owned();
@@ -278,8 +311,7 @@ fn ranks(report: &Report, findings: &mut Vec<Finding>) {
     let moved = ranks.shifts.iter().filter_map(|shift| shift.us);
     let most = moved.map(f64::abs).fold(0.0, f64::max);
     let text = format!(
-        "The clocks of {} ranks were brought together by {} messages; they were up to {most:.3} \
-         us apart.",
+        "The clocks of {} ranks were aligned by {} messages. They were up to {most:.3} us apart.",
         ranks.shifts.len(),
         ranks.messages
     );
@@ -314,7 +346,7 @@ fn kernels(report: &Report, findings: &mut Vec<Finding>) {
         })
         .collect();
     if !lines.is_empty() {
-        let text = "Some kernels take very different times from call to call.".to_owned();
+        let text = "Calls of some kernels take very different times.".to_owned();
         add(
             findings,
             Said::of(Kind::UnevenKernels, Weight::Note),
@@ -328,21 +360,23 @@ fn power(report: &Report, findings: &mut Vec<Finding>) {
     let Some(power) = &report.power else { return };
     if power.bad > 0 {
         let text = format!(
-            "{} of the times between charge readings give more power than a device can take.",
+            "{} intervals between charge readings show more power than a device can draw.",
             power.bad
         );
         let line = format!(
-            "with a factor of {}; --power-scale sets another",
+            "charge counter scale {}; use --power-scale to set another",
             power.factor
         );
         let said = Said::about(Kind::Power, Weight::Warning, "impossible".to_owned());
         add(findings, said, text, vec![line]);
     }
     if let (Some(with), Some(without)) = (power.mean_with_kernels, power.mean_without_kernels) {
-        let text = format!(
-            "Devices take {with:.1} W while kernels run and {without:.1} W while none does."
+        let text =
+            format!("Devices draw {with:.1} W while kernels run and {without:.1} W otherwise.");
+        let line = format!(
+            "{} readings, charge counter scale {}",
+            power.readings, power.factor
         );
-        let line = format!("{} readings, factor {}", power.readings, power.factor);
         add(
             findings,
             Said::of(Kind::Power, Weight::Note),

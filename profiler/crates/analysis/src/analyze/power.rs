@@ -224,8 +224,8 @@ fn report(outcome: &PowerReport, options: &Options, messages: &mut Messages) {
         messages.info(
             "PEC",
             format_args!(
-                "PEC: the charge counter wrapped more than it shows in {} of {all} periods: \
-                 wraps counted by the power of the others",
+                "PEC: in {} of {all} periods the charge counter wrapped more than once; the wraps \
+                 were estimated from the power in other periods",
                 wraps.counted
             ),
         );
@@ -234,9 +234,8 @@ fn report(outcome: &PowerReport, options: &Options, messages: &mut Messages) {
         messages.warn(
             "PEC",
             format_args!(
-                "PEC: in {} of {all} periods the charge counter may have wrapped and nothing \
-                 tells how often: their power is at least what is shown, and no energy is \
-                 computed from them",
+                "PEC: in {} of {all} periods the charge counter may have wrapped an unknown number \
+                 of times; their power is a lower bound, and no energy is computed from them",
                 wraps.unknown
             ),
         );
@@ -362,8 +361,8 @@ fn choose(scale: PowerScale, pairs: &[Pair], messages: &mut Messages) -> f64 {
         messages.warn(
             "PEC",
             format_args!(
-                "PEC: no known scale of the charge counter gives {range} for half of the {all} \
-                 intervals; scale 1 ({}) is used, its watts are doubtful",
+                "PEC: no known charge counter scale gives {range} in half of the {all} intervals; \
+                 scale 1 ({}) is used, and the power is doubtful",
                 KNOWN[0].1
             ),
         );

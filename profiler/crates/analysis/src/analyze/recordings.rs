@@ -89,8 +89,8 @@ pub fn bring_together(
         messages.warn(
             "INGEST",
             format_args!(
-                "Mixed clocks: times of {path} are {:.0} s from those of the files before it, and \
-                 nothing tells how they belong together",
+                "Mixed clocks: times of {path} are {:.0} s away from the files before it, and the \
+                 real offset is unknown",
                 apart as f64 / 1e6
             ),
         );
@@ -119,15 +119,15 @@ fn by_day(timeline: &mut Timeline, files: &[Recording], messages: &mut Messages)
             (Some(_), Some(day)) => {
                 (file.origin, is_placed) = (day, true);
                 let text = format_args!(
-                    "{path} is placed by its time of day, which is known to some milliseconds"
+                    "{path} is placed by its time of day, with an error of a few milliseconds"
                 );
                 messages.info("INGEST", text);
             }
             _ => messages.warn(
                 "INGEST",
                 format_args!(
-                    "Mixed clocks: times of {path} count from its first event, and nothing tells \
-                     when that was for the other files"
+                    "Mixed clocks: times of {path} count from its first event, and the offset to \
+                     the other files is unknown"
                 ),
             ),
         }
@@ -206,8 +206,8 @@ fn by_kernels(timeline: &mut Timeline, files: &[Recording], messages: &mut Messa
                 messages.info(
                     "INGEST",
                     format_args!(
-                        "FLEX events of rank {rank} ({path} and the like) were moved by {apart:.3} \
-                         us onto the Torch trace's clock, within {:.3} us, by {} kernels",
+                        "FLEX events of rank {rank} ({path} etc.) were moved by {apart:.3} us +- \
+                         {:.3} to the clock of the Torch trace ({} common kernels)",
                         offset.error_us, offset.pairs
                     ),
                 );
@@ -228,12 +228,12 @@ fn by_kernels(timeline: &mut Timeline, files: &[Recording], messages: &mut Messa
             Err(reason) => {
                 let reason = match reason {
                     NoOffset::TooFew => "they have too few kernels in common",
-                    NoOffset::Ambiguous => "several offsets fit as well",
+                    NoOffset::Ambiguous => "several offsets fit equally well",
                 };
                 messages.warn(
                     "INGEST",
                     format_args!(
-                        "The FLEX and the Torch trace of rank {rank} cannot be aligned: {reason}"
+                        "FLEX and Torch traces of rank {rank} cannot be aligned: {reason}"
                     ),
                 );
             }

@@ -389,13 +389,13 @@ fn jobs(timeline: &Timeline, outcome: &Outcome) -> Vec<JobShift> {
                 shift.error_us = Some((most_us - least_us) / 2.0);
                 shift.least_us = Some(least_us);
                 shift.most_us = Some(most_us);
-                shift.reason = Some("no job of the same counter epoch is in place to tell by");
+                shift.reason = Some("no reference job in this counter epoch");
             }
             Place::Refused(Refusal::Wider) => {
                 shift.reason = Some("its device events take longer than its round trip");
             }
             Place::Refused(Refusal::ClockDisagrees) => {
-                shift.reason = Some("the device's clock places it outside too");
+                shift.reason = Some("the device clock also places it outside");
             }
         }
         shift

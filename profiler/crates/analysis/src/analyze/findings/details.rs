@@ -22,12 +22,12 @@ pub(super) fn find(report: &Report, findings: &mut Vec<Finding>) {
 fn faults(report: &Report, findings: &mut Vec<Finding>) {
     for fault in &report.details.faults {
         let text = format!(
-            "Faults in the trace as it was read, {}: {}.",
+            "Fault in the input trace: {} (events: {}).",
             fault.fault, fault.count
         );
         let lines = fault.evidence.iter().map(|event| {
             format!(
-                "{} (rank {}) at {:.3} us, {:.3} us long, by {:.3} us; {}",
+                "{} (rank {}) at {:.3} us for {:.3} us, off by {:.3} us; {}",
                 event.name, event.rank, event.ts_us, event.dur_us, event.by_us, event.against
             )
         });
@@ -54,13 +54,14 @@ fn faults(report: &Report, findings: &mut Vec<Finding>) {
 fn reversed(report: &Report, findings: &mut Vec<Finding>) {
     let lines = report.details.reversed.iter().map(|one| {
         format!(
-            "from rank {} to rank {}: {} of them, by up to {:.3} us",
+            "from rank {} to rank {}: {} messages, up to {:.3} us early",
             one.from, one.to, one.count, one.most_us
         )
     });
     let lines: Vec<String> = lines.collect();
     if !lines.is_empty() {
-        let text = "Messages arrive before they are sent: clocks of ranks are apart.".to_owned();
+        let text =
+            "Messages arrive before they are sent, so the clocks of ranks disagree.".to_owned();
         add(
             findings,
             Said::of(Kind::ReversedMessages, Weight::Warning),
@@ -89,14 +90,14 @@ fn impossible(report: &Report, findings: &mut Vec<Finding>) {
             let first = points().next()?;
             let rank = series.rank.map_or("-".to_owned(), |rank| rank.to_string());
             Some(format!(
-                "rank {rank}: single calls, the first {:.3} us after the first event",
+                "rank {rank}: single calls, the first one {:.3} us after the first event",
                 first.0
             ))
         }));
     }
     if !lines.is_empty() {
-        let text = "Kernels use more than 100 % of what the device can do: their times are wrong, \
-                    or the compiler's log is of another program."
+        let text = "Kernels exceed 100 % utilization. Their times are wrong, or the compiler log \
+                    is from another program."
             .to_owned();
         add(
             findings,
@@ -115,7 +116,7 @@ fn low(report: &Report, findings: &mut Vec<Finding>) {
         let lost = kernel.lengths.total_us * (1.0 - percent / 100.0);
         (is_low(percent) && kernel.percent >= SMALL_PERCENT).then(|| {
             let line = format!(
-                "{} (rank {}): {percent:.1} % of what is possible, {:.1} % of the rank's time",
+                "{} (rank {}): {percent:.1} % utilization, {:.1} % of the rank's time",
                 kernel.name, kernel.rank, kernel.percent
             );
             (lost, line)
@@ -139,7 +140,7 @@ fn low(report: &Report, findings: &mut Vec<Finding>) {
         found.extend(rows.filter_map(|row| {
             let percent = row.utilization_percent.filter(|percent| is_low(*percent))?;
             let line = format!(
-                "{} (rank {}, {}): {percent:.1} % of what is possible, {:.1} % of the time",
+                "{} (rank {}, {}): {percent:.1} % utilization, {:.1} % of the time",
                 row.name, row.rank, row.phase, row.time_percent
             );
             Some((row.time_us - row.ideal_us, line))
@@ -152,8 +153,7 @@ fn low(report: &Report, findings: &mut Vec<Finding>) {
     let lost: f64 = found.iter().map(|(us, _)| us).sum();
     let mut one = Vec::new();
     let text = format!(
-        "{} of {} go by in kernels that use little of what the device can do; the ones that lose \
-         the most time first.",
+        "Kernels with low utilization lose {} of {}. The list begins with the largest loss.",
         rules::time(lost),
         rules::time(time)
     );

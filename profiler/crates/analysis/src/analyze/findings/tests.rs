@@ -76,7 +76,7 @@ fn a_trace_without_kernels_is_told() {
         ..Report::default()
     };
     let found = only(&report);
-    assert_eq!(found.text, "There are no kernels in the traces.");
+    assert_eq!(found.text, "The traces contain no kernels.");
     assert_eq!(found.evidence, ["a.json: 12 events (torch)"]);
 }
 
@@ -141,15 +141,17 @@ fn clocks_are_told_together() {
         ..Report::default()
     };
     let one = only(&report);
-    assert_eq!(one.text, "The device of rank 0 counts at 557.250 MHz.");
-    let by = "557.250000 MHz, within 0.002000, by 50 events that are 1.500 us late as a rule; \
-              times within 2.500 us if the earliest notes are on time";
+    assert_eq!(
+        one.text,
+        "The device counter of rank 0 runs at 557.250 MHz."
+    );
+    let by = "557.250 MHz +- 0.002 (50 events, median residual 1.5 us; time error <= 2.5 us)";
     assert_eq!(one.evidence, [by]);
     report.clocks.extend((1..40).map(|rank| clock(rank, 556.5)));
     let all = only(&report);
     assert_eq!(
         all.text,
-        "The devices of 40 ranks count at 556.500 to 557.250 MHz."
+        "The device counters of 40 ranks run at 556.500 to 557.250 MHz."
     );
     assert_eq!(all.evidence.len(), RANKS + 1);
     assert_eq!(all.evidence[RANKS], "and 24 more");
@@ -162,10 +164,10 @@ fn clocks_are_told_together() {
     assert!(
         told[2]
             .1
-            .contains("rank 5 changed its frequency 1 times, between 445.200000")
+            .contains("rank 5 changed its frequency 1 times, between 445.200 and")
     );
     assert!(told[0].1.contains("rank 3 was set or restarted 2 times"));
-    assert!(told[1].1.contains("Rank 3 was quiet 1 times"));
+    assert!(told[1].1.contains("Rank 3 had no events 1 times"));
 }
 
 #[test]
@@ -190,12 +192,12 @@ fn shifts_of_jobs_say_how_certain_they_are() {
     let findings = find(&report, Vec::new());
     assert_eq!(
         findings[0].evidence,
-        ["j.json (rank 0): by something between 5.000 and 15.000 us"]
+        ["j.json (rank 0): the shift is between 5.000 and 15.000 us"]
     );
     assert_eq!(findings[0].weight, Weight::Error);
     assert_eq!(
         findings[1].evidence,
-        ["j.json (rank 0): by 50000.000 us, within 0.250 us"]
+        ["j.json (rank 0): moved by 50000.000 us +- 0.250"]
     );
 }
 
@@ -228,17 +230,17 @@ fn ranks_that_contradict_or_are_alone_are_named() {
     );
     assert_eq!(
         findings[1].evidence,
-        ["rank 2: no message leads to it, it was left"]
+        ["rank 2: no messages connect it to the others; clock unchanged"]
     );
     assert!(
         findings[2]
             .text
-            .contains("3 ranks were brought together by 9 messages")
+            .contains("3 ranks were aligned by 9 messages")
     );
     assert!(findings[2].text.contains("up to 12.500 us apart"));
     assert_eq!(
         findings[2].evidence[1],
-        "rank 1: -12.500 us, certainly between -13.500 and any"
+        "rank 1: -12.500 us (at least -13.500, at most unknown)"
     );
 }
 
@@ -276,11 +278,11 @@ fn impossible_power_is_warned_of() {
     };
     let told = told(&report);
     assert_eq!(told[0].0, Weight::Warning);
-    assert!(told[0].1.starts_with("7 of the times"));
+    assert!(told[0].1.starts_with("7 intervals between"));
     assert!(
         told[1]
             .1
-            .contains("40.0 W while kernels run and 25.5 W while none")
+            .contains("40.0 W while kernels run and 25.5 W otherwise")
     );
 }
 
@@ -307,7 +309,7 @@ fn utilization_above_all_there_is_is_an_error() {
     let found = only(&report);
     assert_eq!(
         found.evidence,
-        ["rank 3: single calls, the first 7.500 us after the first event"]
+        ["rank 3: single calls, the first one 7.500 us after the first event"]
     );
 }
 
@@ -327,8 +329,8 @@ fn what_loses_the_most_time_is_the_first_of_low_utilization() {
     assert_eq!(
         found.evidence,
         [
-            "much (rank 1): 30.0 % of what is possible, 40.0 % of the rank's time",
-            "little (rank 1): 10.0 % of what is possible, 6.0 % of the rank's time",
+            "much (rank 1): 30.0 % utilization, 40.0 % of the rank's time",
+            "little (rank 1): 10.0 % utilization, 6.0 % of the rank's time",
         ]
     );
     // 70 % of 400 ms and 90 % of 60 ms.
@@ -356,7 +358,7 @@ fn what_loses_the_most_time_is_the_first_of_low_utilization() {
     let found = only(&report);
     assert_eq!(
         found.evidence,
-        ["MatMul (rank 0, ITL): 20.0 % of what is possible, 50.0 % of the time"]
+        ["MatMul (rank 0, ITL): 20.0 % utilization, 50.0 % of the time"]
     );
     assert_eq!(found.cost_ns, Some(8_000_000));
 }
@@ -393,16 +395,16 @@ fn faults_and_reversed_messages_are_told_with_their_number() {
     assert!(
         findings[0]
             .text
-            .ends_with("kernels of one stream overlap: 5000.")
+            .ends_with("kernels of one stream overlap (events: 5000).")
     );
     assert_eq!(findings[0].evidence.len(), LINES + 1);
     assert_eq!(
         findings[0].evidence[0],
-        "k (rank 1) at 5.000 us, 2.000 us long, by 1.000 us; other"
+        "k (rank 1) at 5.000 us for 2.000 us, off by 1.000 us; other"
     );
     assert_eq!(findings[0].evidence[LINES], "and 4992 more");
     assert_eq!(
         findings[1].evidence,
-        ["from rank 0 to rank 3: 4 of them, by up to 2.500 us"]
+        ["from rank 0 to rank 3: 4 messages, up to 2.500 us early"]
     );
 }

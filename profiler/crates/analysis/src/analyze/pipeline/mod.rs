@@ -129,11 +129,11 @@ pub fn run(
         ("selecting events", Run::select),
         ("calibrating clocks", Run::calibrate),
         ("aligning ranks", Run::align),
-        ("putting events into order", Run::arrange),
+        ("sorting events", Run::arrange),
         ("resolving overlaps", Run::resolve_overlaps),
         ("computing power and bandwidth", Run::count),
         ("computing utilization", Run::utilization),
-        ("telling classes and flows", Run::classify),
+        ("classifying events and flows", Run::classify),
         ("computing statistics", Run::summarize),
         ("naming rows", Run::refine),
     ];

@@ -42,7 +42,7 @@ impl Run<'_> {
                     "FREQ",
                     format_args!(
                         "FREQ: Recommendation: to minimize event time drift between CPU and \
-                         Accelerator, use: --freq={:.3} (rank {}, within {:.6} MHz)",
+                         Accelerator, use: --freq={:.3} (rank {}, +- {:.3} MHz)",
                         clock.mhz, clock.rank, clock.mhz_error
                     ),
                 );
@@ -53,8 +53,8 @@ impl Run<'_> {
             messages.warn(
                 "FREQ",
                 format_args!(
-                    "FREQ: the host noted the end of {count} events more than 10 ms from where \
-                     their counters have it: they were left there"
+                    "FREQ: the host's end times of {count} events differ from their counters by \
+                     more than 10 ms; these events were not moved"
                 ),
             );
         }
@@ -62,9 +62,9 @@ impl Run<'_> {
             messages.warn(
                 "FREQ",
                 format_args!(
-                    "FREQ: too few events to tell the clock of rank {rank}{}",
+                    "FREQ: too few events to fit the clock of rank {rank}{}",
                     match self.config.is_fitted {
-                        true => ": the host's times were left; --freq sets a frequency",
+                        true => "; host times are unchanged. Use --freq to set the frequency",
                         false => "",
                     }
                 ),
@@ -97,7 +97,7 @@ impl Run<'_> {
                 "POD",
                 format_args!(
                     "POD: insufficient dynamic range for tid-based overlap resolution ({streams}): \
-                     {} slices got further rows",
+                     {} slices were put in extra rows",
                     outcome.beyond
                 ),
             );
@@ -137,21 +137,21 @@ fn describe(place: &Place) -> String {
     match place {
         Place::Right => "in place".to_owned(),
         Place::Moved { by_us, error_us } => {
-            format!("moved by {by_us:.3} us, which is right within {error_us:.3} us")
+            format!("moved by {by_us:.3} us +- {error_us:.3}")
         }
         Place::Bounded {
             by_us,
             least_us,
             most_us,
         } => format!(
-            "moved by {by_us:.3} us; right is something between {least_us:.3} and \
-             {most_us:.3} us: no other job of the same counter epoch is in place to tell by"
+            "moved by {by_us:.3} us; the correct shift is between {least_us:.3} and {most_us:.3} \
+             us (no reference job in this counter epoch)"
         ),
         Place::Refused(Refusal::Wider) => {
-            "they take longer than it. Will not attempt to adjust timestamps.".to_owned()
+            "they take longer than the CPU range. Will not attempt to adjust timestamps.".to_owned()
         }
         Place::Refused(Refusal::ClockDisagrees) => {
-            "the device's clock places them outside too. Will not attempt to adjust timestamps."
+            "the device clock also places them outside. Will not attempt to adjust timestamps."
                 .to_owned()
         }
     }

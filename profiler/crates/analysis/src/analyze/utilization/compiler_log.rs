@@ -171,7 +171,7 @@ impl Scan {
             messages.warn(
                 "UTL",
                 format_args!(
-                    "UTL: An ideal cycles table is cut off after {} rows; they are used",
+                    "UTL: An ideal cycles table ends early, after {} rows; these rows are used",
                     table.rows()
                 ),
             );
@@ -187,14 +187,14 @@ impl Scan {
             let count = self.too_long;
             messages.warn(
                 "UTL",
-                format_args!("UTL: {count} lines of more than {MAX_LINE} bytes were passed over"),
+                format_args!("UTL: {count} lines longer than {MAX_LINE} bytes were skipped"),
             );
         }
         if self.too_large > 0 {
             let count = self.too_large;
             messages.warn(
                 "UTL",
-                format_args!("UTL: {count} rows with impossible cycle counts were left out"),
+                format_args!("UTL: {count} rows with impossible cycle counts were skipped"),
             );
         }
     }

@@ -38,7 +38,7 @@ fn rows_have_a_kernel_a_category_and_cycles() {
     assert_eq!(table.phase, Phase::Unknown);
     assert_eq!(
         warnings,
-        ["UTL: 1 rows with impossible cycle counts were left out"]
+        ["UTL: 1 rows with impossible cycle counts were skipped"]
     );
 }
 
@@ -110,7 +110,7 @@ fn a_log_that_is_cut_off_keeps_what_is_whole() {
     assert_eq!(tables.tables()[1].rows(), 1);
     assert_eq!(
         warnings,
-        ["UTL: An ideal cycles table is cut off after 1 rows; they are used"; 2]
+        ["UTL: An ideal cycles table ends early, after 1 rows; these rows are used"; 2]
     );
 }
 
@@ -121,7 +121,7 @@ fn a_line_without_end_takes_no_memory() {
     assert_eq!(tables.tables()[0].rows(), 1);
     assert_eq!(
         warnings,
-        ["UTL: 1 lines of more than 65536 bytes were passed over"]
+        ["UTL: 1 lines longer than 65536 bytes were skipped"]
     );
 }
 

@@ -237,8 +237,8 @@ impl IdealTables {
             messages.warn(
                 "UTL",
                 format_args!(
-                    "UTL: {} rows of an ideal cycles table were left out: more than \
-                     {MAX_KERNELS} kernels",
+                    "UTL: {} rows of an ideal cycles table were skipped (limit: {MAX_KERNELS} \
+                     kernels)",
                     table.refused
                 ),
             );
@@ -254,7 +254,7 @@ impl IdealTables {
         } else if self.tables.len() >= MAX_TABLES {
             messages.warn(
                 "UTL",
-                format_args!("UTL: More than {MAX_TABLES} ideal cycles tables; one was left out"),
+                format_args!("UTL: More than {MAX_TABLES} ideal cycles tables; one was skipped"),
             );
         } else {
             messages.info(
