@@ -213,7 +213,7 @@ fn messages_arrive_where_the_program_saw_them(name: &str, mpi: Mpi) -> anyhow::R
     let text = analyze(&["--table", "messages"], &[trace])?;
     let ignored = RANKS - 1;
     ensure!(
-        text.contains(&format!("{ignored} receives from anybody")),
+        text.contains(&format!("{ignored} receives from any source")),
         "{text}"
     );
     Ok(())

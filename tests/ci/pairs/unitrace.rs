@@ -269,7 +269,7 @@ fn what_is_not_exact_says_so_and_is_an_upper_bound() -> anyhow::Result<()> {
             .unwrap_or(0);
         assert!(number(&row[5][2..]) >= longest, "{name}: {row:?} {longest}");
     }
-    let note = "(<=: of 15 of 18 commands the device's times are not known.";
+    let note = "(<=: 15 of 18 commands have no device times.";
     assert_eq!(run.stderr.matches(note).count(), 2, "{}", run.stderr);
     assert!(
         lines(&run.stderr, DEVICE)[2].contains("<="),

@@ -72,9 +72,9 @@ pub(super) fn table(before: &[Finding], after: &[Finding]) -> Table {
     Table {
         name: "findings",
         title: match rows.len() {
-            0 => format!("findings: nothing changed: {same} are the same"),
+            0 => format!("findings: nothing changed ({same} are the same)"),
             _ => format!(
-                "findings: {new} new, {gone} gone, {other} with other numbers, {same} the same"
+                "findings: {new} new, {gone} gone, {other} with other numbers, {same} unchanged"
             ),
         },
         columns: vec![
@@ -123,7 +123,7 @@ mod tests {
             of(SynchronousWait, "finish", "new here", Some(1_000)),
         ];
         let table = table(&before, &after);
-        let title = "findings: 1 new, 1 gone, 2 with other numbers, 1 the same";
+        let title = "findings: 1 new, 1 gone, 2 with other numbers, 1 unchanged";
         assert_eq!(table.title, title);
         let first: Vec<Cell> = vec![
             "other numbers".into(),

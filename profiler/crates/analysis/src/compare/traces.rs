@@ -170,17 +170,17 @@ impl Calls {
             .filter(|row| row.verdict == CallVerdict::NoInterval && row.mean.change() != 0.0);
         let mut title = match changed {
             0 => format!(
-                "{}: nothing changed: {all} {noun}{s} within noise",
+                "{}: nothing changed ({all} {noun}{s} within noise)",
                 self.name
             ),
             changed => format!("{}: {changed} of {all} {noun}{s} changed", self.name),
         };
         let unknown = unknown.count();
         if unknown > 0 {
-            title.push_str(&format!(", of {unknown} it is not known"));
+            title.push_str(&format!(", {unknown} with unknown significance"));
         }
         if other > 0 {
-            title.push_str(&format!("; {other} have other numbers of calls"));
+            title.push_str(&format!("; {other} with different numbers of calls"));
         }
         title
     }
@@ -248,16 +248,17 @@ impl Calls {
 
     fn notes(self, comparisons: usize) -> Vec<String> {
         let mut notes = vec![
-            "errors are half of the 95 % interval of the change (Welch), by calls, and by \
-             batches of calls where those differ more"
+            "errors are half of the change's 95 % interval (Welch), computed from calls, or from \
+             batches of calls if these vary more"
                 .to_owned(),
         ];
         if self.steps.is_some() {
-            notes.push("step: sum of each ProfilerStep, mean of all steps".to_owned());
+            notes.push("step: mean over all ProfilerSteps of the sum in each step".to_owned());
         }
         notes.push(format!(
-            "changed: chance below 5 % for all {comparisons} comparisons together (Welch, and \
-             ranks where there are enough calls; Holm, by their times); how much two runs of the same program differ is not in it"
+            "changed: chance below 5 % over all {comparisons} comparisons (Welch, also ranks with \
+             enough calls; Holm, weighted by time); variation between runs of the same program is \
+             not included"
         ));
         notes
     }

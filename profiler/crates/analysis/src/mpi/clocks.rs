@@ -68,7 +68,7 @@ pub(crate) fn run(
     };
     if clocks.len() > MAX_CLOCKS {
         let count = clocks.len();
-        let text = format_args!("{count} recordings are too many to align by messages");
+        let text = format_args!("cannot align {count} recordings by messages (limit {MAX_CLOCKS})");
         report.said.warn("CLOCKS", text);
         return Some(report);
     }
@@ -234,8 +234,8 @@ impl ClockReport {
         self.said.warn(
             "CLOCKS",
             format_args!(
-                "Messages contradict each other by {us:.3} us, whatever the clocks of the \
-                 recordings are; they are not aligned. Are they of one run?"
+                "messages contradict each other by {us:.3} us, so the clocks of the recordings are \
+                 not aligned. Check that all recordings are from one run"
             ),
         );
     }
@@ -248,8 +248,8 @@ impl ClockReport {
                 Some(line) => self.said.info(
                     "CLOCKS",
                     format_args!(
-                        "{name} was moved by {:.3} us, {:.3} ppm faster, within {:.3} us, by {} \
-                         messages and collectives",
+                        "{name} was moved by {:.3} us, drift {:.3} ppm, error at most {:.3} us ({} \
+                         messages and collectives)",
                         line.us,
                         line.rate * 1e6,
                         line.error_us,
@@ -258,14 +258,18 @@ impl ClockReport {
                 ),
                 None => self.said.warn(
                     "CLOCKS",
-                    format_args!("No message leads to {name}, its clock is not aligned"),
+                    format_args!(
+                        "no messages connect {name} to the other recordings; its clock is not \
+                         aligned"
+                    ),
                 ),
             }
         }
         if self.contradiction_us > 0.0 {
             let us = self.contradiction_us;
             let text = format_args!(
-                "Messages arrive up to {us:.3} us before they were sent, whatever the clocks are"
+                "some messages arrive up to {us:.3} us before they were sent, regardless of \
+                 the clocks"
             );
             self.said.warn("CLOCKS", text);
         }

@@ -19,19 +19,19 @@ pub(super) const COMPILED: TableEntry = TableEntry {
 /// `--table graph-breaks`.
 pub(super) const BREAKS: TableEntry = TableEntry {
     name: "graph-breaks",
-    about: "where torch.compile gave up and went on, with reasons of --torch-log",
+    about: "where torch.compile broke a graph, with reasons from --torch-log",
     make: breaks,
 };
 /// `--table recompilations`.
 pub(super) const RECOMPILED: TableEntry = TableEntry {
     name: "recompilations",
-    about: "what torch.compile compiled again, with failed guards of --torch-log",
+    about: "what torch.compile compiled again, with failed guards from --torch-log",
     make: recompiled,
 };
 
 /// Where lines and reasons come from.
-const WANTS_LOG: &str = "reasons, guards and places are what the program prints with \
-    TORCH_LOGS=graph_breaks,recompiles: give it with --torch-log";
+const WANTS_LOG: &str = "to see reasons, guards and places, run the program with \
+                         TORCH_LOGS=graph_breaks,recompiles and pass its output with --torch-log";
 
 fn steps(request: &Request<'_>) -> Vec<Table> {
     let steps = &request.outcome.compiled.steps;

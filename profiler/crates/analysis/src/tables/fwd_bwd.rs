@@ -6,7 +6,7 @@ use crate::torch::pairs::PairReport;
 /// `--table fwd-bwd`.
 pub(super) const ENTRY: TableEntry = TableEntry {
     name: "fwd-bwd",
-    about: "forward operators and their backward ones: pairs, host and device time of both",
+    about: "pairs of forward and backward operators, with host and device time of both",
     make,
 };
 
@@ -27,7 +27,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
     let notes = match alone {
         0 => Vec::new(),
         _ => vec![format!(
-            "{alone} backward operators belong to forward ones that are not in the trace"
+            "{alone} backward operators have no forward operator in the trace"
         )],
     };
     vec![Table {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 /// `--table key-averages`.
 pub(super) const ENTRY: TableEntry = TableEntry {
     name: "key-averages",
-    about: "calls by name, as torch's key_averages() has them: host and device time, memory",
+    about: "calls by name, like torch's key_averages(): host and device time, memory",
     make,
 };
 
@@ -256,23 +256,22 @@ fn notes(request: &Request<'_>, averages: &Averages) -> Vec<String> {
     let files = request.timeline.jobs.len();
     if files > 1 {
         notes.push(format!(
-            "sums of {files} traces; torch has a table for each"
+            "sums over {files} traces; torch makes a table for each"
         ));
     }
     if !averages.is_kineto && !averages.rows.is_empty() {
         notes.push(
-            "not all is of torch's profiler: device time is that of spans with the call's \
-             correlation"
+            "not all events are from torch's profiler, so calls are joined with device spans by \
+             correlation ID"
                 .to_owned(),
         );
     }
     if request.options.by_shape && !averages.has_shapes {
-        notes.push("no shapes in the trace: profile with record_shapes=True".to_owned());
+        notes.push("the trace has no shapes; profile with record_shapes=True".to_owned());
     }
     if averages.has_flops && averages.rows.iter().all(|row| row.flops == 0) {
         notes.push(
-            "no operations are counted: with_flops=True needs record_shapes=True in a trace"
-                .to_owned(),
+            "the trace has no FLOPs; with_flops=True also needs record_shapes=True".to_owned(),
         );
     }
     notes

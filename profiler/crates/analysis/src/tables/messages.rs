@@ -50,25 +50,25 @@ impl MessageSum {
 pub(super) fn notes(traffic: &MpiTraffic) -> Vec<String> {
     let found = &traffic.unmatched;
     let all = [
-        (found.sends, "sends have no receive here"),
-        (found.receives, "receives have no send here"),
+        (found.sends, "sends have no receive in these recordings"),
+        (found.receives, "receives have no send in these recordings"),
         (
             found.unknown_senders,
-            "receives from anybody are left out: nothing tells whose messages they took, as the \
-             program ignored their status, or their end was not recorded",
+            "receives from any source are left out: their sender is unknown, because the program \
+             ignored their status or their end was not recorded",
         ),
         (
             found.unknown_ranks,
-            "sends and receives are left out: their ranks in their communicator are not known",
+            "sends and receives are left out: their ranks in the communicator are unknown",
         ),
         (
             found.collectives,
-            "calls of collectives are left out: ranks have different numbers of them",
+            "collective calls are left out: ranks have different numbers of them",
         ),
         (
             found.by_number,
-            "messages are matched because as many were sent as received; the begin of the run \
-             was not recorded",
+            "messages are matched by equal numbers of sends and receives, because the start of the \
+             run was not recorded",
         ),
     ];
     let some = all.into_iter().filter(|(count, _)| *count > 0);
@@ -106,7 +106,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
     let rows: Vec<_> = rows.collect();
     let mut notes = notes(traffic);
     if rows.is_empty() && notes.is_empty() {
-        notes.push("no messages of MPI are here".to_owned());
+        notes.push("no MPI messages in the input".to_owned());
     }
     vec![Table {
         name: ENTRY.name,
@@ -154,7 +154,7 @@ fn make_clocks(request: &Request<'_>) -> Vec<Table> {
     });
     let mut notes = Vec::new();
     match found {
-        None => notes.push("no messages go between recordings".to_owned()),
+        None => notes.push("no messages between recordings".to_owned()),
         Some(found) if !found.is_done => {
             let us = found.contradiction_us;
             notes.push(format!(
@@ -162,8 +162,8 @@ fn make_clocks(request: &Request<'_>) -> Vec<Table> {
             ));
         }
         Some(found) => notes.push(format!(
-            "messages that arrive before they were sent: {} before, {} now; they contradict each \
-             other by {:.3} us",
+            "messages that arrive before they were sent: {} before alignment, {} after; messages \
+             contradict each other by {:.3} us",
             found.reversed_before, found.reversed_after, found.contradiction_us
         )),
     }

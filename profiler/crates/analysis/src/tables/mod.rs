@@ -263,7 +263,7 @@ impl Table {
         if self.rows.len() > limit {
             let more = self.rows.len() - limit;
             self.rows.truncate(limit);
-            self.notes.push(format!("{more} more rows are left out"));
+            self.notes.push(format!("{more} more rows are not shown"));
         }
     }
 }
@@ -272,15 +272,16 @@ impl Table {
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// None is called so.
-    #[error("no table is called `{0}`; `--table list` names them")]
+    #[error("there is no table `{0}`; use `--table list` to see all tables")]
     NoTable(String),
     /// It does not say what takes another time.
     #[error(
-        "`{0}` is not NAME=FACTOR: gemm=0.5 halves the time of every kernel with gemm in its name"
+        "`{0}` is not NAME=FACTOR; for example, gemm=0.5 halves the time of kernels with gemm in \
+         their name"
     )]
     NoWhatIf(String),
     /// None of its columns is called so.
-    #[error("table `{table}` has no column `{column}`; it has: {known}")]
+    #[error("table `{table}` has no column `{column}`; its columns are: {known}")]
     NoColumn {
         /// The table.
         table: &'static str,
@@ -402,9 +403,9 @@ mod tests {
         let mut cut = table();
         cut.arrange(&by("name", Some(1))).unwrap();
         assert_eq!(names(&cut), [&Cell::from("a")]);
-        assert_eq!(cut.notes, ["2 more rows are left out"]);
+        assert_eq!(cut.notes, ["2 more rows are not shown"]);
         let error = table().arrange(&by("size", None)).unwrap_err().to_string();
-        assert!(error.ends_with("it has: name, total"), "{error}");
+        assert!(error.ends_with("its columns are: name, total"), "{error}");
     }
 
     #[test]

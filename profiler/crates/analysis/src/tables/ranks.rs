@@ -20,14 +20,14 @@ pub(super) const WAITS: TableEntry = TableEntry {
 /// `--table rank-balance`.
 pub(super) const BALANCE: TableEntry = TableEntry {
     name: "rank-balance",
-    about: "how evenly ranks share the work: compute, waits for others, idle, beside the mean",
+    about: "how evenly ranks share the work: compute, waits for others, idle, share of the mean",
     make: make_balance,
 };
 
 /// `--table collectives`.
 pub(super) const COLLECTIVES: TableEntry = TableEntry {
     name: "collectives",
-    about: "collectives by kind and size: number, time, waits for ranks, bandwidth",
+    about: "collectives by kind and size: number, time, waits for other ranks, bandwidth",
     make: make_collectives,
 };
 
@@ -37,9 +37,9 @@ fn notes(found: &Collectives, mpi: &MpiTraffic) -> Vec<String> {
     let is_empty = found.matched.is_empty() && mpi.collectives.is_empty();
     match (found.unmatched, is_empty && mpi.messages.is_empty()) {
         (0, false) => {}
-        (0, true) => notes.push("no collective has parts of several ranks here".to_owned()),
+        (0, true) => notes.push("no collective has several ranks in the input".to_owned()),
         (kernels, _) => notes.push(format!(
-            "{kernels} kernels of collectives are left out: ranks have different numbers of them"
+            "{kernels} collective kernels are left out: ranks have different numbers of them"
         )),
     }
     notes
@@ -152,7 +152,7 @@ fn make_balance(request: &Request<'_>) -> Vec<Table> {
     let mut notes = notes(&found, &request.outcome.mpi);
     if mean > 0.0 && splits.len() > 1 {
         notes.push(format!(
-            "the rank that computes longest takes {:.3} times the mean",
+            "the rank with the most compute time has {:.3} times the mean",
             most / mean
         ));
     }
@@ -219,7 +219,9 @@ fn make_collectives(request: &Request<'_>) -> Vec<Table> {
     let mpi = &request.outcome.mpi;
     if found.matched.is_empty() && found.unmatched == 0 && mpi.collectives.is_empty() {
         // Of one rank: what it waits for others cannot be told from the rest.
-        notes = vec!["times have waits for other ranks in them: only one is here".to_owned()];
+        notes = vec![
+            "times include waits for other ranks, because the input has only one rank".to_owned(),
+        ];
         for rank in &index.ranks {
             let work = rank.work.iter();
             for work in work.filter(|work| work.class == WorkClass::Communication) {
@@ -534,7 +536,7 @@ mod tests {
         );
         assert_eq!(
             notes,
-            ["the rank that computes longest takes 1.500 times the mean"]
+            ["the rank with the most compute time has 1.500 times the mean"]
         );
     }
 }

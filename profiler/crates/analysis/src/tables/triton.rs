@@ -29,7 +29,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
     let mut names = request.timeline.names.iter();
     let has_some = names.any(|(_, name)| name.starts_with("triton_"));
     let notes = match kernels.is_empty() && has_some {
-        true => vec!["files are in profiles with record_shapes=True only".to_owned()],
+        true => vec!["profile with record_shapes=True to see the generated files".to_owned()],
         false => Vec::new(),
     };
     vec![Table {

@@ -66,7 +66,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         let launches = launches(timeline, index, rank);
         if launches.is_none() && !ranges.is_empty() {
             notes.push(format!(
-                "rank {}: launches and ranges are not as many: no operators",
+                "rank {}: the numbers of launches and ranges differ, so operators are unknown",
                 rank.rank
             ));
         }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// `--table trace-diff`.
 pub(in crate::tables) const ENTRY: TableEntry = TableEntry {
     name: "trace-diff",
-    about: "two traces: operators and kernels by name, their number and time in each",
+    about: "two traces: operators and kernels by name, with number and time in each",
     make,
 };
 
@@ -103,7 +103,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             ]);
         }
     } else {
-        notes.push("name two traces: the one to compare with first".to_owned());
+        notes.push("give two traces; the first is the baseline".to_owned());
     }
     vec![Table {
         name: ENTRY.name,

@@ -13,7 +13,7 @@ use aiprof_model::timeline::{Length, Time, Timeline};
 /// `--table idle`.
 pub(in crate::tables) const ENTRY: TableEntry = TableEntry {
     name: "idle",
-    about: "what each stream waits for: the host, the kernel before, a collective, other",
+    about: "what each stream waits for: host, previous kernel, collective, other",
     make,
 };
 
@@ -238,11 +238,8 @@ fn notes(timeline: &Timeline, index: &WorkIndex) -> Vec<String> {
         KERNEL_WAIT.micros()
     )];
     if known < count {
-        let text = "the call is not known: the host is not blamed for waits before them";
-        notes.push(format!(
-            "of {} of {count} pieces of work {text}",
-            count - known
-        ));
+        let text = "have no known launch call; waits before them do not count as host_wait";
+        notes.push(format!("{} of {count} operations {text}", count - known));
     }
     notes
 }

@@ -17,7 +17,7 @@ pub(in crate::tables) const ENTRY: TableEntry = TableEntry {
 /// `--table launches`.
 pub(in crate::tables) const LAUNCHES: TableEntry = TableEntry {
     name: "launches",
-    about: "each launch: call, work and the delay between",
+    about: "each launch: its call, its operation and the delay between them",
     make: make_each,
 };
 
@@ -175,8 +175,8 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         ],
         rows,
         notes: vec![format!(
-            "short kernels run shorter than their call of {LONG_CALL_US} us at most; long \
-             calls take more than {LONG_CALL_US} us, long delays more than {LONG_DELAY_US} us"
+            "short kernels: shorter than their call, which takes at most {LONG_CALL_US} us; long \
+             calls: over {LONG_CALL_US} us; long delays: over {LONG_DELAY_US} us"
         )],
         ..Table::default()
     }]

@@ -119,8 +119,8 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         ],
         rows,
         notes: vec![
-            "means: from an operator's begin to its first launch, and from that launch to its \
-             kernel's begin"
+            "means: from the begin of an operator to its first launch, and from that launch to the \
+             begin of its kernel"
                 .to_owned(),
         ],
         ..Table::default()

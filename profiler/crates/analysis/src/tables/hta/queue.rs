@@ -12,7 +12,7 @@ use aiprof_model::timeline::{Time, Timeline};
 /// `--table queue-length`.
 pub(in crate::tables) const ENTRY: TableEntry = TableEntry {
     name: "queue-length",
-    about: "work launched and not begun, by stream; time blocked on a full queue",
+    about: "operations launched but not begun, by stream; time blocked on a full queue",
     make,
 };
 
@@ -128,8 +128,8 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         ],
         rows,
         notes: vec![format!(
-            "over_time is the mean over time, the others are of the lengths after each \
-             change; blocked is the time at {FULL} and above"
+            "over_time is the mean over time; the others describe the length after each change; \
+             blocked is the time with {FULL} or more operations"
         )],
         ..Table::default()
     }]

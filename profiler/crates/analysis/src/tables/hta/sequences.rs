@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// `--table kernel-sequences`.
 pub(in crate::tables) const ENTRY: TableEntry = TableEntry {
     name: "kernel-sequences",
-    about: "kernels in turn below an operator (--operator), by how often they come",
+    about: "sequences of kernels below an operator (--operator), by how often they occur",
     make,
 };
 
@@ -114,7 +114,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         ],
         rows,
         notes: vec![format!(
-            "of outermost operators with {LEAST_KERNELS} kernels at least"
+            "outermost operators with at least {LEAST_KERNELS} kernels"
         )],
         ..Table::default()
     }]

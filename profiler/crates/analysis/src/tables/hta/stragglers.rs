@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// `--table stragglers`.
 pub(in crate::tables) const ENTRY: TableEntry = TableEntry {
     name: "stragglers",
-    about: "ranks whose collectives begin late, by steps (ProfilerStep)",
+    about: "ranks that begin collectives late, by step (ProfilerStep)",
     make,
 };
 
@@ -151,7 +151,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
     let mut notes = Vec::new();
     if rows.is_empty() {
         notes.push(
-            "no collective of two ranks takes a hundredth of a step (ProfilerStep#N)".to_owned(),
+            "no collective of at least two ranks takes 1 % of a step (ProfilerStep#N)".to_owned(),
         );
     }
     let rows = rows.into_iter().map(|(rank, late)| {
@@ -165,7 +165,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
     });
     vec![Table {
         name: ENTRY.name,
-        title: "Ranks that are late".to_owned(),
+        title: "Late ranks".to_owned(),
         columns: vec![
             Column::of("rank"),
             Column::of("late_steps"),

@@ -26,7 +26,7 @@ pub(in crate::tables) const COMM_OVERLAP: TableEntry = TableEntry {
 /// `--table kernel-types`.
 pub(in crate::tables) const KERNEL_TYPES: TableEntry = TableEntry {
     name: "kernel-types",
-    about: "time of compute, communication and copies, alone and at once, by rank",
+    about: "time of compute, communication and copies, alone and overlapping, by rank",
     make: make_types,
 };
 
@@ -158,8 +158,8 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         ],
         rows: rows.collect(),
         notes: vec![
-            "total is from the first begin to the last end; idle + compute + non-compute are \
-             the total, communication and copy may run beside"
+            "total: from the first begin to the last end; idle + compute + non-compute = total; \
+             communication and copy can overlap compute"
                 .to_owned(),
         ],
         ..Table::default()
@@ -208,7 +208,7 @@ fn make_types(request: &Request<'_>) -> Vec<Table> {
     }
     vec![Table {
         name: KERNEL_TYPES.name,
-        title: "Device time by what runs at once".to_owned(),
+        title: "Device time by combination of operation types".to_owned(),
         columns: vec![
             Column::of("rank"),
             Column::of("types"),

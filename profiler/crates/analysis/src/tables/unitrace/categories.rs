@@ -23,7 +23,7 @@ pub(crate) const ENTRY: TableEntry = TableEntry {
 /// `--table category-summary`.
 pub(crate) const SUMMARY_ENTRY: TableEntry = TableEntry {
     name: SUMMARY,
-    about: "the same over all ranks: what unitrace's summary.py makes (--aggregator)",
+    about: "time of categories over all ranks, like unitrace's summary.py (--aggregator)",
     make: |request| vec![summary(request)],
 };
 
@@ -189,7 +189,7 @@ fn table(request: &Request<'_>) -> Table {
     }
     Table {
         name: NAME,
-        title: "Categories of what devices executed".to_owned(),
+        title: "Categories of device operations".to_owned(),
         columns: vec![
             Column::of("rank"),
             Column::of("category"),
@@ -208,15 +208,18 @@ fn table(request: &Request<'_>) -> Table {
 fn notes(request: &Request<'_>, ignored: u64) -> Vec<String> {
     let mut notes = Vec::new();
     match &request.options.categories {
-        None => notes.push("--categories FILE puts kernels in categories of your own".to_owned()),
+        None => notes.push("use --categories FILE to define your own categories".to_owned()),
         Some(rules) if rules.lost > 0 => {
-            notes.push(format!("{} rules are empty or too many", rules.lost));
+            notes.push(format!(
+                "{} rules were ignored: empty, or too many rules",
+                rules.lost
+            ));
         }
         Some(_) => {}
     }
     if ignored > 0 {
         notes.push(format!(
-            "{ignored} names are of a category without a name: left out"
+            "{ignored} names are left out, because their category has no name"
         ));
     }
     notes

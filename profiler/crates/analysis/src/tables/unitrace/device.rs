@@ -16,14 +16,14 @@ pub const SHAPES: &str = "device-shapes";
 /// `--table device-timing`.
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: NAME,
-    about: "what devices executed, by name: calls and device times (unitrace -d)",
+    about: "device operations by name: calls and device times (unitrace -d)",
     make: |request| vec![table(request.timeline, &Scope::default())],
 };
 
 /// `--table device-shapes`.
 pub(crate) const SHAPES_ENTRY: TableEntry = TableEntry {
     name: SHAPES,
-    about: "the same by SIMD width, work groups and size too (unitrace -d -v)",
+    about: "device operations by name, SIMD width, work groups and size (unitrace -d -v)",
     make: shapes,
 };
 
@@ -182,9 +182,9 @@ pub(super) fn note(rows: &[CommandRow]) -> Option<String> {
     let all: u64 = rows.iter().map(|row| row.calls).sum();
     (untimed > 0).then(|| {
         format!(
-            "<=: of {untimed} of {all} commands the device's times are not known. They ran between \
-             the call that handed them over and the end of a wait, which is the most that the \
-             device can have been at work on them; side by side they may sum up to more"
+            "<=: {untimed} of {all} commands have no device times. They ran between their \
+             submission and the end of a wait, which is an upper bound of their time. If they \
+             overlapped, the sum can be larger"
         )
     })
 }

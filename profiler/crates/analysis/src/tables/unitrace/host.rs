@@ -138,7 +138,8 @@ fn finish(mut found: Vec<(String, String, FunctionTimes)>, extent: Extent) -> Ta
     let mut notes = Vec::new();
     if untimed > 0 {
         notes.push(format!(
-            "the ends of {untimed} calls were not seen: they count, and their times are in no sum"
+            "{untimed} calls have no recorded end: they are counted, but their times are not \
+             included"
         ));
     }
     let mut totals = vec![("Total Execution Time".to_owned(), extent.ns().into())];

@@ -15,7 +15,7 @@ pub const NAME: &str = "kernel-properties";
 /// `--table kernel-properties`.
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: NAME,
-    about: "kernels' compilation, SIMD width, arguments, memory and registers (unitrace -d)",
+    about: "kernel properties: compilation, SIMD width, arguments, memory, registers (unitrace -d)",
     make: |request| vec![table(request.timeline, &Scope::default())],
 };
 

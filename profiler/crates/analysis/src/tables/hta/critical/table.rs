@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// `--table critical-path`.
 pub(in crate::tables) const ENTRY: TableEntry = TableEntry {
     name: "critical-path",
-    about: "what the whole's time is made of, through host, devices and ranks; --what-if",
+    about: "what determines the total time, across host, devices and ranks; --what-if",
     make,
 };
 
@@ -28,9 +28,9 @@ fn make(request: &Request<'_>) -> Vec<Table> {
     lengths.notes = notes(&found);
     if !changes.is_empty() {
         let names = Factors::new(timeline, &found.graph, changes).names();
-        lengths
-            .notes
-            .push(format!("--what-if changes the time of {names} names"));
+        lengths.notes.push(format!(
+            "--what-if changes the time of {names} different names"
+        ));
     }
     vec![
         lengths,
@@ -41,7 +41,8 @@ fn make(request: &Request<'_>) -> Vec<Table> {
 
 fn notes(found: &CriticalPath) -> Vec<String> {
     let mut notes = vec![
-        "time between top-level operations of a thread is free: no trace says what is done there"
+        "time between top-level operations of a thread counts nothing, because traces do not show \
+         what runs there"
             .to_owned(),
     ];
     let mut note = |count: usize, text: &str| {
@@ -52,16 +53,16 @@ fn notes(found: &CriticalPath) -> Vec<String> {
     note(found.joined, "collectives join ranks");
     note(
         found.apart,
-        "collectives do not: their ranks' times do not fit",
+        "collectives do not join ranks, because the times of their ranks do not fit",
     );
     note(
         found.estimated,
-        "ranks have no records of waits (cuda_sync): what their waits wait for is estimated",
+        "ranks have no records of waits (cuda_sync), so the causes of their waits are estimated",
     );
     let circular = found.groups.first().map_or(0, |group| group.path.circular);
     note(
         circular,
-        "begins and ends wait for themselves and are left out",
+        "begins and ends are left out, because they would wait for themselves",
     );
     notes
 }
@@ -126,7 +127,7 @@ fn bounds(index: &WorkIndex, found: &CriticalPath) -> Table {
     }
     Table {
         name: "critical-path-bounds",
-        title: "Critical path by what it is bound by".to_owned(),
+        title: "Critical path by what limits it".to_owned(),
         columns: vec![
             Column::of("rank"),
             Column::of("bound_by"),
