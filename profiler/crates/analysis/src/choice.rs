@@ -25,7 +25,10 @@ impl NamePattern {
             let error = error.to_string();
             let last = error.lines().last().unwrap_or_default();
             let why = last.strip_prefix("error: ").unwrap_or(last);
-            format!("{why}: a regular expression is wanted, in which \\ goes before . * + ? ( ) [ {{ ^ $ | that mean themselves")
+            format!(
+                "{why}: expected a regular expression; write \\ before a literal . * + ? ( ) \
+                 [ {{ ^ $ |"
+            )
         })
     }
 }
@@ -131,7 +134,7 @@ impl ProcessChoice {
         let scope = &mut profile.meta.scope;
         *scope = match scope.is_empty() {
             true => what,
-            false => format!("{scope}, of these {what}"),
+            false => format!("{scope}, only {what}"),
         };
         !profile.samples.is_empty()
     }

@@ -31,12 +31,12 @@ impl KernelNames {
             }
         }
         if is_quoted {
-            return Err("a double quote is not closed: \\\" is one that means itself".to_owned());
+            return Err("a double quote is not closed; write \\\" for a literal quote".to_owned());
         }
         let trimmed = names.iter().map(|name| name.trim().to_owned());
         let names: Vec<String> = trimmed.filter(|name| !name.is_empty()).collect();
         match names.is_empty() {
-            true => Err("expected names of kernels, such as gemm,softmax".to_owned()),
+            true => Err("expected kernel names, such as gemm,softmax".to_owned()),
             false => Ok(Self(names)),
         }
     }

@@ -63,7 +63,7 @@ pub struct DevicePeaks {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeaksError {
     /// A line is missing, or its value no positive number.
-    #[error("no line `{0},NUMBER` with a number above 0")]
+    #[error("expected a line `{0},NUMBER` with a number above 0")]
     Missing(String),
 }
 

@@ -68,13 +68,13 @@ pub(super) fn decode_records(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// There is nothing, or the first byte is no kind.
-    #[error("no activity record")]
+    #[error("not an activity record")]
     Foreign,
     /// No layout fits, or the record makes no sense in the one that is in use.
-    #[error("no known layout fits")]
+    #[error("no known record layout fits")]
     NoLayout,
     /// Several layouts fit.
-    #[error("several layouts fit")]
+    #[error("several record layouts fit")]
     Ambiguous,
 }
 

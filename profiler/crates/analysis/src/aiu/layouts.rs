@@ -212,13 +212,13 @@ impl Layouts {
         let name = entry.name.clone();
         let fail = |message: String| Err(refuse(&name, message));
         let Some(byte) = kinds.get(&entry.kind).copied() else {
-            return fail("its kind has no byte in [kinds]".to_owned());
+            return fail("[kinds] has no byte for its kind".to_owned());
         };
         if self.layouts.iter().any(|l| l.name == name) {
             return fail("its name is used twice".to_owned());
         }
         if !(2..=MAX_RECORD).contains(&entry.size) {
-            return fail(format!("size must be 2 to {MAX_RECORD}"));
+            return fail(format!("size must be from 2 to {MAX_RECORD}"));
         }
         let fields = match entry.fields.check(entry.size) {
             Ok(fields) => fields,
@@ -299,7 +299,7 @@ impl Texts {
         };
         // Times are what tells a record from other bytes.
         if fields.start.is_none_or(|s| s.width != 8) || fields.end.is_some_and(|s| s.width != 8) {
-            return Err("it needs `start`, and `start` and `end` are u64".to_owned());
+            return Err("`start` is required, and `start` and `end` must be u64".to_owned());
         }
         Ok(fields)
     }
@@ -315,9 +315,9 @@ enum Form {
 impl Form {
     fn wanted(self) -> &'static str {
         match self {
-            Self::Number => "u8@, u16@, u32@ or u64@ and an offset",
-            Self::Text => "char[N]@ and an offset",
-            Self::Counters => "u64[5]@ and an offset",
+            Self::Number => "u8@, u16@, u32@ or u64@ followed by an offset",
+            Self::Text => "char[N]@ followed by an offset",
+            Self::Counters => "u64[5]@ followed by an offset",
         }
     }
 }

@@ -30,18 +30,18 @@ pub enum MetricsError {
     Rewriting,
     /// The format of physical functions.
     #[error(
-        "the metrics file has the format of AIU physical functions, \
-         which only IBM's closed libaiumonitor reads"
+        "the metrics file has the format of AIU physical functions, which only IBM's proprietary \
+         libaiumonitor can read"
     )]
     OldFormat,
     /// No metrics file.
     #[error("not a metrics file: it does not begin with `AiuM`")]
     Foreign,
     /// A version that is not understood.
-    #[error("metrics file of version {}.{}, not 1.0", .0[0], .0[1])]
+    #[error("the metrics file has version {}.{}; aiprof reads version 1.0", .0[0], .0[1])]
     Version([u8; 4]),
     /// It ends before what it says it holds.
-    #[error("the metrics file is shorter than it says: {what} at byte {at}")]
+    #[error("the metrics file is shorter than its header states: {what} at byte {at} is missing")]
     Truncated {
         /// What should be there.
         what: &'static str,
@@ -49,7 +49,7 @@ pub enum MetricsError {
         at: usize,
     },
     /// It contradicts itself.
-    #[error("the metrics file contradicts itself: {0}")]
+    #[error("the metrics file is inconsistent: {0}")]
     Inconsistent(&'static str),
     /// It could not be read at all.
     #[error("cannot read the metrics file: {0}")]
@@ -282,7 +282,7 @@ pub fn parse(data: &[u8]) -> Result<Metrics, MetricsError> {
     }
     let size = data.u32(4, "size")? as usize;
     if size > MAX_BYTES {
-        return Err(MetricsError::Inconsistent("its size is beyond any file's"));
+        return Err(MetricsError::Inconsistent("its size exceeds the limit"));
     }
     let Some(whole) = data.0.get(..size) else {
         return Err(MetricsError::Truncated {
@@ -317,7 +317,7 @@ fn parse_section(data: Data<'_>, kind: u32) -> Result<Section, MetricsError> {
     let size = data.u32(4, "size of a section")? as usize;
     if data.u32(0, "type of a section")? != kind || size != data.0.len() {
         return Err(MetricsError::Inconsistent(
-            "a section is not what the directory says",
+            "a section does not match the directory",
         ));
     }
     let count = limited(data.u32(12, "number of metrics")?)?;
@@ -349,7 +349,7 @@ fn parse_section(data: Data<'_>, kind: u32) -> Result<Section, MetricsError> {
 fn limited(count: u32) -> Result<usize, MetricsError> {
     let count = count as usize;
     if count > MAX_ITEMS {
-        return Err(MetricsError::Inconsistent("more items than any file has"));
+        return Err(MetricsError::Inconsistent("it has too many items"));
     }
     Ok(count)
 }

@@ -15,13 +15,14 @@ const VARIABLES: [(&str, &str); 4] = [
 ];
 
 /// Advice where aiprof starts the program.
-pub const HINT_COMMAND: &str = "`aiprof --aiu-timing COMMAND` switches timing on, and a program \
-     can enable records itself (libaiupti, torch's profiler, vLLM's --profiler-config)";
+pub const HINT_COMMAND: &str = "use `aiprof --aiu-timing COMMAND` to switch timing on, or enable \
+                                records in the program (libaiupti, torch's profiler, vLLM's \
+                                --profiler-config)";
 
 /// Advice where the program runs already.
-pub const HINT_RUNNING: &str = "a running program must switch records on itself (libaiupti, \
-     torch's profiler, vLLM's start_profile); `aiprof --aiu-timing COMMAND` starts one with \
-     timing on";
+pub const HINT_RUNNING: &str = "a running program must enable records itself (libaiupti, torch's \
+                                profiler, vLLM's start_profile); use `aiprof --aiu-timing COMMAND` \
+                                to start one with timing";
 
 /// The environment of a program that shall record what its AIUs do.
 pub fn environment() -> Vec<(OsString, OsString)> {

@@ -19,10 +19,10 @@ pub enum TreeError {
     #[error("{0}")]
     NoJson(#[from] serde_json::Error),
     /// It is something else.
-    #[error("this is no schema of categories: {0}")]
+    #[error("not a JSON file of categories: {0}")]
     NoSchema(&'static str),
     /// Names are the beginnings of others too often.
-    #[error("names are the beginnings of names more than {MAX_DEPTH} times over")]
+    #[error("names that begin with each other are nested more than {MAX_DEPTH} deep")]
     TooDeep,
 }
 
@@ -36,7 +36,8 @@ impl Categories {
         let given = |key| value.get(key);
         let ignores_blanks = given("ignore_spaces").and_then(Value::as_bool);
         let mut rules = Self {
-            ignores_blanks: ignores_blanks.ok_or(TreeError::NoSchema("it has no ignore_spaces"))?,
+            ignores_blanks: ignores_blanks
+                .ok_or(TreeError::NoSchema("ignore_spaces is missing"))?,
             ..Self::default()
         };
         let mut has_some = false;
@@ -49,7 +50,7 @@ impl Categories {
         }
         match has_some {
             true => Ok(rules),
-            false => Err(TreeError::NoSchema("it has neither direct nor reverse")),
+            false => Err(TreeError::NoSchema("direct and reverse are both missing")),
         }
     }
 
@@ -130,7 +131,7 @@ fn walk(
 ) -> Result<(), TreeError> {
     let node = node
         .as_object()
-        .ok_or(TreeError::NoSchema("a tree is no object"))?;
+        .ok_or(TreeError::NoSchema("a tree is not an object"))?;
     if let Some(category) = node.get("category") {
         let kind = match is_reverse {
             true => RuleKind::Ends,
@@ -143,7 +144,8 @@ fn walk(
     for (key, tree) in next.into_iter().flatten() {
         if key.is_empty() {
             let category = tree.get("category");
-            let category = category.ok_or(TreeError::NoSchema("an end has no category"))?;
+            let category =
+                category.ok_or(TreeError::NoSchema("an end of a name has no category"))?;
             match is_reverse {
                 // No file of categorize.py has such.
                 true => rules.lost += 1,
@@ -166,7 +168,7 @@ fn walk(
 
 fn category_of(value: &Value) -> Result<&str, TreeError> {
     let text = value.as_str();
-    text.ok_or(TreeError::NoSchema("a category is no text"))
+    text.ok_or(TreeError::NoSchema("a category is not a string"))
 }
 
 fn text(name: &[char], is_reverse: bool) -> String {
