@@ -588,7 +588,10 @@ fn the_command_decides_the_exit_status() -> anyhow::Result<()> {
     assert_eq!(code(&["-h", "sh", "-c", "exit 7"])?.0, Some(7));
     let (status, stderr) = code(&["-q", "true"])?;
     assert_eq!(status, Some(2));
-    assert!(stderr.contains("--metric-query is not there: "), "{stderr}");
+    assert!(
+        stderr.contains("--metric-query is not supported: "),
+        "{stderr}"
+    );
     // A link of its name.
     let shop = Workshop::new()?;
     std::os::unix::fs::symlink(binary()?, shop.path("unitrace"))?;

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 const OPENING: &str = "\
 Usage: aiprof unitrace [OPTIONS] [--] COMMAND [ARGS]...
 
-Traces what COMMAND and the processes it starts do with GPUs: command line and tables of
-Intel's unitrace 2.3, made by aiprof, with nothing loaded into the program. A link named
-unitrace to aiprof behaves as `aiprof unitrace`. Needs the privileges of a recording.
+Traces what COMMAND and the processes that it starts do with GPUs. The command line and the
+tables are those of Intel's unitrace 2.3, but aiprof loads nothing into the program. A link
+named unitrace to aiprof behaves as `aiprof unitrace`. Needs the privileges of a recording.
 
 Examples:
   aiprof unitrace -h -d ./app                  host calls, kernels and their properties
@@ -17,11 +17,11 @@ Examples:
   aiprof unitrace --result-dir out -h -d --chrome-kernel-logging ./app
 
 Device times are exact where the program reads timestamps itself (events of pools with
-ZE_EVENT_POOL_FLAG_KERNEL_TIMESTAMP). Otherwise it is only known that work was done between
-the call that handed it over and the end of a wait: such times have <= before them, and a
-note below the table.
+ZE_EVENT_POOL_FLAG_KERNEL_TIMESTAMP). Otherwise it is only known that an operation ran between
+the call that submitted it and the end of a wait. Such times have <= before them, and there is
+a note below the table.
 
-The same tables of any trace or capture, also as CSV and JSON:
+The same tables can be made from any trace or capture, also as CSV and JSON:
   aiprof analyze x.aiprof --table host-timing,device-timing,kernel-properties,submission
 
 Options:
@@ -32,7 +32,7 @@ Exit status:
   that of COMMAND; 128+N if signal N killed it; 127 if it was not found, 126 if it could
   not be executed
   1   a table or trace could not be written
-  2   the command line is wrong, or asks for something that aiprof does not have
+  2   the command line is wrong, or asks for something that aiprof does not support
   77  privileges are missing
 ";
 
@@ -46,13 +46,13 @@ pub(super) fn help() -> String {
     for option in OPTIONS.iter().filter(taken) {
         line(&mut out, option, option.help);
     }
-    out.push_str("\nTaken, and without effect:\n");
+    out.push_str("\nAccepted, without effect:\n");
     for option in OPTIONS {
         if let Has::Nothing(why) = option.has {
             line(&mut out, option, why);
         }
     }
-    out.push_str("\nNot there:\n");
+    out.push_str("\nNot supported:\n");
     for option in OPTIONS {
         if let Has::No(why) = option.has {
             line(&mut out, option, why);

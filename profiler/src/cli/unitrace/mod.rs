@@ -134,9 +134,7 @@ fn say(text: &str) -> Result<u8> {
 
 /// Runs COMMAND in this process's place.
 fn execute(command: &[OsString]) -> Result<u8> {
-    let (program, args) = command
-        .split_first()
-        .context("there is no command to run")?;
+    let (program, args) = command.split_first().context("no command to run")?;
     let error = Command::new(program).args(args).exec();
     Err(error).with_context(|| format!("cannot execute {}", program.display()))
 }

@@ -69,7 +69,7 @@ pub(super) fn parse(args: &[OsString]) -> Result<Settings, NoRun> {
         let is_it = |opt: &&Opt| !text.is_empty() && (opt.short == text || opt.long == text);
         let Some(option) = OPTIONS.iter().find(is_it) else {
             if text.starts_with('-') {
-                let message = format!("no option is called {text}; unitrace --help has them all");
+                let message = format!("unknown option {text}; `aiprof unitrace --help` lists them");
                 return Err(NoRun::Usage(message));
             }
             break;
@@ -97,11 +97,12 @@ impl Settings {
             Has::Yes(id) => id,
             Has::Nothing(why) => {
                 self.notes
-                    .push(format!("{} changes nothing: {why}", option.long));
+                    .push(format!("{} has no effect: {why}", option.long));
                 return Ok(());
             }
             Has::No(why) => {
-                return Err(NoRun::Usage(format!("{} is not there: {why}", option.long)));
+                let message = format!("{} is not supported: {why}", option.long);
+                return Err(NoRun::Usage(message));
             }
         };
         let path = || value.map(PathBuf::from);
@@ -157,10 +158,10 @@ impl Settings {
     fn check(&self) -> Result<(), NoRun> {
         let wrong = |text: &str| Err(NoRun::Usage(text.to_owned()));
         if self.result_dir.is_some() && (self.output.is_some() || self.output_dir.is_some()) {
-            return wrong("--result-dir is in place of --output and --output-dir-path");
+            return wrong("--result-dir cannot be combined with --output or --output-dir-path");
         }
         if self.command.is_empty() {
-            return wrong("there is no command to run");
+            return wrong("no command to run: name one after the options");
         }
         let asks = [
             self.host_timing,
@@ -172,7 +173,9 @@ impl Settings {
         ];
         match asks.contains(&true) {
             true => Ok(()),
-            false => wrong("nothing is asked for: -h, -d, -s, -t, -r or --chrome-call-logging"),
+            false => {
+                wrong("no output was requested: give -h, -d, -s, -t, -r or --chrome-call-logging")
+            }
         }
     }
 }
@@ -181,7 +184,9 @@ impl Settings {
 fn session(name: &str) -> Result<String, NoRun> {
     match control::is_name(name) {
         true => Ok(name.to_owned()),
-        false => Err(NoRun::Usage(format!("{name:?} is no name of a session"))),
+        false => Err(NoRun::Usage(format!(
+            "{name:?} is not a valid session name"
+        ))),
     }
 }
 
@@ -256,21 +261,27 @@ mod tests {
     #[test]
     fn what_is_not_there_says_why() {
         for (line, part) in [
-            ("-q app", "--metric-query is not there: hardware metrics"),
-            ("-h --session a/b app", "\"a/b\" is no name of a session"),
+            (
+                "-q app",
+                "--metric-query is not supported: hardware metrics",
+            ),
+            (
+                "-h --session a/b app",
+                "\"a/b\" is not a valid session name",
+            ),
             ("-c app", "`aiprof trace COMMAND`"),
-            ("-h", "there is no command"),
-            ("app", "nothing is asked for"),
+            ("-h", "no command to run"),
+            ("app", "no output was requested"),
             ("-h -o", "-o needs FILE"),
-            ("--nix app", "no option is called --nix"),
+            ("--nix app", "unknown option --nix"),
             ("-h --follow-child-process 2 app", "takes 0 or 1"),
             ("-d --ranks-to-sample x app", "takes numbers"),
-            ("-h --result-dir a -o b app", "in place of"),
+            ("-h --result-dir a -o b app", "cannot be combined with"),
         ] {
             assert!(usage(line).contains(part), "{line}: {}", usage(line));
         }
         let notes = settings("-d --demangle --chrome-event-buffer-size 5 app").notes;
-        assert!(notes[0].starts_with("--demangle changes nothing: "));
+        assert!(notes[0].starts_with("--demangle has no effect: "));
         assert_eq!(notes.len(), 2);
         assert_eq!(parse(&words("-h --help app")), Err(NoRun::Help));
         assert_eq!(parse(&words("--version")), Err(NoRun::Version));
