@@ -69,12 +69,12 @@ fn write_ioctl(table: &DriverTable, ioctl: &Ioctl, out: &mut dyn Write) -> io::R
     let probe = table.compile(ioctl).probe;
     writeln!(out, "  {}: {}; {number}", table.api, probe.kind.name())?;
     if ioctl.assumed {
-        writeln!(out, "  assumed: no public header has it")?;
+        writeln!(out, "  assumed: it is in no public header")?;
     }
     write_fields("at the entry", &ioctl.args, &ioctl.names, out)?;
     for array in &ioctl.arrays {
         let place = match array.in_place {
-            true => ", one alone in place",
+            true => ", a single element is in the structure itself",
             false => "",
         };
         let when = format!("array `{}`{place}", array.name);
@@ -131,7 +131,7 @@ fn device_words(device: &DeviceMatch) -> String {
         ("misc", &device.misc),
         ("driver", &device.driver),
         ("file", &device.file),
-        ("while there is one of", &device.with),
+        ("only with a device of", &device.with),
     ];
     for (key, value) in named {
         words.extend(value.as_ref().map(|value| format!("{key} {value}")));
@@ -162,7 +162,7 @@ mod tests {
             shown("DRM_IOCTL_XE_VM_BIND").unwrap(),
             "\nDRM_IOCTL_XE_VM_BIND\n  xe: bind; type 'd', number 0x45\n  at the entry:\n    \
              vm     u32: [8] vm_id\n    queue  u32: [12] exec_queue_id\n  \
-             array `binds`, one alone in place:\n    \
+             array `binds`, a single element is in the structure itself:\n    \
              op       u32: [40] op (map, unmap, map-userptr, unmap-all, prefetch)\n    \
              address  hex: [32] addr\n    bytes    u64: [24] range\n    object   u32: [8] obj\n    \
              offset   hex: [16] obj_offset\n    flags    hex32: [44] flags (readonly|immediate|\
@@ -184,7 +184,7 @@ mod tests {
         let vfio = shown("vfio").unwrap();
         assert!(vfio.starts_with("vfio: VFIO (ioctls)\n  from       built in\n"));
         assert!(vfio.contains("device     major vfio, PCI 1014:06a7 or 1014:06a8\n"));
-        assert!(vfio.contains("device     misc vfio, while there is one of vfio\n"));
+        assert!(vfio.contains("device     misc vfio, only with a device of vfio\n"));
         let untested = shown("nvidia").unwrap();
         assert!(untested.contains("  tested     no\n") && untested.contains("major 195\n"));
         let tables = DriverTables::built_in();

@@ -22,19 +22,23 @@ pub(crate) struct ProbesArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the tables: whose functions are probed, whether that was tested, and
-    /// what of it this machine has (-v: by name, also what it lacks)
+    /// List the probe tables, and what this machine has of them
+    ///
+    /// Shows for each table which API it is for, whether it was tested, and how many of its
+    /// functions the libraries of this machine have. -v lists them by name, also the missing
+    /// ones.
     List,
-    /// Check files of your own; says each mistake with its line
+    /// Check probe tables of your own, and print each mistake with its line
     Check {
-        /// Tables, as they would lie in /etc/aiprof/probes.d
+        /// Probe tables, in the form of those in /etc/aiprof/probes.d
         #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
         files: Vec<PathBuf>,
     },
-    /// Show what is read of a table's functions, or of one function, and where it
-    /// would be probed on this machine
+    /// Show what the probes of a table or function read, and where they would be
+    ///
+    /// The places on this machine are shown for functions, not for whole tables.
     Show {
-        /// A table, or a function (`*` stands for any text)
+        /// Table, function or ioctl (`*` stands for any text)
         #[arg(value_name = "TABLE|FUNCTION")]
         name: String,
     },
@@ -135,7 +139,7 @@ fn write_found(
         n => format!(", {n} of them single-stepped"),
     };
     let text = format!(
-        "{path}: {here} function{} would be probed{cost}; {missing} not there{used}",
+        "{path}: {here} function{} would be probed{cost}; {missing} missing{used}",
         plural(here)
     );
     write_item("found", &text, out)?;
@@ -276,13 +280,22 @@ fn write_function(
     write_fields("at the entry", &function.args, out)?;
     write_fields("at the exit", &function.out, out)?;
     if let Some(symbol) = &function.hands_out {
-        writeln!(out, "  `function` is then probed as {symbol}")?;
+        writeln!(
+            out,
+            "  the function in `function` is then probed as {symbol}"
+        )?;
     } else if function.kind == CallKind::Resolve && function.fills.is_empty() {
-        writeln!(out, "  `function` is then probed as `name` says")?;
+        writeln!(
+            out,
+            "  the function in `function` is then probed by its name in `name`"
+        )?;
     }
     if !function.fills.is_empty() {
         let names = function.fills.join(", ");
-        writeln!(out, "  fills an array of functions, probed then: {names}")?;
+        writeln!(
+            out,
+            "  fills an array of functions, which are then probed: {names}"
+        )?;
     }
     Ok(())
 }
@@ -388,7 +401,7 @@ mod tests {
         let loaded = built_in();
         let short = text(|out| list(&loaded, &found(), false, out).unwrap());
         let line = "  found      /lib/libze_loader.so.1: 2 functions would be probed, 1 of them \
-                    single-stepped; 1 not there; in use by 1 process\n";
+                    single-stepped; 1 missing; in use by 1 process\n";
         assert!(
             short.contains(line) && !short.contains("zeInitDrivers"),
             "{short}"
