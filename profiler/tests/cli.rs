@@ -180,7 +180,7 @@ fn doctor_names_what_is_missing_without_privileges() {
     };
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
-    for line in ["no   cap_bpf", "to mend it: sudo", "cannot run"] {
+    for line in ["no   cap_bpf", "to mend it: sudo", "cannot record"] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
 }
@@ -276,7 +276,7 @@ fn errors_say_what_to_do() {
         (&["-p", "python"][..], &["pgrep -x NAME"][..]),
         (
             &["report", folded, "-o", "x.zip"],
-            &["does not tell the format", "Usage: aiprof report"],
+            &["names no format", "Usage: aiprof report"],
         ),
         (
             &["diff", folded, folded, "-o", "x.pb.gz"],

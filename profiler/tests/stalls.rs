@@ -158,7 +158,7 @@ fn what_is_missing_is_said() {
     std::fs::write(&empty, HEAD).unwrap();
     let (message, code) = fail(&[empty.to_str().unwrap()]);
     assert!(
-        code == Some(1) && message.contains("no samples of devices"),
+        code == Some(1) && message.contains("no device samples"),
         "{message}"
     );
     let other = dir.path().join("other");

@@ -138,9 +138,9 @@ impl Analysis<'_> {
     pub(super) fn for_comparison(&mut self, path: &Path) -> Result<(TraceWork, Report)> {
         let mut timeline = self.read(&[path.to_owned()])?;
         let outcome = self.analyse(&mut timeline, &CompilerInfo::default())?;
-        memory::check().context("cannot analyse this")?;
+        memory::check().context("cannot analyze the input")?;
         if outcome.is_fatal {
-            bail!("nothing can be made of this trace");
+            bail!("this trace cannot be analyzed");
         }
         let inputs = std::mem::take(&mut self.inputs);
         let wanted = report::Wanted {
@@ -162,9 +162,9 @@ impl Analysis<'_> {
         let config = self.config;
         let mut outcome = self.analyse(timeline, compiler)?;
         outcome.stalls = std::mem::take(&mut self.stalls);
-        memory::check().context("cannot analyse this")?;
+        memory::check().context("cannot analyze the input")?;
         if outcome.is_fatal {
-            bail!("nothing can be made of these traces");
+            bail!("these traces cannot be analyzed");
         }
         let tables = self.tables_beside(timeline, &outcome);
         let inputs = std::mem::take(&mut self.inputs);
@@ -341,7 +341,7 @@ impl Analysis<'_> {
             file.write_all(text.as_bytes())?;
             file.commit()?;
             self.written
-                .add(&self.config.output, "what the checks found");
+                .add(&self.config.output, "the results of the checks");
         } else if self.style == Style::Aiprof {
             std::io::stdout().write_all(text.as_bytes())?;
         }
@@ -385,7 +385,7 @@ impl Analysis<'_> {
         match failed {
             // Each was said already.
             Some(_) if recordings.is_empty() && self.style == Style::Aiprof => {
-                bail!("there is nothing to analyse")
+                bail!("none of the inputs can be analyzed")
             }
             Some(error) if recordings.is_empty() => return Err(error),
             _ => {}
@@ -473,7 +473,7 @@ impl Analysis<'_> {
                 return Ok(Some(reading));
             }
             Contents::Log => {
-                bail!("{shown} is a log, no trace; logs of the compiler go with -c")
+                bail!("{shown} is a log, not a trace; give logs of the compiler with -c")
             }
             other => return Err(input::refused(path, other, ProfileCommand::Analyze)),
         }
@@ -573,16 +573,18 @@ impl Analysis<'_> {
         let end = match &reading.end {
             End::Whole => return problems,
             End::CutOff { offset } => {
-                format!("the file is cut off: what is whole up to byte {offset} was read")
+                format!("the file is cut off: only what is complete up to byte {offset} was read")
             }
             End::Trailing { offset } => {
-                format!("what follows at byte {offset} does not belong there and was not read")
+                format!("unexpected data follows at byte {offset} and was not read")
             }
             End::TooLong { offset } => {
-                format!("the value at byte {offset} is too long; nothing behind it was read")
+                format!("the value at byte {offset} is too long; nothing after it was read")
             }
             End::Failed { offset, reason } => {
-                format!("cannot be read on at byte {offset} ({reason}); what precedes was read")
+                format!(
+                    "reading stopped at byte {offset} ({reason}); everything before it was read"
+                )
             }
         };
         let text = format_args!("Ingestion: {name}: {end}");
@@ -699,7 +701,7 @@ fn rank_of(timeline: &Timeline, event: &Event) -> Option<u32> {
 fn trace_kind(config: &Config) -> &'static str {
     match config.format {
         _ if config.tensorboard => "a trace for TensorBoard",
-        Format::Protobuf => "a trace for ui.perfetto.dev, in its own format",
+        Format::Protobuf => "a trace for ui.perfetto.dev, in Perfetto's own format",
         _ => "a trace for ui.perfetto.dev",
     }
 }
@@ -817,7 +819,7 @@ fn write_perfetto(
     let written = export::perfetto::write(timeline, words, order, &mut file)?;
     if written.clipped > 0 {
         let text = format_args!(
-            "Export: {} slices overlap too many others of their row and were written shorter              than they are",
+            "Export: {} spans overlap too many others on their track and were shortened",
             written.clipped
         );
         messages.warn("EXPORT", text);

@@ -39,160 +39,210 @@ Examples:
                                                with out_report.html and out_*.csv beside it
   aiprof analyze trace.json -o report.html     the report only, as a page for a browser
   aiprof analyze rank*.json.gz -o all.json     several ranks, their clocks aligned
-  aiprof analyze t.json -c compile.log         utilization by the compiler's ideal cycles
+  aiprof analyze t.json -c compile.log         utilization, from the compiler's ideal cycles
   aiprof analyze t.json -o big.pftrace         Perfetto's format, for very large traces
   aiprof analyze x.aiprof --from 10s --to 20s  ten seconds of a long recording
   aiprof analyze t.json -o runs/               for TensorBoard: --logdir runs
   aiprof analyze trace.json --json | jq '.findings[0]'    the most expensive finding
-  aiprof analyze t.json --table kernels        one table; --table list names them all
+  aiprof analyze t.json --table kernels        one table; --table list prints all names
 
-Reads recordings of aiprof (.aiprof, and the traces made of them), traces of the AIU's
-runtime (FLEX), of Torch's profiler (Kineto), of Perfetto and acelyzer's own output, also
-compressed (.gz, .zst).
+Reads captures of aiprof (.aiprof) and the traces made from them, traces of the AIU's
+runtime (FLEX), of PyTorch's profiler (Kineto) and of Perfetto, and acelyzer's output. The
+files may be compressed (.gz, .zst).
 
-Exit status: 0, or 1 if nothing could be read, there was no event in it, or a result not be written, 2 for a wrong
-command line; with --verify 1 if a check failed.";
+Exit status:
+  0  success
+  1  no input could be read, the inputs have no events, a result could not be written, or
+     a check of --verify failed
+  2  the command line is wrong
+  3  results were written, but an input is damaged and parts of it are missing";
 
 /// Options of `aiprof analyze`.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, after_help = "`aiprof analyze --help` has examples.")]
 pub(crate) struct AnalyzeArgs {
-    /// Recordings and traces, also patterns in quotes: 'dir/rank*.json'; -: stdin
+    /// Captures and traces to analyze; `-` reads stdin
+    ///
+    /// A pattern in quotes, such as 'dir/rank*.json', stands for several files.
     #[arg(required_unless_present = "table", value_name = "INPUT", value_hint = ValueHint::FilePath)]
     inputs: Vec<String>,
 
-    /// Where the trace goes; its extension chooses the format (.json, .json.gz,
-    /// .pftrace), tables and reports stand beside it; .html: the report alone; DIR/: a trace
-    /// for TensorBoard; -: the trace to stdout [without: the summary on the terminal only]
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    /// File to write; its extension chooses the format; `-` writes to stdout
+    ///
+    /// .json, .json.gz and .pftrace write the trace, with tables and reports beside it. .html
+    /// writes the report only. `DIR/` writes a trace for TensorBoard. With --table, the file
+    /// has the tables: .csv, .json, or text. Without this option, only the summary is printed.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath,
+        help_heading = "Output")]
     output: Option<PathBuf>,
 
-    /// Format of the output, whatever it is called
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    /// Output format; overrides the file's extension
+    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Output")]
     format: Option<FormatArg>,
 
-    /// The findings as JSON, instead of the summary; the same as --format json
-    #[arg(long, conflicts_with_all = ["format", "verify"])]
+    /// Print the findings as JSON instead of the summary; same as --format json
+    ///
+    /// With --table, the tables are written as JSON.
+    #[arg(long, conflicts_with_all = ["format", "verify"], help_heading = "Output")]
     json: bool,
 
-    /// Only these tables, to stdout or -o; list: which there are
+    /// Print only these tables, or write them to -o; `list` prints all names
     #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["verify",
-        "tensorboard"])]
+        "tensorboard"], help_heading = "Tables")]
     table: Vec<String>,
 
-    /// Order of the tables' rows: a column, largest first
-    #[arg(long, value_name = "COLUMN", requires = "table")]
+    /// Sort the rows by this column, largest first
+    #[arg(
+        long,
+        value_name = "COLUMN",
+        requires = "table",
+        help_heading = "Tables"
+    )]
     sort_by: Option<String>,
 
-    /// Rows of each table at most
-    #[arg(long, value_name = "N", requires = "table")]
+    /// Maximum number of rows in each table
+    #[arg(long, value_name = "N", requires = "table", help_heading = "Tables")]
     limit: Option<usize>,
 
-    /// Mark the events on the critical path in the trace: their argument critical_path_us
-    #[arg(long, requires = "output", conflicts_with = "table")]
+    /// Mark the events of the critical path in the trace (argument critical_path_us)
+    #[arg(
+        long,
+        requires = "output",
+        conflicts_with = "table",
+        help_heading = "Trace"
+    )]
     critical_path: bool,
 
-    /// critical-path and trace-diff: only what begins within annotations with this in their
-    /// name
-    #[arg(long, value_name = "TEXT")]
+    /// Limit critical-path and trace-diff to annotations whose name contains TEXT
+    ///
+    /// The table has only events that begin within such an annotation.
+    #[arg(long, value_name = "TEXT", help_heading = "Tables")]
     annotation: Option<String>,
 
-    /// critical-path and trace-diff: only within the N-th of these annotations, from 0
-    #[arg(long, value_name = "N", requires = "annotation")]
+    /// With --annotation: use only the N-th matching annotation, counted from 0
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "annotation",
+        help_heading = "Tables"
+    )]
     instance: Option<usize>,
 
-    /// critical-path: how long it is if everything with NAME in its name takes FACTOR of its
-    /// time; repeatable
-    #[arg(long, value_name = "NAME=FACTOR", requires = "table")]
+    /// Compute critical-path as if NAME took FACTOR of its time (repeatable)
+    ///
+    /// NAME is a part of a name: gemm=0.5 halves the time of everything with gemm in its name.
+    #[arg(
+        long,
+        value_name = "NAME=FACTOR",
+        requires = "table",
+        help_heading = "Tables"
+    )]
     what_if: Vec<WhatIf>,
 
-    /// kernel-sequences: only below operators with this in their name
-    #[arg(long, value_name = "TEXT", requires = "table")]
+    /// Limit kernel-sequences to operators whose name contains TEXT
+    #[arg(long, value_name = "TEXT", requires = "table", help_heading = "Tables")]
     operator: Option<String>,
-    /// Table key-averages tells calls apart by the shapes of their inputs
-    #[arg(long, requires = "table")]
+
+    /// Give calls with different input shapes separate rows in key-averages
+    #[arg(long, requires = "table", help_heading = "Tables")]
     by_shape: bool,
 
-    /// Categories of kernels for the tables categories and category-summary: an INI file as
-    /// unitrace's categorize.py reads it, or the JSON that it writes
-    #[arg(long, value_name = "FILE", requires = "table", value_hint = ValueHint::FilePath)]
+    /// Categories of kernels, for the tables categories and category-summary
+    ///
+    /// An INI file that unitrace's categorize.py can read, or the JSON that categorize.py or
+    /// `aiprof categorize` writes.
+    #[arg(long, value_name = "FILE", requires = "table", value_hint = ValueHint::FilePath,
+        help_heading = "Tables")]
     categories: Option<PathBuf>,
 
-    /// category-summary: what the values of a kernel in several ranks become
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = AggregatorArg(Aggregator::Mean))]
+    /// How category-summary combines the values of a kernel in several ranks
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = AggregatorArg(Aggregator::Mean),
+        help_heading = "Tables")]
     aggregator: AggregatorArg,
 
-    /// What PyTorch printed with TORCH_LOGS=graph_breaks,recompiles: why torch.compile broke
-    /// graphs and compiled again
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Log of TORCH_LOGS=graph_breaks,recompiles, to explain graph breaks
+    ///
+    /// The file has what PyTorch printed with this variable: why torch.compile broke graphs
+    /// and why it compiled again.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Input")]
     torch_log: Option<PathBuf>,
 
-    /// Compiler logs, one per rank or one for all, or the inductor cache directory
-    #[arg(short, long, value_name = "PATH", value_delimiter = ',', value_hint = ValueHint::AnyPath)]
+    /// Compiler logs, one for each rank or one for all, or the inductor cache directory
+    #[arg(short, long, value_name = "PATH", value_delimiter = ',', value_hint = ValueHint::AnyPath,
+        help_heading = "Input")]
     compiler_info: Vec<PathBuf>,
 
-    /// Frequencies in MHz: of the device's counter, of its cores, to which ideal cycles
-    /// refer [without: what the trace tells, and 1100]
-    #[arg(long, value_name = "SOC[:CORE]")]
+    /// Frequencies in MHz of the device's counter and of its cores, such as 557.05:1100
+    ///
+    /// Ideal cycles refer to the frequency of the cores. Without this option, the frequency
+    /// of the counter is found from the trace, and CORE is 1100.
+    #[arg(long, value_name = "SOC[:CORE]", help_heading = "Calibration")]
     freq: Option<String>,
 
-    /// Counters that are added to the trace, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST",
+    /// Counters to add to the trace, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST", help_heading = "Trace",
         default_values_t = [Counter::Power, Counter::Collectives, Counter::Transfers,
             Counter::Preparations, Counter::Utilization])]
     counters: Vec<Counter>,
 
-    /// What one unit of the charge counter is worth, as a factor on 12 V x charge / 512 /
-    /// us; auto: whichever of the known ones gives possible watts
-    #[arg(long, value_name = "FACTOR", default_value = "auto")]
+    /// Factor that converts the charge counter to power, or auto
+    ///
+    /// Power in watts is FACTOR x 12 V x charge / 512 / us. auto chooses the known factor that
+    /// gives possible watts.
+    #[arg(
+        long,
+        value_name = "FACTOR",
+        default_value = "auto",
+        help_heading = "Calibration"
+    )]
     power_scale: String,
 
-    /// Leave the clocks of ranks as they are
-    #[arg(long)]
+    /// Do not align the clocks of ranks
+    #[arg(long, help_heading = "Calibration")]
     no_alignment: bool,
 
-    /// Leave jobs where they are, also those outside of their round trip
-    #[arg(long)]
+    /// Keep the recorded times of AIU jobs, even outside of their round trip
+    #[arg(long, help_heading = "Calibration")]
     no_job_shifts: bool,
 
-    /// What is done about slices of one row that overlap in part
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = Overlap(OverlapMode::Tid))]
+    /// What to do with spans that partly overlap on one track
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = Overlap(OverlapMode::Tid),
+        help_heading = "Trace")]
     overlap: Overlap,
 
     /// Leave out arrows between senders and receivers, and spans of collectives
-    #[arg(long)]
+    #[arg(long, help_heading = "Trace")]
     no_flows: bool,
 
-    /// Shorten the names of kernels, as TensorBoard's plugin wants them, and write a
-    /// trace for each rank besides
-    #[arg(long)]
+    /// Shorten kernel names for TensorBoard's plugin, and also write a trace for each rank
+    #[arg(long, help_heading = "Trace")]
     tensorboard: bool,
 
-    /// Leave out events in which an attribute matches: name:^Memcpy, args.Type:Cast$
-    #[arg(long, value_name = "ATTRIBUTE:REGEX")]
+    /// Leave out events with a matching attribute: name:^Memcpy, args.Type:Cast$
+    #[arg(long, value_name = "ATTRIBUTE:REGEX", help_heading = "Input")]
     drop: Vec<String>,
 
-    /// Leave out what ends before this time: 10s, 1.5ms or 2m since the first event of its
-    /// file; a number alone is microseconds as in the trace
+    /// Leave out events that end before TIME, such as 10s, 1.5ms or 2m
     ///
-    /// What is left out by a time since the first event is not kept in memory: so a long
-    /// recording is analysed in parts.
-    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    /// A time with a unit counts from the first event of each file. A number alone is in
+    /// microseconds, as in the trace. Events that are left out by a time with a unit are not
+    /// kept in memory: a long recording can be analyzed in parts.
+    #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Input")]
     from: Option<Moment>,
 
-    /// Leave out what begins after this time
-    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    /// Leave out events that begin after TIME, in the form of --from
+    #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Input")]
     to: Option<Moment>,
 
     /// Only check the traces: overlaps, kernels outside of their launch, odd times
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     verify: bool,
 
-    /// Write no tables and reports beside the trace
-    #[arg(long)]
+    /// Do not write tables and reports beside the trace
+    #[arg(long, help_heading = "Output")]
     no_tables: bool,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Limits")]
     memory: MemoryArgs,
 }
 
@@ -208,7 +258,7 @@ pub(super) fn kept(args: &AnalyzeArgs) -> Result<Stretch> {
     };
     match kept.from <= kept.to {
         true => Ok(kept),
-        false => Err(usage_error("--from is behind --to")),
+        false => Err(usage_error("--from is after --to")),
     }
 }
 
@@ -219,15 +269,15 @@ enum FormatArg {
     Chrome,
     /// Trace in Perfetto's own format
     Perfetto,
-    /// Findings and tables, as a page for a browser
+    /// Page with findings and tables, for a browser
     Page,
     /// Trace for TensorBoard's PyTorch plugin, in a directory
     Tensorboard,
-    /// Tables for people, with --table
+    /// Tables as text, with --table
     Text,
     /// Tables as CSV, with --table
     Csv,
-    /// Findings as JSON; with --table tables
+    /// Findings as JSON; with --table, the tables
     Json,
     /// The JSON of unitrace's summary.py, with --table category-summary
     Summary,
@@ -249,15 +299,15 @@ impl FormatArg {
 /// A counter, for the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Counter {
-    /// Watts, by the charge counter
+    /// Power in watts, from the charge counter
     Power,
     /// Bandwidth of collectives
     Collectives,
-    /// Bandwidth of transfers from and to the device
+    /// Bandwidth of copies from and to the device
     Transfers,
-    /// Pending preparations
+    /// Number of pending preparations
     Preparations,
-    /// Utilization, by ideal cycles
+    /// Utilization, from ideal cycles
     Utilization,
 }
 
@@ -278,13 +328,13 @@ impl ValueEnum for Overlap {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let (name, help) = match self.0 {
-            OverlapMode::Tid => ("rows", "the later one goes to a row of its own"),
-            OverlapMode::Drop => ("drop", "the later one is left out"),
-            OverlapMode::Async => ("async", "the later one becomes an asynchronous slice"),
-            OverlapMode::Warn => ("count", "nothing, but they are counted"),
+            OverlapMode::Tid => ("rows", "put the later span on a lane of its own"),
+            OverlapMode::Drop => ("drop", "leave out the later span"),
+            OverlapMode::Async => ("async", "make the later span an asynchronous span"),
+            OverlapMode::Warn => ("count", "only count the overlaps"),
             OverlapMode::Shift => (
                 "shift",
-                "the later one begins later where nanoseconds are enough",
+                "begin the later span later, where nanoseconds are enough",
             ),
         };
         Some(PossibleValue::new(name).help(help))
@@ -387,25 +437,26 @@ fn check_format(args: &AnalyzeArgs) -> Result<()> {
     match (args.table.is_empty(), is_of_tables) {
         _ if is_json && args.table.is_empty() && args.output.is_none() => {
             match args.inputs.is_empty() {
-                true => Err(usage_error("name at least one trace")),
+                true => Err(usage_error("no input: name at least one trace")),
                 false => Ok(()),
             }
         }
         (true, Some(true)) => Err(usage_error(
-            "--format text, csv and summary are for tables: name one with --table; json goes to stdout",
+            "--format text, csv and summary need --table NAME; --format json without --table \
+             goes to stdout and takes no -o",
         )),
         (false, Some(false)) => Err(usage_error(
-            "--table writes text, csv or json: --format takes one of these",
+            "--table cannot write this format: use --format text, csv or json",
         )),
         (true, Some(false)) if args.output.is_none() => Err(usage_error(
-            "--format is of what -o writes: name a file with -o",
+            "--format needs a file to write: name it with -o",
         )),
-        _ if args.inputs.is_empty() => Err(usage_error("name at least one trace")),
+        _ if args.inputs.is_empty() => Err(usage_error("no input: name at least one trace")),
         _ if args.format == Some(FormatArg::Summary)
             && args.table != [category_tables::SUMMARY] =>
         {
             Err(usage_error(
-                "--format summary is of --table category-summary alone",
+                "--format summary needs --table category-summary and no other table",
             ))
         }
         _ => Ok(()),
@@ -524,7 +575,7 @@ fn files(config: &Config) -> Result<Vec<PathBuf>> {
     let is_place = |file: &&PathBuf| place.is_some() && caller::canonicalize(file).ok() == place;
     if let Some(file) = files.iter().find(is_place) {
         bail!(
-            "{} is read, it would be overwritten: name another file with -o",
+            "{} is an input and would be overwritten: name another file with -o",
             file.display()
         );
     }
@@ -574,7 +625,7 @@ fn format(args: &AnalyzeArgs) -> Result<Format> {
         None => Format::Json,
         Some(other) => {
             return Err(usage_error(format!(
-                "no format is called .{other}: -o takes .json, .json.gz, .pftrace or .html"
+                "unknown extension .{other}: -o takes .json, .json.gz, .pftrace or .html"
             )));
         }
     })
@@ -677,12 +728,12 @@ fn torch_log(path: Option<&Path>) -> Result<TorchLog> {
     let shown = path.display();
     let log = torch_log::load(path).with_context(|| format!("cannot read {shown}"))?;
     if log.is_empty() {
-        let what = "nothing of graph breaks or recompilations is in it";
-        tracing::warn!("{shown}: {what}; it is what TORCH_LOGS=graph_breaks,recompiles prints");
+        let what = "no graph breaks and no recompilations are in this file";
+        tracing::warn!("{shown}: {what}; use what TORCH_LOGS=graph_breaks,recompiles prints");
     }
     if log.lost > 0 {
         tracing::warn!(
-            "{shown}: {} entries or ends of lines are too many",
+            "{shown}: {} entries or ends of lines exceed the limits and were left out",
             log.lost
         );
     }
@@ -707,12 +758,14 @@ fn stdin_of(name: &str) -> String {
 fn frequencies(text: &str) -> Result<(Option<f64>, Option<f64>)> {
     let number = |text: &str| {
         let number: f64 = text.parse().map_err(|_| {
-            usage_error(format!("--freq takes MHz, as in 557.05:1100; got {text:?}"))
+            usage_error(format!(
+                "--freq takes MHz, such as 557.05:1100; got {text:?}"
+            ))
         })?;
         match number > 0.0 && number < 1e6 {
             true => Ok(Some(number)),
             false => Err(usage_error(format!(
-                "{number} MHz is no frequency of a device"
+                "--freq takes more than 0 and less than 1000000 MHz; got {number}"
             ))),
         }
     };
@@ -729,7 +782,7 @@ fn power_scale(text: &str) -> Result<PowerScale> {
     match text.parse::<f64>() {
         Ok(factor) if factor > 0.0 && factor.is_finite() => Ok(PowerScale::Fixed(factor)),
         _ => Err(usage_error(format!(
-            "--power-scale takes a factor or auto; got {text:?}"
+            "--power-scale takes a factor above 0, or auto; got {text:?}"
         ))),
     }
 }

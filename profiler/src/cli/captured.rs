@@ -40,7 +40,7 @@ pub(super) fn stalls(path: &Path, kept: Stretch) -> Vec<TimedStalls> {
     }
     stall_input::timed(path).unwrap_or_else(|error| {
         let shown = path.display();
-        tracing::warn!("{shown}: no findings of stalls: {}", chain(&*error));
+        tracing::warn!("{shown}: cannot analyze stalls: {}", chain(&*error));
         Vec::new()
     })
 }

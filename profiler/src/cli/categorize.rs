@@ -14,29 +14,30 @@ Example:
   aiprof categorize --ini LLaMA.ini --json LLaMA.json
   aiprof analyze rank*.json --table categories --categories LLaMA.json
 
-`aiprof analyze` takes the INI file itself, too. A file has sections, and names below them:
+`aiprof analyze` reads the INI file too. The file has sections, with names below them:
   [matmul if starts with]     or: if ends with, if equals to
   gemm
-The rule that equals a name counts, else the longest that it begins with, else the longest
-that it ends with. # begins a comment, \\# a name that begins with #.";
+A rule that equals the name of a kernel comes first, then the longest rule that the name begins
+with, then the longest that it ends with. # begins a comment; write \\# for a name that begins
+with #.";
 
 /// Options of `aiprof categorize`.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct CategorizeArgs {
-    /// Categories: sections of names of kernels
+    /// INI file of categories: sections with the names of kernels
     #[arg(long, visible_alias = "input", value_name = "FILE", value_hint = ValueHint::FilePath)]
     ini: PathBuf,
 
-    /// Where the JSON for unitrace's summary.py goes
+    /// JSON file to write, for unitrace's summary.py
     #[arg(long, visible_alias = "output", value_name = "FILE", value_hint = ValueHint::AnyPath)]
     json: PathBuf,
 
-    /// Blanks do not count in names; this is so without it
+    /// Ignore spaces in names (the default)
     #[arg(long, hide = true, overrides_with = "no_remove_spaces")]
     remove_spaces: bool,
 
-    /// Blanks count in names
+    /// Do not ignore spaces in names
     #[arg(long)]
     no_remove_spaces: bool,
 }
@@ -50,7 +51,10 @@ pub(crate) fn run(args: &CategorizeArgs) -> Result<()> {
     let rules = categories::load_ini(&args.ini, !args.no_remove_spaces)
         .with_context(|| format!("cannot read {shown}"))?;
     if rules.lost > 0 {
-        tracing::warn!("{shown}: {} rules are empty or too many", rules.lost);
+        tracing::warn!(
+            "{shown}: {} rules are empty or exceed the limit, and were left out",
+            rules.lost
+        );
     }
     let json = rules.to_json().with_context(|| format!("{shown}"))?;
     let mut file = OutputFile::create(&args.json)?;

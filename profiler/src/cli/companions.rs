@@ -54,7 +54,12 @@ const COMPANIONS: [Companion; 11] = [
         "Pid,Phase,Category,",
         "time and ideal time by category",
     ),
-    companion("categories", "txt", "Pid", "the same, for people"),
+    companion(
+        "categories",
+        "txt",
+        "Pid",
+        "time and ideal time by category, as text",
+    ),
     companion(
         "stats_summary",
         "csv",
@@ -67,13 +72,13 @@ const COMPANIONS: [Companion; 11] = [
         "pid,rank,name,calls,",
         "power and energy of kernels",
     ),
-    companion("iterations", "csv", "pid,rank,iteration,", "what repeats"),
-    companion("tokens", "csv", "pid,rank,metric,", "times of tokens"),
+    companion("iterations", "csv", "pid,rank,iteration,", "iterations"),
+    companion("tokens", "csv", "pid,rank,metric,", "token times"),
     companion(
         "report",
         "json",
         "{\"version\":",
-        "findings and tables, for programs",
+        "findings and tables, as JSON",
     ),
     companion(
         "report",
@@ -151,7 +156,10 @@ fn remove(path: &Path) {
         && rights::is_own(stat.st_uid)
         && let Err(error) = directory.unlink(&name)
     {
-        tracing::warn!("{} is of an older run and stays: {error}", path.display());
+        tracing::warn!(
+            "cannot remove {}, which an older run wrote: {error}",
+            path.display()
+        );
     }
 }
 
@@ -201,7 +209,7 @@ mod tests {
             "{lines:?}"
         );
         assert!(
-            lines[1].ends_with("out_iterations.csv  what repeats"),
+            lines[1].ends_with("out_iterations.csv  iterations"),
             "{lines:?}"
         );
     }

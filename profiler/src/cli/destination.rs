@@ -135,7 +135,7 @@ impl Destination {
                     )
                 {
                     return Err(usage_error(
-                        "this format is not for a terminal: name a file with -o FILE",
+                        "this format cannot be shown on a terminal: name a file with -o FILE",
                     ));
                 }
                 Ok(Self::Stdout(format))
@@ -186,7 +186,7 @@ pub(crate) fn is_directory(path: &Path, format: Option<ProfileFormat>) -> Result
         Some(_) if is_directory => {
             let example = path.join("profile.svg");
             Err(usage_error(format!(
-                "{} is a directory, and this format is a file: name one in it, such as -o {}",
+                "{} is a directory, but this format is a file: name one in it, such as -o {}",
                 path.display(),
                 example.display()
             )))
@@ -202,8 +202,8 @@ pub(crate) fn is_device(path: &Path) -> bool {
 
 fn unknown_extension(path: &Path) -> anyhow::Error {
     usage_error(format!(
-        "the name {} does not tell the format: use .folded, .svg, .pb.gz, .json, .pftrace, .html, \
-         .stalls.csv, .iaprof or .aiprof, DIR/ for TensorBoard, or say --format",
+        "the extension of {} names no format: use .folded, .svg, .pb.gz, .otlp, .json, .pftrace, \
+         .html, .stalls.csv, .iaprof or .aiprof, DIR/ for TensorBoard, or give --format",
         path.display()
     ))
 }

@@ -31,63 +31,68 @@ const ROWS: usize = 30;
 /// Options of `aiprof diff`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Shares of the whole are compared, so recordings of different lengths do. \
-                        The first line says whether anything changed; each change has its \
-                        95 % interval. Red frames grew, blue ones shrank, grey ones did not or \
-                        it may be noise."
+    after_help = "Profiles are compared by shares of the whole, so the recordings may have \
+                        different lengths. The first line shows whether anything changed. Each \
+                        change has its 95 % interval. In flame graphs, red frames grew and blue \
+                        frames shrank. Grey frames did not change, or the change is within noise."
 )]
 pub(crate) struct DiffArgs {
-    /// Profile or trace from before: a capture (.aiprof), folded stacks, pprof, what iaprof
-    /// or unitrace's stall sampling wrote (-: stdin), or a trace of events
+    /// Profile or trace from before the change; `-` reads a profile from stdin
+    ///
+    /// A profile is a capture (.aiprof), folded stacks, pprof, or stall samples of iaprof or
+    /// unitrace. A trace is a file of events that `aiprof analyze` reads.
     #[arg(value_hint = ValueHint::FilePath)]
     before: PathBuf,
 
-    /// Profile or trace from after: the same kinds
+    /// Profile or trace from after the change, of the same kinds
     #[arg(value_hint = ValueHint::FilePath)]
     after: PathBuf,
 
-    /// Write a differential flame graph to FILE.svg, or tables to FILE.txt, .csv or
-    /// .json; without it, or as -, to stdout
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    /// File to write: .svg for a flame graph, .txt, .csv or .json for tables; `-`: stdout
+    ///
+    /// .svg is a differential flame graph. Without this option, tables go to stdout.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath,
+        help_heading = "Output")]
     output: Option<PathBuf>,
 
-    /// Format of the difference, whatever its file is called [default: text]
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    /// Output format; overrides the file's extension [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Output")]
     format: Option<FormatArg>,
 
-    /// Rows of each table at most [default: 30 as text, else all]
-    #[arg(long, value_name = "N")]
+    /// Maximum number of rows in each table [default: 30 as text, otherwise all]
+    #[arg(long, value_name = "N", help_heading = "Output")]
     limit: Option<usize>,
 
-    /// What one sample of folded stacks stands for, `10.101ms`; found in the values where
-    /// they are multiples
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    /// Time that one sample of folded stacks stands for, such as 10.101ms
+    ///
+    /// Without this option, the time is found from the values if they are multiples of it.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Values")]
     period: Option<Duration>,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Values")]
     values: ValueArgs,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Limits")]
     memory: MemoryArgs,
 
-    /// Which of the two gives the frames their widths
-    #[arg(long, value_enum, default_value_t = WidthsArg::default())]
+    /// Which of the two profiles determines the widths of frames
+    #[arg(long, value_enum, default_value_t = WidthsArg::default(), help_heading = "View")]
     widths: WidthsArg,
 
-    /// Keep process ids apart; they differ between recordings
-    #[arg(long)]
+    /// Compare processes by their IDs too; IDs differ between recordings
+    #[arg(long, help_heading = "View")]
     keep_pids: bool,
 
-    /// Keep offsets of device instructions apart; they differ between builds
-    #[arg(long)]
+    /// Compare device instructions by their offsets too; offsets differ between builds
+    #[arg(long, help_heading = "View")]
     keep_offsets: bool,
 
-    /// Turn stacks around: the device or leaf first
-    #[arg(long)]
+    /// Invert stacks: the device or the leaf comes first
+    #[arg(long, help_heading = "View")]
     inverted: bool,
 
-    /// Title of the flame graph; the names of the two without it
-    #[arg(long)]
+    /// Title of the flame graph [default: the names of the two files]
+    #[arg(long, help_heading = "Output")]
     title: Option<String>,
 }
 
@@ -96,7 +101,7 @@ pub(crate) struct DiffArgs {
 enum FormatArg {
     /// Differential flame graph for a browser
     Svg,
-    /// Tables for people
+    /// Tables as text
     Text,
     /// Tables as CSV
     Csv,
@@ -119,7 +124,8 @@ impl FormatArg {
             _ if destination::is_device(path) => Self::Text,
             _ => {
                 return Err(usage_error(
-                    "a difference is written as .svg, .txt, .csv or .json, or say --format",
+                    "the extension names no format: write a difference as .svg, .txt, .csv or \
+                     .json, or give --format",
                 ));
             }
         })
@@ -139,10 +145,10 @@ impl FormatArg {
 /// Which recording gives the frames their widths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum WidthsArg {
-    /// The second: what is new or grew is visible, what vanished is not
+    /// The second profile: shows what is new or grew, not what vanished
     #[default]
     After,
-    /// The first: what vanished is visible, what is new is not
+    /// The first profile: shows what vanished, not what is new
     Before,
 }
 
@@ -174,7 +180,7 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Verbosity) -> Result<()> {
     };
     if args.inverted && format != FormatArg::Svg {
         return Err(usage_error(
-            "--inverted is for flame graphs: use -o FILE.svg",
+            "--inverted applies to flame graphs only: use -o FILE.svg",
         ));
     }
     let mut file = match target {
@@ -208,7 +214,8 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Verbosity) -> Result<()> {
         }
         (None, Inputs::Traces) => {
             return Err(usage_error(
-                "a flame graph is of profiles: traces are compared in tables, .txt, .csv or .json",
+                "traces cannot be compared in a flame graph: write tables with -o FILE.txt, .csv \
+                 or .json",
             ));
         }
     }
@@ -311,7 +318,7 @@ fn read(from: (PathBuf, Input), args: &DiffArgs) -> Result<(ComparedProfile, boo
     let no_times = || {
         let path = path.display();
         usage_error(format!(
-            "{path} tells no times: compare numbers of samples, with --weight samples"
+            "{path} has no times: compare numbers of samples with --weight samples"
         ))
     };
     let context = || format!("cannot read {}", path.display());
@@ -338,7 +345,7 @@ fn read(from: (PathBuf, Input), args: &DiffArgs) -> Result<(ComparedProfile, boo
             Counts::Stacks(stacks) if stacks.weight == Weight::Samples => return Err(no_times()),
             Counts::Stacks(_) => {
                 let path = path.display();
-                bail!("{path} has neither times nor samples, which could be compared");
+                bail!("{path} has neither times nor numbers of samples to compare");
             }
             Counts::Profile(profile) => *profile,
         }

@@ -10,11 +10,12 @@ use std::io::{self, BufWriter, Write};
 /// Options of `aiprof doctor`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 exactly when `sudo aiprof COMMAND` can do its main job \
-                        with the privileges that doctor was run with."
+    after_help = "Exit status: 0 if aiprof can record CPU profiles with the privileges that \
+                        doctor runs with, otherwise 1. Run `sudo aiprof doctor` to check what \
+                        `sudo aiprof COMMAND` can do."
 )]
 pub(crate) struct DoctorArgs {
-    /// Print JSON, for programs
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
@@ -58,9 +59,9 @@ fn write_text(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     }
     write_devices(report, out)?;
     let verdict = if report.ready {
-        "The main job can run."
+        "aiprof can record on this machine."
     } else {
-        "The main job cannot run: see what is marked 'no' and required."
+        "aiprof cannot record on this machine: see the lines with 'no' and '(required)'."
     };
     writeln!(out, "\n{verdict}")
 }

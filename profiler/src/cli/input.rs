@@ -44,13 +44,11 @@ impl ProfileCommand {
     fn inputs(self) -> &'static str {
         match self {
             Self::Report | Self::Diff => {
-                "captures (.aiprof), folded stacks, pprof profiles, and what iaprof and unitrace's \
-                 stall sampling write"
+                "captures (.aiprof), folded stacks, pprof profiles, and stall samples of iaprof \
+                 and unitrace"
             }
             Self::Analyze => "captures (.aiprof) and traces (JSON, Perfetto)",
-            Self::Stalls => {
-                "captures (.aiprof), and what iaprof and unitrace's stall sampling write"
-            }
+            Self::Stalls => "captures (.aiprof), and stall samples of iaprof and unitrace",
             Self::Trace => "captures (.aiprof)",
         }
     }
@@ -61,15 +59,15 @@ fn advice(contents: Contents, path: &Path) -> Option<String> {
     let path = path.display();
     Some(match contents {
         Contents::Capture | Contents::Folded | Contents::Pprof => {
-            format!("`aiprof report {path}` does, and `aiprof diff`")
+            format!("use `aiprof report {path}` or `aiprof diff`")
         }
         Contents::Iaprof | Contents::StallCsv => {
-            format!("`aiprof stalls {path}` does, and `aiprof report` and `aiprof diff`")
+            format!("use `aiprof stalls {path}`, `aiprof report` or `aiprof diff`")
         }
-        Contents::Json | Contents::Perfetto => format!("`aiprof analyze {path}` does"),
-        Contents::Log => "`aiprof analyze` takes logs of the compiler with -c".to_owned(),
-        Contents::Elf => "`aiprof stalls` takes modules of device code with --modules".to_owned(),
-        Contents::Svg | Contents::Page => "make it anew of what it was made of".to_owned(),
+        Contents::Json | Contents::Perfetto => format!("use `aiprof analyze {path}`"),
+        Contents::Log => "give logs of the compiler to `aiprof analyze` with -c".to_owned(),
+        Contents::Elf => "give modules of device code to `aiprof stalls` with --modules".to_owned(),
+        Contents::Svg | Contents::Page => "use the file that it was made from".to_owned(),
         Contents::Empty | Contents::Text | Contents::Binary => return None,
     })
 }
@@ -148,7 +146,7 @@ pub(crate) fn counts(
     let context = || format!("cannot read {}", path.display());
     if is_counts(contents) && options.launches.is_some() {
         return Err(usage_error(format!(
-            "--events needs a capture, and {} is {}: it has no calls and no launches",
+            "--events needs a capture: {} is {} and has no calls or launches",
             path.display(),
             contents.what()
         )));
@@ -202,7 +200,8 @@ pub(crate) fn tells_no_times(profile: &Profile) -> bool {
 /// Says that a format cannot be made of what a file holds.
 pub(crate) fn not_of_this(path: &Path, contents: Contents, format: Format) -> anyhow::Error {
     usage_error(format!(
-        "{} is {}: it has no events, of which {} is made; `aiprof -o FILE.aiprof` records them",
+        "{} is {} and has no events, which {} needs; record a capture with \
+         `aiprof -o FILE.aiprof`",
         path.display(),
         contents.what(),
         format.what()
@@ -218,9 +217,9 @@ mod tests {
         let text = |contents, reader| refused(Path::new("x"), contents, reader).to_string();
         let folded = text(Contents::Folded, ProfileCommand::Analyze);
         assert!(folded.contains("x is folded stacks"), "{folded}");
-        assert!(folded.contains("`aiprof report x` does"), "{folded}");
+        assert!(folded.contains("use `aiprof report x`"), "{folded}");
         let trace = text(Contents::Json, ProfileCommand::Diff);
-        assert!(trace.contains("`aiprof analyze x` does"), "{trace}");
+        assert!(trace.contains("use `aiprof analyze x`"), "{trace}");
         let unknown = text(Contents::Binary, ProfileCommand::Stalls);
         assert!(
             unknown.contains("`aiprof stalls` reads captures"),

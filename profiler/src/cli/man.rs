@@ -123,7 +123,11 @@ fn subcommand(command: &mut clap::Command) -> Result<Vec<u8>> {
         clap_mangen::Man::new(command.clone()).render_options_section(&mut options)?;
         let options = String::from_utf8_lossy(&options);
         let body = options.split_once(".SH OPTIONS\n");
-        page.extend_from_slice(body.map_or("", |(_, body)| body).as_bytes());
+        // Groups of options belong to this section.
+        let body = body
+            .map_or("", |(_, body)| body)
+            .replace("\n.SH ", "\n.SS ");
+        page.extend_from_slice(body.as_bytes());
     }
     Ok(page)
 }

@@ -94,7 +94,8 @@ impl OutputFile {
 
     fn special(special: &Special, path: &Path) -> Result<Self> {
         let shown = path.display();
-        let file = special.open(|| tracing::warn!("waiting until {shown} is read: it is a pipe"));
+        let file =
+            special.open(|| tracing::warn!("{shown} is a pipe: waiting until a program reads it"));
         Ok(Self {
             path: path.to_owned(),
             writer: BufWriter::new(file.with_context(|| cannot_write(path))?),
@@ -195,7 +196,8 @@ fn check_replaceable(directory: &Directory, old: &Stat, path: &Path) -> Result<(
     if is_sticky && !is_owner && !user.is_root() {
         let (path, owner) = (path.display(), old.st_uid);
         bail!(
-            "{path} is a file of user {owner}, which only that user can replace there: name another place with -o"
+            "{path} belongs to user {owner}, and only that user can replace it in this directory: \
+             name another place with -o"
         );
     }
     Ok(())
@@ -215,7 +217,7 @@ fn explain_way(error: PlaceError, path: &Path) -> anyhow::Error {
         }
         io::ErrorKind::NotADirectory => format!("{way} is not a directory"),
         io::ErrorKind::PermissionDenied => {
-            format!("{way} may not be entered; name a place that you may write to with -o")
+            format!("no permission to enter {way}; name a place that you may write to with -o")
         }
         _ => "name another place with -o".to_owned(),
     };
@@ -232,7 +234,7 @@ fn explain_place(error: io::Error, path: &Path) -> anyhow::Error {
             "free some space, or name another place with -o"
         }
         // The directory was found: it is one of /proc, or was just deleted.
-        io::ErrorKind::NotFound => "its directory takes no files; name another place with -o",
+        io::ErrorKind::NotFound => "its directory cannot hold files; name another place with -o",
         _ => "name another place with -o",
     };
     anyhow::Error::new(error).context(format!("cannot create {} ({advice})", path.display()))
@@ -251,7 +253,7 @@ fn give_to_sudo_caller(file: &File) {
     if let Some((uid, gid)) = rights::sudo_caller()
         && let Err(error) = std::os::unix::fs::fchown(file, Some(uid), Some(gid))
     {
-        tracing::warn!("the output file stays root's: {error}");
+        tracing::warn!("cannot give the output file to the user who called sudo: {error}");
     }
 }
 
@@ -262,7 +264,7 @@ fn give_to_sudo_caller(file: &File) {
 pub(crate) fn find_directory(path: &Path) -> Result<Directory> {
     match place::find(path).map_err(|error| explain_way(error, path))? {
         Place::Directory(directory) => Ok(directory),
-        _ => bail!("{} is no directory any more", path.display()),
+        _ => bail!("{} is no longer a directory", path.display()),
     }
 }
 
@@ -275,12 +277,15 @@ pub(crate) fn open_directory(path: &Path) -> Result<Directory> {
         if let Some((uid, gid)) = rights::sudo_caller()
             && let Err(error) = place::give_directory(made, uid, gid)
         {
-            tracing::warn!("{} stays root's: {error}", path.display());
+            tracing::warn!(
+                "cannot give {} to the user who called sudo: {error}",
+                path.display()
+            );
         }
         Ok(())
     };
     let opened = place::make_directory(path, give).map_err(|error| explain_way(error, path))?;
-    opened.with_context(|| format!("{} is a file, and a directory is needed", path.display()))
+    opened.with_context(|| format!("{} is a file, but a directory is needed", path.display()))
 }
 
 /// Whether an error comes from a reader that has gone, as `head` does.
@@ -436,7 +441,7 @@ mod tests {
         let under_file = message(&dir.path().join("file/a.svg"));
         assert!(under_file.contains("is not a directory"), "{under_file}");
         let in_proc = message(Path::new("/proc/x.svg"));
-        assert!(in_proc.contains("takes no files"), "{in_proc}");
+        assert!(in_proc.contains("cannot hold files"), "{in_proc}");
     }
 
     #[test]

@@ -20,53 +20,60 @@ use std::path::{Path, PathBuf};
 /// Options of `aiprof report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Capture, as written by `aiprof -o FILE.aiprof`; for flame graphs and the like also
-    /// folded stacks, pprof, and what iaprof or unitrace's stall sampling wrote; -: stdin
+    /// Capture to convert, or another tool's profile; `-` reads stdin
+    ///
+    /// A capture is what `aiprof -o FILE.aiprof` writes; it can be converted to any format.
+    /// Folded stacks, pprof profiles and the stall samples of iaprof or unitrace can be
+    /// converted to flame graphs and other profiles.
     #[arg(value_hint = ValueHint::FilePath)]
     input: PathBuf,
 
-    /// Where the profile goes; its extension chooses the format (.folded, .svg,
-    /// .pb.gz, .json, .json.gz, .pftrace, .html); DIR/: a trace for TensorBoard; -: stdout
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    /// File to write; its extension chooses the format; `-` writes to stdout
+    ///
+    /// Extensions: .folded, .svg, .pb.gz, .otlp, .json, .json.gz, .pftrace, .html, .stalls.csv
+    /// and .iaprof. `DIR/` writes a trace for TensorBoard. Without this option, a terminal
+    /// gets a summary, and a pipe gets folded stacks.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath,
+        help_heading = "Output")]
     output: Option<PathBuf>,
 
-    /// Format of the profile, whatever its file is called
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    /// Output format; overrides the file's extension
+    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Output")]
     format: Option<ProfileFormat>,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Values")]
     values: ValueArgs,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "View")]
     view: ViewArgs,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Selection")]
     choice: ChoiceArgs,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Selection")]
     kernels: KernelArgs,
 
-    /// Leave out kernel stacks
-    #[arg(long)]
+    /// Leave out the part of stacks inside the Linux kernel
+    #[arg(long, help_heading = "Stacks")]
     no_kernel: bool,
 
-    /// Do not expand inlined functions
-    #[arg(long)]
+    /// Do not show inlined functions as frames
+    #[arg(long, help_heading = "Stacks")]
     no_inlines: bool,
 
-    /// Show the frames of Python's interpreter too
-    #[arg(long)]
+    /// Show the C frames of the Python interpreter too
+    #[arg(long, help_heading = "Stacks")]
     python_c_frames: bool,
 
-    /// Leave out the driver's frames between launches and devices
-    #[arg(long)]
+    /// Leave out the driver's frames between a launch and the device
+    #[arg(long, help_heading = "Stacks")]
     no_driver_frames: bool,
 
     /// Title of the flame graph
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     title: Option<String>,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Limits")]
     memory: MemoryArgs,
 }
 
@@ -100,11 +107,11 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     args.view.check(&destination)?;
     if destination.format() == Some(Format::Capture) {
         return Err(usage_error(
-            "a capture is what report reads: choose another format",
+            "report reads captures and does not write them: choose another format",
         ));
     }
     if args.values.has_wakers() && args.values.waits().is_none() && !destination.is_trace() {
-        return Err(usage_error("--wakers is for --off-cpu and --wall"));
+        return Err(usage_error("--wakers needs --off-cpu or --wall"));
     }
     let kernels = args.kernels.choice(&destination)?;
     let input = input::open(path)?;
@@ -112,8 +119,8 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     if contents == Contents::Capture && destination.is_trace() {
         if let Some(option) = args.choice.given() {
             return Err(usage_error(format!(
-                "{option} of report is for profiles: give it to the recording of a trace, or \
-                 make a profile, such as -o FILE.svg"
+                "{option} of report applies to profiles only: write one, such as -o FILE.svg, \
+                 or give the option when you record a trace"
             )));
         }
         drop(input);
@@ -153,8 +160,8 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
         }
         Counts::Stacks(stacks) => {
             if stacks.weight != wanted {
-                let has = weight_name(stacks.weight);
-                tracing::warn!("{} has no such values: they are {has}", path.display());
+                let (wanted, has) = (weight_name(wanted), weight_name(stacks.weight));
+                tracing::warn!("{} has no {wanted}: values are {has}", path.display());
             }
             export.weight = stacks.weight;
             let title = args.title.clone().unwrap_or(path.display().to_string());
@@ -185,7 +192,7 @@ fn replay_options(args: &ReportArgs, destination: &Destination) -> ReplayOptions
 fn trace(args: &ReportArgs, path: &Path, destination: &Destination) -> Result<Vec<String>> {
     if args.values.launches().is_some() {
         return Err(usage_error(
-            "--events is for profiles: a trace has launches and samples in any case",
+            "--events applies to profiles only: a trace always has launches and samples",
         ));
     }
     let out = TraceOut::open(destination, path)?;
@@ -212,13 +219,13 @@ fn of_profile(
     let choice = args.choice.of_a_recording();
     if !choice.keep(&mut profile) {
         tracing::warn!(
-            "no sample is of processes {}: `aiprof report {}` shows which there are",
+            "no sample belongs to processes {}: `aiprof report {}` lists the processes",
             choice.describe(),
             args.input.display()
         );
     }
     if export.weight == Weight::Time && input::tells_no_times(&profile) {
-        tracing::warn!("the recording tells no times: values are numbers of samples");
+        tracing::warn!("the recording has no times: values are numbers of samples");
         export.weight = Weight::Samples;
     }
     target.write(&profile, &export)?;
@@ -232,7 +239,7 @@ fn of_profile(
 fn weight_name(weight: Weight) -> &'static str {
     match weight {
         Weight::Time => "times",
-        Weight::Samples => "numbers",
+        Weight::Samples => "numbers of samples",
         Weight::Bytes => "bytes",
     }
 }

@@ -22,7 +22,8 @@ Example:
   unitrace -q -g VectorEngine138 -o flops.csv ./app
   aiprof roofline bytes.metrics.*.csv flops.metrics.*.csv --device PVC_1tile.csv -o roofline.html
 
-A file of a device has the lines (GFLOP/s, GB/s) of those in unitrace's roofline/device_configs:
+A device file has the same lines as the files in unitrace's roofline/device_configs (GFLOP/s
+and GB/s):
   PlatformName,PVC_1tile
   FP16_GFLOPS,39000           FP16_XMX_GFLOPS,314000
   BF16_XMX_GFLOPS,314000      FP32_GFLOPS,32000      FP64_GFLOPS,32000
@@ -32,28 +33,29 @@ A file of a device has the lines (GFLOP/s, GB/s) of those in unitrace's roofline
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct RooflineArgs {
-    /// What `unitrace -q` wrote of the groups ComputeBasic and VectorEngine138, in any order
+    /// Files of `unitrace -q` with the groups ComputeBasic and VectorEngine138, in any order
     #[arg(value_hint = ValueHint::FilePath)]
     inputs: Vec<PathBuf>,
 
-    /// One of the inputs, as roofline.py takes them
+    /// An input, given as for roofline.py
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     compute: Vec<PathBuf>,
 
-    /// One of the inputs, as roofline.py takes them
+    /// An input, given as for roofline.py
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     memory: Vec<PathBuf>,
 
-    /// What the device can do at most
+    /// File with the peak rates of the device; --help shows an example
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     device: PathBuf,
 
-    /// Where the result goes; its extension chooses the format (.html, .csv, .json, .txt); -:
-    /// stdout
+    /// File to write: .html, .csv, .json or .txt; `-` writes to stdout
+    ///
+    /// The extension chooses the format.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
 
-    /// Format of the result, whatever its file is called
+    /// Output format; overrides the file's extension
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<FormatArg>,
 }
@@ -61,13 +63,13 @@ pub(crate) struct RooflineArgs {
 /// What the result is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FormatArg {
-    /// For a terminal
+    /// Text for a terminal
     Text,
-    /// A page with a picture
+    /// Page with a chart
     Html,
-    /// A table
+    /// Table as CSV
     Csv,
-    /// A table
+    /// Table as JSON
     Json,
 }
 
@@ -82,7 +84,7 @@ impl FormatArg {
             Some("json") => Self::Json,
             Some(other) => {
                 return Err(usage_error(format!(
-                    "no format is called .{other}: -o takes .html, .csv, .json or .txt"
+                    "unknown extension .{other}: -o takes .html, .csv, .json or .txt"
                 )));
             }
         })
@@ -148,7 +150,9 @@ pub(crate) fn run(args: &RooflineArgs) -> Result<()> {
 
 fn metrics(inputs: &[PathBuf]) -> Result<KernelMetrics> {
     if inputs.is_empty() {
-        return Err(usage_error("name the files that `unitrace -q` wrote"));
+        return Err(usage_error(
+            "no input: name the files that `unitrace -q` wrote",
+        ));
     }
     let mut metrics = KernelMetrics::default();
     for path in inputs {

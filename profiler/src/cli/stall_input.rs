@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 const MAX_MODULE: u64 = 64 << 20;
 
 const HOW_TO_RECORD: &str = "\
-no samples of devices. They are recorded by `sudo aiprof -o x.aiprof COMMAND` on a machine with \
-an Intel GPU that samples stalls (Ponte Vecchio, or Xe2 and later; `aiprof doctor` says what is \
-missing), or from a recording with --replay-device";
+no device samples. Record them with `sudo aiprof -o x.aiprof COMMAND` on a machine with an Intel \
+GPU that samples stalls (Ponte Vecchio, or Xe2 and later; `aiprof doctor` shows what is \
+missing), or with --replay-device";
 
 /// What is to be read.
 pub(crate) struct Inputs<'a> {
@@ -93,8 +93,8 @@ pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
         && inputs.modules.is_empty()
     {
         notes.push(
-            "counts only: without the kernels' code (--modules FILE|DIR) instructions, lines and \
-             causes are not known"
+            "counts only: give the kernels' code with --modules FILE|DIR to see instructions, \
+             lines and causes"
                 .to_owned(),
         );
     }
@@ -136,7 +136,7 @@ fn of_other(path: &Path, input: Input, notes: &mut Vec<String>) -> Result<Vec<Ra
             let uncounted = StallTable::uncounted(&profile);
             if uncounted > 0 {
                 notes.push(format!(
-                    "{uncounted} samples are of no known instruction and left out"
+                    "{uncounted} samples without a known instruction were left out"
                 ));
             }
             Ok(of_table(&StallTable::of(&profile)))
@@ -147,7 +147,7 @@ fn of_other(path: &Path, input: Input, notes: &mut Vec<String>) -> Result<Vec<Ra
             if stalls.skipped > 0 {
                 let first = stalls.first_skipped.unwrap_or(0);
                 notes.push(format!(
-                    "{} lines are no rows (the first: {first})",
+                    "{} lines are not rows of a table and were left out (the first: line {first})",
                     stalls.skipped
                 ));
             }
@@ -160,7 +160,7 @@ fn of_other(path: &Path, input: Input, notes: &mut Vec<String>) -> Result<Vec<Ra
 fn of_capture(path: &Path, notes: &mut Vec<String>) -> Result<Vec<Raw>> {
     let replay = capture::replay_devices(path)?;
     if replay.kernels.iter().any(|kernel| kernel.replayed) {
-        notes.push("the devices' samples were replayed, not taken from hardware".to_owned());
+        notes.push("the device samples were replayed, not taken from hardware".to_owned());
     }
     notes.extend(losses(&replay.losses));
     Ok(replay.kernels.into_iter().map(Raw::of).collect())
@@ -223,7 +223,7 @@ impl Library {
             if caller::is_dir(path) {
                 let dump = read_dump_folder(path).with_context(context)?;
                 if dump.modules.is_empty() {
-                    notes.push(format!("{}: no modules in this folder", path.display()));
+                    notes.push(format!("{}: this folder has no modules", path.display()));
                 }
                 if dump.problems.files > 0 {
                     let count = dump.problems.files;
@@ -328,8 +328,8 @@ impl Coder {
                     format!("{count} kernels have this name; the samples fit this one's code best")
                 }
                 _ => format!(
-                    "{count} kernels have this name, and the samples fit {equal} of them: this \
-                     may be the wrong one"
+                    "{count} kernels have this name, and the samples fit {equal} of them \
+                     equally well: this may be the wrong one"
                 ),
             };
         }
@@ -340,13 +340,15 @@ impl Coder {
         let spirv = raw.kernel.is_some();
         match (self.is_capture, spirv, self.library.kernels.is_empty()) {
             (true, true, true) => {
-                "code not known: the capture has SPIR-V of this kernel, not what \
-                                   the driver compiled; give --modules FILE|DIR"
+                "code not known: the capture has the SPIR-V of this kernel, not the code \
+                                   that the driver compiled; give --modules FILE|DIR"
                     .to_owned()
             }
-            (true, false, true) => "code not known: the module was not seen when it was loaded; \
+            (true, false, true) => {
+                "code not known: the recording did not see the module being loaded; \
                                     give --modules FILE|DIR"
-                .to_owned(),
+                    .to_owned()
+            }
             (false, _, true) => "code not known: give --modules FILE|DIR".to_owned(),
             (_, _, false) => "code not known: no kernel of this name is in --modules".to_owned(),
         }
@@ -360,8 +362,8 @@ impl Coder {
     ) -> Result<Code, String> {
         let Some(platform) = self.platform.or(platform) else {
             return Err(format!(
-                "code not decoded: its module, from {origin}, does not say what device it is \
-                 for; give --platform NAME"
+                "code not decoded: its module, from {origin}, does not name its device; give \
+                 --platform NAME"
             ));
         };
         let whole = self

@@ -28,85 +28,93 @@ Examples:
   aiprof stalls x.aiprof -k gemm --by reason  one kernel, the instructions of each stall reason
   aiprof stalls x.aiprof -k gemm --listing    its disassembly with samples, lines and producers
   aiprof stalls x.aiprof -o stalls.html       a page; .csv and .json for programs
-  aiprof stalls perf.123.csv --modules dump/  what `unitrace --stall-sampling` wrote, with the
-                                              folder of IGC_ShaderDumpEnable=1
+  aiprof stalls perf.123.csv --modules dump/  stall samples of unitrace, with the folder that
+                                              IGC_ShaderDumpEnable=1 wrote
 
 Stall reasons:
   active      an instruction was issued: no stall
-  sbid        a scoreboard token: memory, systolic array, math. The instruction that holds
-              the token is named: it is the slow one, not the one that waits
-  dist_acc    the result of an in-order instruction so far back in a pipe, or an accumulator
+  sbid        waits for a scoreboard token: memory, systolic array or math. The report names
+              the slow instruction that holds the token, not the one that waits
+  dist_acc    waits for the result of an earlier in-order instruction, or for an accumulator
   send        no slot was free to send a message
-  pipestall   ready, but the pipe was taken
-  sync        a barrier or another synchronization
-  control     a branch was being resolved
+  pipestall   the instruction was ready, but its pipe was busy
+  sync        waits for a barrier or another synchronization
+  control     waits until a branch is resolved
   inst_fetch  the instruction was not in the cache
   tdr         an earlier thread of a pixel shader had to come first
-  other       a reason that the device does not tell apart
+  other       another reason, which the device does not report
 
 Exit status:
-  1   the file cannot be read, or has no samples of devices, or none of the kernel
+  1   the file cannot be read, has no device samples, or has none of the chosen kernel
   2   the command line is wrong";
 
 /// Options of `aiprof stalls`.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct StallsArgs {
-    /// Capture with samples of devices, CSV of `unitrace --stall-sampling`, or iaprof's text;
-    /// -: stdin
+    /// Capture with device samples, or output of unitrace or iaprof; `-` reads stdin
+    ///
+    /// unitrace's output is the CSV of `unitrace --stall-sampling`, iaprof's output is its text.
     #[arg(value_hint = ValueHint::FilePath)]
     input: PathBuf,
 
-    /// Module of device code (zebin, archive of zebins), or a folder with such, as Intel's
-    /// compiler writes with IGC_ShaderDumpEnable=1 (repeatable)
+    /// Module of device code, or a folder of modules (repeatable)
     ///
-    /// Captures have the modules that programs gave their runtimes; tables of other tools
-    /// have none, and without them there are counts but no instructions, lines and causes.
-    #[arg(long, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
+    /// A module is a zebin or an archive of zebins. A folder is one that Intel's compiler wrote
+    /// with IGC_ShaderDumpEnable=1. Captures contain the modules that programs gave to their
+    /// runtimes. Tables of other tools contain none: without modules there are counts, but no
+    /// instructions, lines and causes.
+    #[arg(long, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath,
+        help_heading = "Device code")]
     modules: Vec<PathBuf>,
 
-    /// Only kernels with this in their name, as in the source or mangled
-    #[arg(short, long, value_name = "NAME")]
+    /// Show only kernels whose name contains NAME, as in the source or mangled
+    #[arg(short, long, value_name = "NAME", help_heading = "Selection")]
     kernel: Option<String>,
 
-    /// Only devices with this in their name
-    #[arg(long, value_name = "NAME")]
+    /// Show only devices whose name contains NAME
+    #[arg(long, value_name = "NAME", help_heading = "Selection")]
     device: Option<String>,
 
-    /// Most rows of each table, and most kernels; 0: all [default: 10; .csv and .json: all]
-    #[arg(short = 'n', long, value_name = "N")]
+    /// Maximum number of kernels and of rows; 0: all [default: 10; .csv and .json: all]
+    ///
+    /// The number of rows applies to each table.
+    #[arg(short = 'n', long, value_name = "N", help_heading = "Selection")]
     top: Option<usize>,
 
-    /// Leave out what has less than this part of all samples, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
+    /// Leave out rows with less than PERCENT of all samples
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent,
+        help_heading = "Selection")]
     min_share: f64,
 
-    /// What tables have a row for
-    #[arg(long, value_enum, default_value_t = ByArg::Instruction)]
+    /// What one row of a table stands for
+    #[arg(long, value_enum, default_value_t = ByArg::Instruction, help_heading = "View")]
     by: ByArg,
 
     /// Show the disassembly of the kernels, with samples at each instruction
-    #[arg(long)]
+    #[arg(long, help_heading = "View")]
     listing: bool,
 
-    /// Where the report goes; its extension chooses the format (.txt, .html, .csv, .json);
-    /// -: stdout
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    /// File to write: .txt, .html, .csv or .json; `-` writes to stdout
+    ///
+    /// The extension chooses the format.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath,
+        help_heading = "Output")]
     output: Option<PathBuf>,
 
-    /// Format of the report, whatever its file is called
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    /// Output format; overrides the file's extension
+    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Output")]
     format: Option<FormatArg>,
 
-    /// Folder with the sources, to show lines as they are written
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    /// Folder with the sources, to show the text of source lines
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "View")]
     source_dir: Option<PathBuf>,
 
-    /// Decode device code for this platform, whatever its module says
-    #[arg(long, value_enum, value_name = "NAME")]
+    /// Decode device code for this platform instead of the one that its module names
+    #[arg(long, value_enum, value_name = "NAME", help_heading = "Device code")]
     platform: Option<PlatformArg>,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Limits")]
     memory: MemoryArgs,
 }
 
@@ -119,7 +127,7 @@ enum ByArg {
     Instruction,
     /// Kernels
     Kernel,
-    /// Instructions, for each stall reason by itself
+    /// Instructions, separately for each stall reason
     Reason,
 }
 
@@ -137,13 +145,13 @@ impl From<ByArg> for By {
 /// What the report is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FormatArg {
-    /// For a terminal
+    /// Text for a terminal
     Text,
-    /// A page
+    /// Page for a browser
     Html,
-    /// A table
+    /// Table as CSV
     Csv,
-    /// Everything
+    /// Everything, as JSON
     Json,
 }
 
@@ -154,7 +162,7 @@ impl FormatArg {
             Self::Text => "a report",
             Self::Html => "a report, for a browser",
             Self::Csv => "a table",
-            Self::Json => "everything, for programs",
+            Self::Json => "everything, as JSON",
         }
     }
 
@@ -228,7 +236,7 @@ pub(crate) fn run(args: &StallsArgs, verbosity: Verbosity) -> Result<()> {
     let format = format(args)?;
     if args.listing && matches!(format, FormatArg::Csv | FormatArg::Json) {
         return Err(usage_error(
-            "--listing is text or a page: -o FILE.txt or FILE.html",
+            "--listing writes text or a page only: use -o FILE.txt or FILE.html",
         ));
     }
     let output = args.output.as_deref();
@@ -290,7 +298,8 @@ fn format(args: &StallsArgs) -> Result<FormatArg> {
         (None, Some(path)) if path == Path::new("-") => Ok(FormatArg::Text),
         (None, Some(path)) => FormatArg::of(path).ok_or_else(|| {
             usage_error(format!(
-                "{}: the extension is none of .txt, .html, .csv, .json; or give --format",
+                "the extension of {} names no format: use .txt, .html, .csv or .json, or give \
+                 --format",
                 path.display()
             ))
         }),
@@ -338,7 +347,7 @@ fn nothing_wanted(args: &StallsArgs, mut kernels: Vec<String>) -> String {
         .map(|k| k.escape_debug().to_string())
         .collect();
     format!(
-        "{}: no samples of such a kernel or device; it has {}{more}",
+        "{}: no samples of this kernel or device; the sampled kernels are {}{more}",
         args.input.display(),
         kernels.join(", ")
     )

@@ -124,7 +124,7 @@ impl Text<'_> {
             }
             Some(Format::Folded) => folded::write_stacks(folded, options, out),
             Some(Format::Pprof) => pprof::write_folded(folded, options, out),
-            Some(other) => bail!("{} cannot be made of folded stacks", other.what()),
+            Some(other) => bail!("{} cannot be made from folded stacks", other.what()),
         };
         Ok(written?)
     }
@@ -137,13 +137,12 @@ impl Text<'_> {
 pub(crate) fn check_stacks(stacks: &Path, destination: &Destination) -> Result<()> {
     match destination.format() {
         Some(format @ (Format::UnitraceCsv | Format::Iaprof)) => Err(usage_error(format!(
-            "{} has no samples of devices as such, of which {} is made; captures have",
-            stacks.display(),
-            format.what()
+            "{} needs device samples, which {} does not contain; use a capture",
+            format.what(),
+            stacks.display()
         ))),
         Some(Format::Otlp) => Err(usage_error(format!(
-            "{} has stacks only, and no times and processes, of which OTLP profiles are made; \
-             captures have",
+            "OTLP profiles need times and processes, but {} has only stacks; use a capture",
             stacks.display()
         ))),
         _ => Ok(()),

@@ -43,7 +43,7 @@ impl TraceOut {
                 output::open_directory(directory)?;
                 Self::Directory(OutputFile::create(&tensorboard_place(directory, input))?)
             }
-            _ => bail!("no trace is written there"),
+            _ => bail!("this destination cannot hold a trace"),
         })
     }
 
@@ -67,7 +67,7 @@ impl TraceOut {
         file.map(drop).with_context(|| {
             let places = std::env::temp_dir();
             format!(
-                "cannot create a temporary file in {} (name another place with TMPDIR)",
+                "cannot create a temporary file in {} (name another directory with TMPDIR)",
                 places.display()
             )
         })?;
@@ -218,7 +218,7 @@ pub(crate) fn timeline(
         (None, Some(replay)) => replay.finish(scanned.meta, &scanned.losses, &scanned.names),
         (None, None) => Err(io::ErrorKind::InvalidData.into()),
     };
-    finished.context("cannot keep the events of the recording")
+    finished.context("cannot store the events of the recording")
 }
 
 fn store(directory: Option<&Directory>) -> Store {

@@ -389,7 +389,7 @@ fn a_result_that_nobody_can_get_is_an_error_at_once() -> anyhow::Result<()> {
     let output = shell("exec 3>three.txt; \"$0\" diff $1 $1 -o /dev/fd/3 && wc -c <three.txt");
     let said_so = said(&output?);
     ensure!(
-        said_so.contains("does not tell") || !said_so.is_empty(),
+        said_so.contains("names no format") || !said_so.is_empty(),
         "{said_so}"
     );
     let output = shell("ulimit -n 20; exec \"$0\" -d 1 -o x.folded")?;

@@ -108,27 +108,21 @@ fn what_is_not_read_is_named_with_what_reads_it() -> anyhow::Result<()> {
             &["analyze", "stacks"][..],
             "is folded stacks, which `aiprof analyze` does not read",
         ),
-        (&["stalls", "stacks"], "`aiprof report stacks` does"),
+        (&["stalls", "stacks"], "use `aiprof report stacks`"),
         (&["trace", "--from", "stacks"], "is folded stacks"),
         (&["report", "t.json"], "is a trace in JSON"),
-        (
-            &["diff", "t.json", "stacks"],
-            "`aiprof analyze t.json` does",
-        ),
+        (&["diff", "t.json", "stacks"], "use `aiprof analyze t.json`"),
         (&["report", "x.svg"], "is a picture (SVG)"),
         (&["report", "empty"], "empty is empty"),
     ] {
         refused(at, words, 1, says)?;
     }
     for (words, says) in [
-        (
-            &["report", "stacks", "-o", "x.json"][..],
-            "it has no events",
-        ),
-        (&["report", "stacks", "-o", "runs/"], "it has no events"),
+        (&["report", "stacks", "-o", "x.json"][..], "has no events"),
+        (&["report", "stacks", "-o", "runs/"], "has no events"),
         (
             &["report", "stacks", "-o", "x.stalls.csv"],
-            "no samples of devices",
+            "needs device samples",
         ),
         (
             &["report", "stacks", "--events", "bytes"],
@@ -209,7 +203,7 @@ fn a_part_of_a_trace_is_told_by_times_since_its_first_event() -> anyhow::Result<
         at,
         &["analyze", "t.json", "--from", "3s", "--to", "2s"],
         2,
-        "--from is behind",
+        "--from is after --to",
     )?;
     refused(at, &["analyze", "t.json", "--from", "x"], 2, "such as 10s")
 }
