@@ -288,7 +288,10 @@ fn errors_say_what_to_do() {
         ),
         (&["--all-processes", "-o", "x.json"], &["flame graphs"]),
         (&["--lines", "-o", "x.html"], &["use -o FILE.folded"]),
-        (&["--lines", "-o", "x.pb.gz"], &["in any case"]),
+        (
+            &["--lines", "-o", "x.pb.gz"],
+            &["always contains source lines"],
+        ),
         (
             &["report", folded, "--lines", "-o", "x.svg"],
             &["--lines needs a capture"],

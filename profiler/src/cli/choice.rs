@@ -20,9 +20,9 @@ const SHORT_ID: usize = 12;
 pub(crate) struct ChoiceArgs {
     /// Only processes whose name matches (repeatable)
     ///
-    /// The name as in `ps -o comm`, of at most 15 characters; the expression may match
-    /// anywhere in it: '^python' are those that begin so. Processes that start later are
-    /// taken too.
+    /// The name is the one that `ps -o comm` prints, with at most 15 characters. REGEX may match
+    /// anywhere in the name: '^python' matches names that begin with python. Processes that
+    /// start during the recording are matched too.
     #[arg(long, value_name = "REGEX", hide_short_help = true, value_parser = NamePattern::new)]
     comm: Vec<NamePattern>,
 
@@ -36,8 +36,8 @@ pub(crate) struct ChoiceArgs {
 
     /// Only processes in this container (repeatable)
     ///
-    /// By its id as `docker ps`, `podman ps` and `crictl ps` show it, or the begin of the
-    /// id; of LXC, Incus and systemd-nspawn by its name.
+    /// ID is a container ID, or its first characters, as `docker ps`, `podman ps` and
+    /// `crictl ps` print it. For LXC, Incus and systemd-nspawn, use the container's name.
     #[arg(long, value_name = "ID|NAME", hide_short_help = true)]
     container: Vec<String>,
 }
@@ -65,7 +65,7 @@ impl ChoiceArgs {
             if user.uid.is_none() {
                 return Err(usage_error(format!(
                     "--user {0}: no such user in /etc/passwd: give the number that `id -u {0}` \
-                     prints where the user is known",
+                     prints on a machine that knows this user",
                     visible::one_line(&user.text)
                 )));
             }
@@ -100,16 +100,16 @@ impl ChoiceArgs {
 /// Which device kernels a profile is of.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct KernelArgs {
-    /// Of what devices do only kernels with one of these texts in their names (repeatable)
+    /// Keep only device kernels with one of these strings in their name (repeatable)
     ///
-    /// A list with commas, in double quotes where a name has one: 'gemm,"conv<2, 3>"'. Upper
-    /// and lower case differ. Copies and fills go by their names in profiles.
+    /// LIST is separated by commas. Put a string that contains a comma in double quotes:
+    /// 'gemm,"conv<2, 3>"'. Case matters. Copies and fills have the names that profiles show.
     #[arg(long, value_name = "LIST", hide_short_help = true, value_parser = KernelNames::parse)]
     include_kernels: Vec<KernelNames>,
 
-    /// Of what devices do no kernels with one of these texts in their names (repeatable)
+    /// Drop device kernels with one of these strings in their name (repeatable)
     ///
-    /// A list as of --include-kernels, which comes first.
+    /// LIST has the same syntax as for --include-kernels, which is applied first.
     #[arg(long, value_name = "LIST", hide_short_help = true, value_parser = KernelNames::parse)]
     exclude_kernels: Vec<KernelNames>,
 }
@@ -134,10 +134,11 @@ impl KernelArgs {
     pub(crate) fn choice(&self, destination: &Destination) -> Result<KernelChoice> {
         let what = match destination.format() {
             Some(Format::Capture) => {
-                "a capture has all kernels: give the option to aiprof report, or write a profile"
+                "a capture contains all kernels: use the option with aiprof report, or write a \
+                 profile"
             }
             _ if destination.is_trace() => {
-                "a trace has all kernels: the option is for profiles, such as -o FILE.svg"
+                "a trace contains all kernels: the option applies to profiles, such as -o FILE.svg"
             }
             _ => "",
         };
@@ -154,8 +155,8 @@ impl KernelArgs {
 /// What was left out by a choice of kernels, for people.
 pub(crate) fn kernels_left_out(out: &KernelsLeftOut) -> String {
     if out.count == 0 && out.none_left {
-        return "nothing that devices did was recorded: --include-kernels and --exclude-kernels \
-                had nothing to choose from"
+        return "no launches or device samples were recorded: --include-kernels and \
+                --exclude-kernels had no effect"
             .to_owned();
     }
     let kernels = out.kernels.len();
@@ -167,7 +168,7 @@ pub(crate) fn kernels_left_out(out: &KernelsLeftOut) -> String {
         plural(kernels)
     );
     if out.none_left {
-        line.push_str(": no kernel that ran has such a name");
+        line.push_str(": no name of a kernel matches");
     }
     line
 }
@@ -189,12 +190,12 @@ fn no_container(wanted: &str, running: &[String]) -> String {
     };
     match shown.is_empty() {
         true => format!(
-            "--container {wanted}: no process runs in a container that its control group names; \
-             `cat /proc/PID/cgroup` shows the group of a process, and --cgroup takes any"
+            "--container {wanted}: no running process belongs to a known container; \
+             `cat /proc/PID/cgroup` shows the cgroup of a process, which --cgroup accepts"
         ),
         false => format!(
-            "--container {wanted}: no process runs in it; containers here: {}{more}; `docker ps`, \
-             `podman ps` or `crictl ps` show which is which",
+            "--container {wanted}: no running process belongs to it; running containers: \
+             {}{more}; `docker ps`, `podman ps` or `crictl ps` prints their names",
             shown.join(", ")
         ),
     }
@@ -211,12 +212,12 @@ pub(crate) fn parse_label(text: &str) -> Result<(String, String), String> {
     check_key(key)?;
     if RESERVED.contains(&key) {
         return Err(format!(
-            "{key} has a meaning already: choose another key, such as my_{key}"
+            "{key} is reserved: choose another key, such as my_{key}"
         ));
     }
     if value.is_empty() || value.len() > MAX_VALUE || value.chars().any(visible::is_unsafe) {
         return Err(format!(
-            "a value has 1 to {MAX_VALUE} bytes and no control characters"
+            "a value must have 1 to {MAX_VALUE} bytes and no control characters"
         ));
     }
     Ok((key.to_owned(), value.to_owned()))
@@ -236,7 +237,7 @@ fn check_key(key: &str) -> Result<(), String> {
     match (1..=MAX_KEY).contains(&key.len()) && key.chars().all(is_fine) {
         true => Ok(()),
         false => Err(format!(
-            "a key has 1 to {MAX_KEY} of the characters a-z A-Z 0-9 _ - . /"
+            "a key must have 1 to {MAX_KEY} of the characters a-z A-Z 0-9 _ - . /"
         )),
     }
 }

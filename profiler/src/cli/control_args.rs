@@ -17,54 +17,62 @@ const DUMPS: u32 = 16;
 pub(crate) struct ControlArgs {
     /// Let `aiprof ctl` pause, resume and stop this recording
     ///
-    /// NAME is what `aiprof ctl` calls it, if not the number of this process. Only this
-    /// user and root can.
+    /// NAME is the recording's name for `aiprof ctl`. The default is the PID of this aiprof.
+    /// Only the same user and root can control the recording.
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true,
           default_missing_value = "", value_parser = parse_name)]
     control: Option<String>,
 
-    /// Print lines on descriptor N: attached, sampling, known=PID
+    /// Print each state that is reached on descriptor N: attached, sampling, known=PID
     ///
-    /// N is 3 or higher, and open for writing when aiprof starts, as by `3>ready` in a
-    /// shell. attached: all is loaded and attached, and COMMAND is about to run. sampling:
+    /// N is 3 or higher. It must be open for writing when aiprof starts, for example by
+    /// `3>ready` in a shell.
+    ///
+    /// attached: everything is loaded and attached, and COMMAND is about to run. sampling:
     /// samples are taken, and COMMAND runs. known=PID: files, unwind tables and probes of
-    /// this process are complete; of COMMAND, processes of -p and the children of both, COMMAND
-    /// first. COMMAND does not get the descriptor, and nobody has to read the lines.
+    /// process PID are complete. aiprof prints known=PID for COMMAND, processes of -p and the
+    /// children of both, with COMMAND first.
+    ///
+    /// COMMAND does not inherit the descriptor. aiprof does not wait for a reader.
     #[arg(long, value_name = "N", hide_short_help = true)]
     ready_fd: Option<i32>,
 
     /// Record nothing until `aiprof ctl resume`, or until a --trigger
     ///
-    /// All is attached before, so that the resume takes no time. Pauses are in no rate
-    /// and no length of the result; a trace shows them.
+    /// Everything is attached before, so that recording resumes at once. Paused time is
+    /// excluded from rates and durations; traces mark it.
     #[arg(long, hide_short_help = true)]
     start_paused: bool,
 
-    /// Begin to record when this happens (repeatable)
+    /// Start to record at this event (repeatable)
     ///
-    /// call=FUNCTION: a function of a known runtime is called. kernel=TEXT: a kernel with
-    /// TEXT in its name is launched. With ,longer=TIME behind: it took longer, such as
-    /// kernel=gemm,longer=50ms; that is known when it is over, and of a kernel only where
-    /// its program or runtime reads its times. With --window, the last seconds are written
-    /// instead, each time.
+    /// call=FUNCTION: a function of a known runtime is called. kernel=TEXT: a kernel with TEXT
+    /// in its name is launched.
+    ///
+    /// Append ,longer=TIME to require a minimum duration, as in kernel=gemm,longer=50ms. The
+    /// trigger then acts when the call or kernel has ended. For a kernel, its program or runtime
+    /// must read its times.
+    ///
+    /// With --window, each event writes the window instead.
     #[arg(long, value_name = "EVENT", hide_short_help = true, value_parser = parse_trigger)]
     trigger: Vec<Trigger>,
 
-    /// Keep the last seconds only, and write them to a directory when that is asked for
+    /// Keep only the last TIME, such as 10s, and write it on request
     ///
-    /// By `aiprof ctl dump`, by SIGUSR2, by a --trigger; without a --trigger also at the
-    /// end. Each is a file in the directory of -o, a capture if --format says nothing else.
-    /// Memory is bounded: 256 MiB for the events, 64 MiB for what they refer to.
+    /// `aiprof ctl dump`, SIGUSR2 or a --trigger writes a file to the directory that -o names.
+    /// Without a --trigger, aiprof also writes one at the end. The file is a capture unless
+    /// --format selects another format. Memory is limited to 256 MiB for events and 64 MiB for
+    /// the data that they refer to.
     #[arg(long, value_name = "TIME", hide_short_help = true, conflicts_with = "every",
           value_parser = values::parse_duration)]
     window: Option<Duration>,
 
-    /// With --window and --trigger: write so much later, with what happened meanwhile
+    /// With --window and --trigger, write the file this long after the event
     #[arg(long, value_name = "TIME", hide_short_help = true, requires_all = ["window", "trigger"],
           value_parser = values::parse_duration)]
     after: Option<Duration>,
 
-    /// With --window and --trigger: write so many files at most
+    /// With --window and --trigger, write at most N files
     #[arg(long, value_name = "N", hide_short_help = true, requires_all = ["window", "trigger"],
           default_value_t = DUMPS, value_parser = value_parser!(u32).range(1..))]
     dumps: u32,
@@ -117,14 +125,14 @@ impl ControlArgs {
     pub(crate) fn steering(&self, probes: bool) -> Result<Steering> {
         if !self.trigger.is_empty() && !probes {
             return Err(usage_error(
-                "--trigger waits for calls and kernels, and --no-devices leaves none: add \
+                "--trigger needs calls and kernels, which --no-devices turns off: add \
                  --events, or write a trace or a capture",
             ));
         }
         if self.window.is_some() && self.start_paused {
             return Err(usage_error(
-                "--window keeps the last seconds at any time: --start-paused is for recordings \
-                 that begin later",
+                "--window cannot be used with --start-paused, because it always records: omit \
+                 --start-paused",
             ));
         }
         let begins = self.window.is_none() && !self.trigger.is_empty();
@@ -150,13 +158,13 @@ fn parse_name(text: &str) -> Result<String, String> {
     if text.is_empty() || control::is_name(text) {
         return Ok(text.to_owned());
     }
-    Err("a name has letters, digits, '.', '_' and '-', 64 at most".to_owned())
+    Err("a name must have at most 64 of the characters a-z A-Z 0-9 . _ -".to_owned())
 }
 
 /// Parses `call=FUNCTION` or `kernel=TEXT`, with `,longer=TIME` behind it or without.
 fn parse_trigger(text: &str) -> Result<Trigger, String> {
     let expected = || {
-        "expected call=FUNCTION or kernel=TEXT, and perhaps ,longer=TIME behind it, such as \
+        "expected call=FUNCTION or kernel=TEXT, optionally followed by ,longer=TIME, such as \
          kernel=gemm,longer=50ms"
             .to_owned()
     };

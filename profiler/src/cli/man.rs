@@ -28,7 +28,13 @@ fn page() -> Result<Vec<u8>> {
     man.render_synopsis_section(&mut page)?;
     page.write_all(section("DESCRIPTION", &[DESCRIPTION, NOTES], false).as_bytes())?;
     page.write_all(section("EXAMPLES", &[EXAMPLES], true).as_bytes())?;
-    man.render_options_section(&mut page)?;
+    let mut options = Vec::new();
+    man.render_options_section(&mut options)?;
+    // Groups of options are parts of the one section.
+    let options = String::from_utf8_lossy(&options)
+        .replace("\n.SH ", "\n.SS ")
+        .replacen("\n.SS OPTIONS\n", "\n.SH OPTIONS\n", 1);
+    page.write_all(options.as_bytes())?;
     for sub in command.get_subcommands_mut() {
         page.write_all(&subcommand(sub)?)?;
     }
@@ -42,58 +48,64 @@ fn page() -> Result<Vec<u8>> {
 const ENVIRONMENT: [(&str, &str); 8] = [
     (
         "AIPROF_HOST",
-        "What aiprof agent calls the host in profiles, where its configuration has no host: the \
-         name of the node, in a container.",
+        "Name of the host in the profiles of aiprof agent, if its configuration has no host. In \
+         a container, set it to the name of the node.",
     ),
     (
         "AIPROF_MEMORY_LIMIT",
-        "How much memory files of others may take, as --memory-limit of analyze, report, diff \
-         and stalls: 4G, 500M; 0 is no limit.",
+        "Most memory for reading files, like --memory-limit of analyze, report, diff and stalls: \
+         4G, 500M; 0: no limit.",
     ),
     (
         "AIPROF_TIMEOUT",
-        "How long the same may take, as --timeout: 90s, 2h; 0 is no limit.",
+        "Most time for reading files, like --timeout of these commands: 90s, 2h; 0: no limit.",
     ),
     (
         "DEBUGINFOD_URLS",
-        "Servers that debug files of stripped programs are fetched from, in the background, if \
-         debuginfod-find is installed. sudo drops it: sudo -E keeps it. \
+        "Servers from which aiprof fetches debug files of stripped programs in the background, \
+         if debuginfod-find is installed. sudo drops this variable; sudo -E keeps it. \
          DEBUGINFOD_CACHE_PATH, DEBUGINFOD_TIMEOUT, DEBUGINFOD_MAXTIME and \
          DEBUGINFOD_MAXSIZE are passed on.",
     ),
     (
         "NO_COLOR",
-        "If set and not empty, text on a terminal has no colours.",
+        "If set and not empty, output on a terminal has no colours.",
     ),
     (
         "PTI_ENABLE_COLLECTION",
-        "Read in the environment of programs that are recorded with --conditional-collection.",
+        "With --conditional-collection, read from the environment of each recorded program. If \
+         it is unset or begins with 0, the program's launches are recorded only after it calls \
+         __itt_resume.",
     ),
     (
         "SUDO_UID, SUDO_GID",
-        "Who called sudo: results belong to that user, and --as-user runs COMMAND as that user.",
+        "The user who called sudo. Results belong to this user, and --as-user runs COMMAND as \
+         this user.",
     ),
-    ("TERM", "dumb: no colours and no progress line."),
+    (
+        "TERM",
+        "If it is dumb, there are no colours and no progress line.",
+    ),
 ];
 
 /// Files that are read, and where results go.
 const FILES: [(&str, &str); 5] = [
     (
         "/etc/aiprof/probes.d/*.toml",
-        "Probe tables of your own, read beside the built-in ones: aiprof probes explains them.",
+        "Your own probe tables, used together with the built-in ones. See aiprof probes.",
     ),
     (
         "/tmp/perf-PID.map",
-        "Names of functions that a JIT compiler made, as it writes them.",
+        "Names of the functions that a JIT compiler made, written by the process with this PID.",
     ),
-    ("/usr/lib/debug", "Separate debug files."),
+    ("/usr/lib/debug", "Separate debug files of programs."),
     (
         "/sys/kernel/btf/vmlinux",
-        "The kernel's own types: without this file nothing can be recorded.",
+        "Types of the Linux kernel. aiprof cannot record without this file.",
     ),
     (
         "DIR/aiprof-YYYYmmddTHHMMSSZ.EXT",
-        "What --every writes: a file per window, after its start in UTC.",
+        "Output of --every: one file per window, named after the window's start in UTC.",
     ),
 ];
 

@@ -84,38 +84,38 @@ pub const EXIT_DAMAGED: u8 = 3;
 pub const EXIT_NO_PRIVILEGE: u8 = 77;
 
 const DESCRIPTION: &str = "\
-Profiles the whole machine: every CPU, every process, kernel and user stacks, with
-nothing rebuilt, restarted or preloaded.";
+Profiles the whole machine: every CPU, every process, kernel and user stacks. Programs
+need not be rebuilt, restarted or preloaded.";
 
 const EXAMPLES: &str = "\
-sudo aiprof sleep 30 > out.folded       everything that runs for 30 s, as folded stacks
+sudo aiprof sleep 30 > out.folded       the machine for 30 s, as folded stacks
 sudo aiprof -o flame.svg make -j8       a flame graph of the machine while make runs
-sudo aiprof --only -o flame.svg make    make and its children, nothing else
-sudo aiprof -d 10                       10 s, the hottest functions on the terminal
+sudo aiprof --only -o flame.svg make    only make and its children
+sudo aiprof -d 10                       10 s, print the hottest functions
 sudo aiprof -d 30s -p 1234 -o p.pb.gz   one process and its children, for pprof
-sudo aiprof -o t.pftrace sleep 30       what happened when, for ui.perfetto.dev
-sudo aiprof -o x.aiprof sleep 30        a capture, for any output later:
+sudo aiprof -o t.pftrace sleep 30       a trace for ui.perfetto.dev
+sudo aiprof -o x.aiprof sleep 30        a capture; make any output from it later:
      aiprof report x.aiprof -o x.svg
-     aiprof analyze x.aiprof            what devices did: findings and tables
+     aiprof analyze x.aiprof            findings and tables about devices
      aiprof diff before.folded after.folded -o diff.svg
-sudo aiprof --every 60s --keep 60 -o /var/lib/aiprof    always on: a file a minute
-sudo aiprof trace python train.py       every call into accelerators, one line each
-     aiprof doctor                      what works on this machine, and what does not";
+sudo aiprof --every 60s --keep 60 -o /var/lib/aiprof    a profile each minute
+sudo aiprof trace python train.py       each call to an accelerator runtime
+     aiprof doctor                      what works on this machine";
 
 const EXIT_STATUS: &str = "\
-that of COMMAND, or 0 without one; 128+N if signal N killed it;
-127 if it was not found, 126 if it could not be executed
+the exit status of COMMAND, or 0 without COMMAND; 128+N if signal N killed COMMAND;
+127 if COMMAND was not found, 126 if it could not be executed
 1   a result could not be made or written
 2   the command line is wrong
-3   written, but an input is damaged: what is intact of it was read (analyze)
+3   the result was written, but an input is damaged; its intact parts were read (analyze)
 77  privileges are missing";
 
 const NOTES: &str = "\
-Options come before COMMAND; everything after COMMAND belongs to it. A COMMAND that is
-named like a subcommand goes after --, as in `aiprof -- report`.
+Options come before COMMAND; everything after COMMAND belongs to it. If COMMAND has the
+name of a subcommand, put -- before it, as in `aiprof -- report`.
 
-Ctrl-C reaches COMMAND as usual; a second one ends the recording. Either way the
-profile is written. When the profile goes to stdout, what COMMAND prints goes to stderr.";
+Ctrl-C reaches COMMAND as usual; a second Ctrl-C ends the recording. The profile is written
+in both cases. If the profile goes to stdout, the output of COMMAND goes to stderr.";
 
 /// What `--help` opens with.
 fn opening() -> String {
@@ -124,7 +124,7 @@ fn opening() -> String {
 
 /// What aiprof prints where it is given nothing to do.
 fn how_to_start() -> String {
-    let usage = "`aiprof --help` explains each option, `aiprof doctor` what works here.";
+    let usage = "`aiprof --help` explains each option; `aiprof doctor` checks this machine.";
     format!("{}\n\n{usage}\n", opening())
 }
 
@@ -153,11 +153,12 @@ fn indented(text: &str) -> String {
     max_term_width = 100
 )]
 struct Cli {
-    #[command(flatten)]
-    record: record::RecordArgs,
-
+    // First: a heading in the recording's options would also hold for what follows them.
     #[command(flatten)]
     verbosity: Verbosity,
+
+    #[command(flatten)]
+    record: record::RecordArgs,
 
     #[command(subcommand)]
     subcommand: Option<Sub>,
@@ -166,11 +167,11 @@ struct Cli {
 /// How much is said on stderr.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Verbosity {
-    /// Say more on stderr: what is missing, what it costs; twice: details
+    /// Print more on stderr: what is missing and what it costs; -vv: details
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
 
-    /// Say nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(short, long, global = true)]
     quiet: bool,
 }
@@ -196,45 +197,45 @@ impl Verbosity {
 
 #[derive(Debug, Subcommand)]
 enum Sub {
-    /// Record, as without a subcommand
+    /// Record a profile, like aiprof without a subcommand
     Record(Box<record::RecordArgs>),
-    /// Record always, within a budget, and send profiles where a fleet looks
+    /// Run as an agent: profile continuously within a CPU budget and send profiles
     Agent(agent::AgentArgs),
-    /// Make an output file from a capture; needs no privileges
+    /// Convert a capture to another format; needs no privileges
     Report(report::ReportArgs),
-    /// Analyse traces of accelerators: calibrate, align ranks, find what is wrong
+    /// Analyse traces of accelerators: findings, tables, clock fits, alignment of ranks
     Analyze(analyze::AnalyzeArgs),
-    /// Turn categories of kernels from INI into the JSON of unitrace's scripts
+    /// Convert kernel categories from INI to the JSON of unitrace's scripts
     Categorize(categorize::CategorizeArgs),
-    /// Compare two profiles: what takes more time, what takes less
+    /// Compare two profiles: which functions take more time, which take less
     Diff(diff::DiffArgs),
-    /// Ask a lake of many hosts, or the agent's files: the command line of aiprof-query
+    /// Query a lake or the files of an agent, with the command line of aiprof-query
     #[command(disable_help_flag = true)]
     Query {
         /// aiprof-query's subcommand and options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Show why kernels of devices stall: lines, instructions, what they wait for
+    /// Show why device kernels stall: source lines, instructions, stall reasons
     Stalls(stalls::StallsArgs),
-    /// Show what bounds kernels: engines, memory or cache, by metrics of unitrace
+    /// Show what limits kernels (engines, memory or cache), from metrics of unitrace
     Roofline(roofline::RooflineArgs),
     /// Print the calls of accelerator runtimes and drivers as they happen
     Trace(trace::TraceArgs),
-    /// Pause, resume or stop a recording that runs with --control
+    /// Pause, resume or stop a recording that was started with --control
     Ctl(ctl::CtlArgs),
-    /// Show what works on this machine, what does not, and how to mend it
+    /// Check what works on this machine, and how to enable the rest
     Doctor(doctor::DoctorArgs),
-    /// Show what is probed in accelerator runtimes, and check tables of your own
+    /// List the functions that are probed in accelerator runtimes; check your own tables
     Probes(probes::ProbesArgs),
-    /// Analyse AIU traces with acelyzer's command line; `aiprof acelyzer -h` explains it
+    /// Analyse AIU traces with acelyzer's command line; see `aiprof acelyzer -h`
     #[command(disable_help_flag = true)]
     Acelyzer {
         /// acelyzer's options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Trace GPUs with unitrace's command line; `aiprof unitrace --help` explains it
+    /// Trace GPUs with unitrace's command line; see `aiprof unitrace --help`
     #[command(disable_help_flag = true)]
     Unitrace {
         /// unitrace's options, and COMMAND
@@ -412,7 +413,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         && let Some(option) = misplaced_option(&command, &matches)
     {
         let message = format!(
-            "{option} stands before the subcommand '{name}': put it after it, or write \
+            "{option} is before the subcommand '{name}': put it after '{name}', or write \
              `-- {name}` if {name} is the command to profile"
         );
         return Err(command.error(ErrorKind::ArgumentConflict, message));

@@ -17,13 +17,13 @@ const FILE_WIDTH: usize = 100;
 /// The formats of `--format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProfileFormat {
-    /// Folded stacks: one line per stack, for any flame graph tool
+    /// Folded stacks: one line per stack, for flame graph tools
     Folded,
     /// Flame graph for a browser
     Svg,
     /// pprof, gzipped
     Pprof,
-    /// OTLP profiles, as OpenTelemetry's collectors take them
+    /// OTLP profiles, for OpenTelemetry collectors
     Otlp,
     /// Stall counts by device instruction, as unitrace writes them
     UnitraceCsv,
@@ -31,15 +31,15 @@ pub(crate) enum ProfileFormat {
     Iaprof,
     /// Chrome trace, for Perfetto and speedscope
     Chrome,
-    /// Trace in Perfetto's own format: of any length, with the stacks of samples
+    /// Trace in Perfetto's own format: any length, with the stacks of samples
     Perfetto,
-    /// Findings and tables of what devices did, as a page for a browser
+    /// HTML page with findings and tables of what devices did
     Page,
-    /// The recording itself, for `aiprof report`
+    /// The whole recording, for `aiprof report`
     Capture,
     /// Trace for TensorBoard's PyTorch plugin, in a directory
     Tensorboard,
-    /// Short text for people: totals, hottest functions
+    /// Short text: totals and hottest functions
     Summary,
 }
 
@@ -76,9 +76,9 @@ enum WeightArg {
 /// The weights of `--events`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum EventsArg {
-    /// How many kernels, copies and fills were given to devices
+    /// Number of kernels, copies and fills that were launched
     Launches,
-    /// Wall-clock time in the runtimes' functions, without calls nested in them
+    /// Wall-clock time in functions of runtimes, without nested calls
     TimeInCall,
     /// Bytes moved by copies and fills
     Bytes,
@@ -97,34 +97,35 @@ impl From<EventsArg> for Weight {
 /// What profiles are of, and what their values mean: options of all that makes one.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct ValueArgs {
-    /// The width of frames
-    #[arg(long, value_enum, default_value_t = WeightArg::default())]
+    /// What the width of a frame shows
+    #[arg(long, hide_short_help = true, value_enum, default_value_t = WeightArg::default())]
     weight: WeightArg,
 
-    /// Instead of CPU time: what was given to accelerators, by the call paths that did
+    /// Instead of CPU time, show accelerator calls by the call paths that made them
     ///
-    /// Each stack ends in the function of the runtime, `-`, and the kernel or the
-    /// operation. Calls are recorded whenever a capture is, so a capture can be reported
-    /// either way; time-in-call needs one that was recorded with --events time-in-call.
+    /// Each stack ends in the function of the runtime, `-`, and the kernel or operation. A
+    /// capture always contains calls, so `aiprof report` can show CPU time or calls. Only
+    /// time-in-call needs a capture that was recorded with --events time-in-call.
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "weight")]
     events: Option<EventsArg>,
 
-    /// Instead of CPU time: the time in which threads waited, and what for
+    /// Instead of CPU time, show how long threads waited, and for what
     ///
-    /// Each stack ends in what was waited for: a lock, I/O, time, a pipe or socket, a
-    /// process, the accelerator, or a CPU. Waits of a sampling period (-F) or more are all
-    /// recorded, of shorter ones as many as stand for the rest. A capture can be reported
-    /// either way if it was recorded with this or with --wall; traces have the waits of a
-    /// recording beside its samples.
+    /// Each stack ends in what the thread waited for: a lock, I/O, time, a pipe or socket, a
+    /// process, the accelerator, or a CPU. All waits of at least a sampling period (-F) are
+    /// recorded. Shorter waits are sampled, and each sample stands for several waits. `aiprof
+    /// report` can show waits if the capture was recorded with --off-cpu or --wall. Traces show
+    /// waits beside the samples.
     #[arg(long, conflicts_with = "events")]
     off_cpu: bool,
 
-    /// CPU time and waits in one picture
+    /// Show CPU time and waits together
     #[arg(long, hide_short_help = true, conflicts_with_all = ["events", "off_cpu"])]
     wall: bool,
 
-    /// With --off-cpu or --wall: who woke the thread, as the leaf of its stack; of a trace
-    /// as an argument
+    /// With --off-cpu or --wall, show who woke the thread
+    ///
+    /// The waker is the leaf of the stack. In a trace it is an argument of the wait.
     #[arg(long, hide_short_help = true, conflicts_with = "events")]
     wakers: bool,
 }
@@ -176,48 +177,49 @@ impl From<WeightArg> for Weight {
 /// Which samples a profile shows, and in which order of frames.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ViewArgs {
-    /// Turn stacks around: the device or leaf first
+    /// Invert stacks: device or leaf first
     ///
-    /// Who had it done is above. For folded stacks and flame graphs.
+    /// Callers appear above. For folded stacks and flame graphs.
     #[arg(long)]
     inverted: bool,
 
-    /// Only samples of devices
+    /// Show only device samples
     #[arg(long, conflicts_with_all = ["cpu_only", "events"])]
     device_only: bool,
 
-    /// Only samples of CPUs
-    #[arg(long, conflicts_with = "events")]
+    /// Show only CPU samples
+    #[arg(long, hide_short_help = true, conflicts_with = "events")]
     cpu_only: bool,
 
-    /// Merge samples of devices by their stall reason first
+    /// Group device samples by stall reason first
     ///
-    /// The reason comes right after `-`, before the device's source. For folded stacks
-    /// and flame graphs.
-    #[arg(long, conflicts_with_all = ["cpu_only", "events"])]
+    /// The reason follows `-` directly, before the device's source. For folded stacks and flame
+    /// graphs.
+    #[arg(long, hide_short_help = true, conflicts_with_all = ["cpu_only", "events"])]
     by_stall: bool,
 
-    /// Begin stacks with a label: `container=0123`
+    /// Begin each stack with this label, such as `container=0123`
     ///
-    /// container, pod, namespace, pod_name, container_name, unit (of systemd), user, rank,
-    /// local_rank, device, or a key of --label. For folded stacks and flame graphs; pprof has all labels in any case.
+    /// LABEL is container, pod, namespace, pod_name, container_name, unit (of systemd), user,
+    /// rank, local_rank, device, or a key of --label. For folded stacks and flame graphs; pprof
+    /// always contains all labels.
     #[arg(long = "by", value_name = "LABEL", hide_short_help = true, value_parser = choice::parse_key)]
     by_label: Option<String>,
 
-    /// Source lines too: `parse (json.c:42)`
+    /// Add source lines to frames: `parse (json.c:42)`
     ///
-    /// The same function at another line is another frame then. Of what runs on CPUs, from
-    /// DWARF: of programs built with -g, or whose debug files are there. For folded stacks
-    /// and flame graphs; pprof and captures have them in any case.
+    /// A function then has a separate frame for each of its lines. The lines of CPU code come
+    /// from DWARF: build the program with -g, or install its debug files. For folded stacks and
+    /// flame graphs; pprof and captures always contain source lines.
     #[arg(long, hide_short_help = true, conflicts_with = "device_only")]
     lines: bool,
 
-    /// CPU samples of all processes, also beside samples of devices
+    /// Show CPU samples of all processes, even if devices were sampled
     ///
-    /// Where devices were sampled, a profile has the CPU samples of the processes that
-    /// launched work, and says how many others there are. For flame graphs, folded stacks and
-    /// pprof.
-    #[arg(long, conflicts_with_all = ["cpu_only", "device_only", "events"])]
+    /// Without this option, a profile with device samples contains only the CPU samples of
+    /// processes that launched work. aiprof prints how many others it left out. For flame
+    /// graphs, folded stacks and pprof.
+    #[arg(long, hide_short_help = true, conflicts_with_all = ["cpu_only", "device_only", "events"])]
     all_processes: bool,
 }
 
@@ -274,7 +276,7 @@ impl ViewArgs {
         ] {
             if given && !has_frames {
                 return Err(usage_error(format!(
-                    "{option} is for folded stacks and flame graphs: use -o FILE.folded or \
+                    "{option} applies to folded stacks and flame graphs: use -o FILE.folded or \
                      FILE.svg, or --format"
                 )));
             }
@@ -282,24 +284,24 @@ impl ViewArgs {
         if self.lines && !has_frames {
             return Err(usage_error(match destination.has_source_lines() {
                 true => {
-                    "--lines is for folded stacks and flame graphs: this format has source \
-                         lines in any case"
+                    "--lines applies to folded stacks and flame graphs: this format always \
+                     contains source lines"
                 }
                 false => {
-                    "--lines is for folded stacks and flame graphs: use -o FILE.folded or \
-                          FILE.svg, or --format"
+                    "--lines applies to folded stacks and flame graphs: use -o FILE.folded or \
+                     FILE.svg, or --format"
                 }
             }));
         }
         if self.all_processes && !format.is_some_and(chooses_processes) {
             return Err(usage_error(
-                "--all-processes is for flame graphs, folded stacks and pprof: all else has all \
-                 processes in any case",
+                "--all-processes applies to flame graphs, folded stacks and pprof: other formats \
+                 always contain all processes",
             ));
         }
         if self.cpu_only && matches!(format, Some(Format::UnitraceCsv | Format::Iaprof)) {
             return Err(usage_error(
-                "--cpu-only leaves nothing for this format: it has samples of devices only",
+                "--cpu-only cannot be used with this format, which contains only device samples",
             ));
         }
         let events = format.is_some_and(|f| f.is_trace() || f == Format::Capture);
@@ -309,7 +311,7 @@ impl ViewArgs {
         ] {
             if given && events {
                 return Err(usage_error(format!(
-                    "{option} is for profiles: traces and captures hold everything"
+                    "{option} applies to profiles: traces and captures contain all samples"
                 )));
             }
         }
@@ -363,7 +365,7 @@ fn say_what_is_left_out(profile: &Profile, format: Format) {
     let written = StallTable::of(profile).total();
     match StallTable::uncounted(profile) {
         0 if written == 0 => {
-            tracing::warn!("no device was sampled: the table of stalls is empty");
+            tracing::warn!("the table of stalls is empty: no device was sampled");
         }
         0 => {}
         n => tracing::warn!(
@@ -380,7 +382,7 @@ fn say_if_no_label(profile: &Profile, options: &ExportOptions) {
     let mut samples = profile.samples.iter();
     if samples.all(|sample| profile.label(sample, label).is_none()) {
         tracing::warn!(
-            "no process has a label {label}: --by takes container, pod, namespace, pod_name, \
+            "no process has the label {label}: --by accepts container, pod, namespace, pod_name, \
              container_name, unit, user, rank, local_rank, device and the keys of --label"
         );
     }

@@ -43,274 +43,299 @@ const TIMED_INSIDE: [&str; 6] = [
     "clRetainEvent",
 ];
 
+/// Headings of the groups of options in the help. Options without one come first.
+const OUTPUT: &str = "Output";
+const PROCESSES: &str = "What to record";
+const TIMES: &str = "When to record";
+const SAMPLING: &str = "How to sample";
+const CONTENTS: &str = "What profiles show";
+const ACCELERATORS: &str = "Accelerators";
+
 /// Options of `aiprof` and `aiprof record`.
 #[derive(Debug, Args)]
 #[command(override_usage = "aiprof record [OPTIONS] [--] [COMMAND [ARGS]...]")]
 pub(crate) struct RecordArgs {
-    /// Where the profile goes; its extension chooses the format
+    // First, as a flattened group's heading would also hold for what follows it.
+    /// Program to run; the recording ends when it ends
+    #[arg(value_name = "COMMAND", trailing_var_arg = true,
+          value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<OsString>,
+
+    /// Run COMMAND as the user who called sudo, not as root
+    #[arg(long, requires = "command")]
+    as_user: bool,
+
+    /// Record this rank of a job separately
     ///
-    /// FILE.folded (folded stacks), FILE.svg (flame graph), FILE.pb.gz (pprof), FILE.json or
-    /// FILE.json.gz (Chrome trace of calls and samples), FILE.pftrace (the same for
-    /// Perfetto, of any length), FILE.html (findings and tables of what devices did) or
-    /// FILE.aiprof (capture, for `aiprof report`). DIR/ is a directory for TensorBoard, made
-    /// if it is not there. `-` is stdout. Without -o the profile
-    /// goes to stdout as folded stacks, or as a short summary if stdout is a terminal. The
-    /// file appears whole or not at all, and belongs to the caller of sudo.
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    /// When mpirun, torchrun, srun or a similar launcher starts several aiprofs on a machine,
+    /// only the first one records. It uses its own options and -o, and ends when the commands
+    /// of all ranks have ended. The other aiprofs only run their commands.
+    #[arg(long, hide_short_help = true, requires = "command")]
+    no_join: bool,
+
+    /// Write the profile to FILE; the extension selects the format
+    ///
+    /// FILE.folded: folded stacks. FILE.svg: flame graph. FILE.pb.gz: pprof. FILE.json or
+    /// FILE.json.gz: Chrome trace of calls and samples. FILE.pftrace: the same for Perfetto,
+    /// with no limit on its length. FILE.html: findings and tables of what devices did.
+    /// FILE.aiprof: capture, for `aiprof report`. DIR/: directory for TensorBoard, created if
+    /// it does not exist. `-`: stdout.
+    ///
+    /// Without -o, aiprof writes folded stacks to stdout, or a short summary if stdout is a
+    /// terminal. The file appears only when it is complete. It belongs to the user who called
+    /// sudo.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath, help_heading = OUTPUT)]
     output: Option<PathBuf>,
 
-    /// Format of the profile, whatever its file is called
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    /// Format of the output, regardless of its file name
+    #[arg(long, value_enum, value_name = "FORMAT", help_heading = OUTPUT)]
     format: Option<ProfileFormat>,
-
-    /// End the recording after this time: 30, 30s, 2m, 1h
-    ///
-    /// It counts from the first sample on, and with COMMAND from its start; then the
-    /// recording ends with COMMAND if that comes first. With neither, it lasts until
-    /// Ctrl-C.
-    #[arg(short, long, value_parser = values::parse_duration)]
-    duration: Option<Duration>,
-
-    /// Only this process and the children it starts (repeatable)
-    ///
-    /// Without COMMAND and -d, the recording ends when all these processes have ended.
-    #[arg(short, long, value_name = "PID", value_delimiter = ',',
-          value_parser = values::parse_pid)]
-    pid: Vec<u32>,
-
-    /// Only processes in this cgroup (v2) and those below it
-    ///
-    /// A directory of the cgroup file system, or a path below its root, such as
-    /// system.slice/docker.service.
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
-    cgroup: Option<PathBuf>,
-
-    /// Only COMMAND and the children it starts
-    ///
-    /// From COMMAND's first instruction on: samples, waits, calls, launches and what devices
-    /// did for them. Without this, COMMAND only says how long the whole machine is recorded.
-    /// A process that COMMAND has started by another (a daemon, systemd) is not its child.
-    #[arg(long, conflicts_with = "pid")]
-    only: bool,
-
-    #[command(flatten)]
-    choice: ChoiceArgs,
-
-    #[command(flatten)]
-    kernels: KernelArgs,
-
-    /// Label all that is recorded (repeatable)
-    ///
-    /// For --by, and for pprof and captures, which have container, pod, unit, user and rank
-    /// of processes in any case.
-    #[arg(long, value_name = "KEY=VALUE", hide_short_help = true, value_parser = choice::parse_label)]
-    label: Vec<(String, String)>,
-
-    /// Samples per second and CPU
-    #[arg(short = 'F', long, value_name = "HZ", default_value_t = RecordConfig::default().frequency_hz,
-          value_parser = value_parser!(u32).range(i64::from(MIN_FREQUENCY_HZ)..=i64::from(MAX_FREQUENCY_HZ)))]
-    frequency: u32,
-
-    #[command(flatten)]
-    control: ControlArgs,
-
-    #[command(flatten)]
-    values: ValueArgs,
-
-    #[command(flatten)]
-    view: ViewArgs,
-
-    /// What drives the sampling
-    #[arg(long, hide_short_help = true, value_enum, default_value_t = EventArg::from(RecordConfig::default().event))]
-    event: EventArg,
-
-    /// With --off-cpu or --wall: leave out shorter waits, such as 10us
-    #[arg(long, hide_short_help = true, value_name = "TIME", default_value = "0us",
-          value_parser = values::parse_span)]
-    min_wait: u64,
-
-    /// Stacks of accelerator calls per second and CPU at most; 0: none
-    ///
-    /// Calls beyond it are recorded and counted without a stack, and the summary says
-    /// how many. A stack takes some microseconds.
-    #[arg(long, value_name = "N", hide_short_help = true, default_value_t = STACK_LIMIT,
-          value_parser = value_parser!(u32).range(..=1_000_000))]
-    call_stacks: u32,
-
-    /// Leave out kernel stacks
-    #[arg(long, hide_short_help = true)]
-    no_kernel: bool,
-
-    /// Do not expand inlined functions
-    #[arg(long, hide_short_help = true)]
-    no_inlines: bool,
-
-    /// Show the frames of Python's interpreter too
-    ///
-    /// A Python function stands for the C functions of the interpreter that run it, unless
-    /// this is given.
-    #[arg(long, hide_short_help = true)]
-    python_c_frames: bool,
-
-    /// Leave out the driver's frames between launches and devices
-    ///
-    /// Where the call that launches, or executes a list, hands the work over by an ioctl, the
-    /// frames of the driver and of the kernel stand below its function.
-    #[arg(long, hide_short_help = true)]
-    no_driver_frames: bool,
-
-    /// Record idle CPUs too
-    #[arg(long, hide_short_help = true)]
-    idle: bool,
 
     /// Title of the flame graph
     #[arg(
         long,
         hide_short_help = true,
         default_value = "",
-        hide_default_value = true
+        hide_default_value = true,
+        help_heading = OUTPUT
     )]
     title: String,
 
-    /// Always on: write a profile of each window of this length
+    /// Only this process and the children it starts (repeatable)
     ///
-    /// Until stopped. -o names a directory then; files are called aiprof-YYYYmmddTHHMMSSZ.EXT after the
-    /// window's start in UTC, in pprof format unless --format says otherwise. All are kept,
-    /// unless --keep says how many.
-    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, requires = "output")]
+    /// Without COMMAND and -d, the recording ends when all these processes have ended.
+    #[arg(short, long, value_name = "PID", value_delimiter = ',',
+          value_parser = values::parse_pid, help_heading = PROCESSES)]
+    pid: Vec<u32>,
+
+    /// Only processes in this cgroup (v2) and the cgroups below it
+    ///
+    /// PATH is a directory of the cgroup file system, or a path below its root, such as
+    /// system.slice/docker.service.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath, help_heading = PROCESSES)]
+    cgroup: Option<PathBuf>,
+
+    /// Only COMMAND and the children it starts
+    ///
+    /// aiprof records them from COMMAND's first instruction on: samples, waits, calls,
+    /// launches, and what devices did for them. Without --only, the whole machine is recorded
+    /// while COMMAND runs. A process that another one (a daemon, systemd) starts for COMMAND is
+    /// not its child.
+    #[arg(long, conflicts_with = "pid", help_heading = PROCESSES)]
+    only: bool,
+
+    #[command(flatten, next_help_heading = PROCESSES)]
+    choice: ChoiceArgs,
+
+    /// Attach a label to the whole recording (repeatable)
+    ///
+    /// Example: --label job=nightly. Use it with --by, or find it in pprof files and captures.
+    /// Those always have the labels container, pod, unit, user and rank of each process.
+    #[arg(long, value_name = "KEY=VALUE", hide_short_help = true,
+          value_parser = choice::parse_label, help_heading = PROCESSES)]
+    label: Vec<(String, String)>,
+
+    /// End the recording after this time: 30, 30s, 2m, 1h
+    ///
+    /// The time starts with the first sample, or with COMMAND if there is one. A recording
+    /// with COMMAND ends earlier if COMMAND ends earlier. Without -d and COMMAND, it lasts
+    /// until Ctrl-C.
+    #[arg(short, long, value_parser = values::parse_duration, help_heading = TIMES)]
+    duration: Option<Duration>,
+
+    /// Record without end and write a profile for each window of this length
+    ///
+    /// The recording lasts until it is stopped. -o names a directory. Files are called
+    /// aiprof-YYYYmmddTHHMMSSZ.EXT, after the window's start in UTC. Their format is pprof
+    /// unless --format selects another one. All files are kept unless --keep limits their
+    /// number.
+    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration,
+          requires = "output", help_heading = TIMES)]
     every: Option<Duration>,
 
     /// With --every, keep only the newest N files
     #[arg(long, value_name = "N", requires = "every", hide_short_help = true,
-          value_parser = value_parser!(u32).range(1..))]
+          value_parser = value_parser!(u32).range(1..), help_heading = TIMES)]
     keep: Option<u32>,
 
-    /// Let programs say when their launches are recorded
-    ///
-    /// As they do for VTune and unitrace: by __itt_resume and __itt_pause; before the first of these by the variable
-    /// PTI_ENABLE_COLLECTION: off where it is unset or begins with 0. Other calls are
-    /// left out and counted. Samples are not concerned.
-    #[arg(long, hide_short_help = true)]
-    conditional_collection: bool,
+    #[command(flatten, next_help_heading = TIMES)]
+    control: ControlArgs,
 
-    /// Run COMMAND as the user who called sudo, not as root
-    #[arg(long, requires = "command")]
-    as_user: bool,
+    /// Samples per second on each CPU
+    #[arg(short = 'F', long, value_name = "HZ", default_value_t = RecordConfig::default().frequency_hz,
+          value_parser = value_parser!(u32).range(i64::from(MIN_FREQUENCY_HZ)..=i64::from(MAX_FREQUENCY_HZ)),
+          help_heading = SAMPLING)]
+    frequency: u32,
 
-    /// Record by itself, also as one of several ranks of a job
-    ///
-    /// Where mpirun, torchrun, srun and their like start several aiprofs on a machine, the
-    /// first records, with all options and its -o, until the commands of all have ended; the
-    /// others only run theirs.
-    #[arg(long, hide_short_help = true, requires = "command")]
-    no_join: bool,
+    /// Event that triggers a sample
+    #[arg(long, hide_short_help = true, value_enum,
+          default_value_t = EventArg::from(RecordConfig::default().event), help_heading = SAMPLING)]
+    event: EventArg,
 
-    /// Have the AIU's runtime record what its devices do
-    ///
-    /// Sets the environment variables of COMMAND that switch timing and activity records
-    /// on in IBM's AIU runtime, as far as they are not set already. Only with records are
-    /// the times of AIU devices known exactly; without them they lie between the calls
-    /// that launch work and those that wait for it. A profile of CPU time has what the
-    /// devices did below the stacks that launched it then, as it has wherever aiprof
-    /// finds an AIU.
-    #[arg(long, hide_short_help = true)]
-    aiu_timing: bool,
+    /// With --off-cpu or --wall, ignore waits shorter than TIME, such as 10us
+    #[arg(long, hide_short_help = true, value_name = "TIME", default_value = "0us",
+          value_parser = values::parse_span, help_heading = SAMPLING)]
+    min_wait: u64,
 
-    /// Record PyTorch's operators too, in a window of each process: 1s, or WINDOW
+    /// Most stacks of accelerator calls per second on each CPU; 0: none
     ///
-    /// PyTorch is asked by Kineto's on-demand protocol, as dynolog does: COMMAND and what it
-    /// starts need no change, and neither do processes of -p that were started with
-    /// KINETO_USE_DAEMON=1. Traces have the operators, `record_function` and `ProfilerStep` as
-    /// spans of their threads, with the line of Python that called them; profiles of CPU time
-    /// have them as frames below that line. WINDOW is a length, or LENGTH/EVERY for one
-    /// after the other, as in 500ms/30s. PyTorch may crash at exit if it ends within
-    /// seconds of such a request.
-    #[arg(long, hide_short_help = true, value_name = "WINDOW", num_args = 0..=1, require_equals = true,
-          default_missing_value = "1s", value_parser = values::parse_torch_window)]
-    torch_ops: Option<TorchOptions>,
-    /// Have COMMAND's devices timed from inside, by the runtime's own means
+    /// Further calls are recorded and counted without a stack. The summary shows their number.
+    /// A stack takes a few microseconds.
+    #[arg(long, value_name = "N", hide_short_help = true, default_value_t = STACK_LIMIT,
+          value_parser = value_parser!(u32).range(..=1_000_000), help_heading = SAMPLING)]
+    call_stacks: u32,
+
+    /// Leave out kernel stacks
+    #[arg(long, hide_short_help = true, help_heading = SAMPLING)]
+    no_kernel: bool,
+
+    /// Record idle CPUs too
+    #[arg(long, hide_short_help = true, help_heading = SAMPLING)]
+    idle: bool,
+
+    #[command(flatten, next_help_heading = CONTENTS)]
+    values: ValueArgs,
+
+    #[command(flatten, next_help_heading = CONTENTS)]
+    view: ViewArgs,
+
+    #[command(flatten, next_help_heading = CONTENTS)]
+    kernels: KernelArgs,
+
+    /// Do not expand inlined functions
+    #[arg(long, hide_short_help = true, help_heading = CONTENTS)]
+    no_inlines: bool,
+
+    /// Also show the C frames of the Python interpreter
     ///
-    /// CUDA: a small helper is loaded into COMMAND by the way that NVIDIA provides
-    /// (CUDA_INJECTION64_PATH) and asks CUPTI when each kernel, copy and fill ran. It
-    /// changes no result and prints nothing; a launch takes a little longer. Where the
-    /// program uses CUPTI itself (torch.profiler, Nsight), or the variable is set already,
-    /// it steps back. Level Zero: the loader takes the helper for its drivers
-    /// (LD_LIBRARY_PATH), and commands signal events with timestamps. Only so are the
-    /// times of such devices known exactly; without them they lie between the calls that
-    /// launch work and those that wait for it.
+    /// Without this option, a Python function replaces the interpreter's C functions that run
+    /// it.
+    #[arg(long, hide_short_help = true, help_heading = CONTENTS)]
+    python_c_frames: bool,
+
+    /// Leave out the driver's frames between launches and devices
     ///
-    /// OpenCL: the helper is a layer of the loader (OPENCL_LAYERS), beside COMMAND's own.
-    /// It has queues created with profiling and reads the times of each command; the
-    /// program gets only those that it asked for.
+    /// If a call that launches work or executes a command list hands the work over by an
+    /// ioctl, the frames of the driver and of the Linux kernel appear below its function.
+    #[arg(long, hide_short_help = true, help_heading = CONTENTS)]
+    no_driver_frames: bool,
+
+    /// Record when each operation of COMMAND ran on a device, as its runtime reports it
     ///
-    /// Where COMMAND cannot load the helper, it runs without, and aiprof prints why.
-    #[arg(long)]
+    /// CUDA: a small helper is loaded into COMMAND through NVIDIA's interface
+    /// (CUDA_INJECTION64_PATH). It uses CUPTI to find when each kernel, copy and fill ran. It
+    /// changes no result and prints nothing; a launch takes slightly longer. The helper does
+    /// nothing if the program uses CUPTI itself (torch.profiler, Nsight), or if the variable is
+    /// already set.
+    ///
+    /// Level Zero: the loader loads the helper as one of its drivers (LD_LIBRARY_PATH), and
+    /// commands signal events with timestamps.
+    ///
+    /// OpenCL: the helper is a layer of the loader (OPENCL_LAYERS), beside COMMAND's own
+    /// layers. It creates queues with profiling and reads the times of each command. The
+    /// program sees only the times that it requested.
+    ///
+    /// Exact times of these devices need this option. Without it, aiprof only knows that an
+    /// operation ran between the call that launched it and the call that waited for it. If
+    /// COMMAND cannot load the helper, it runs without it, and aiprof prints why.
+    #[arg(long, help_heading = ACCELERATORS)]
     device_timing: bool,
 
     /// Record the ranges that COMMAND names with NVTX and ITT
     ///
-    /// A small helper is loaded into COMMAND by the ways that NVIDIA and Intel provide
-    /// (NVTX_INJECTION64_PATH, INTEL_LIBITTNOTIFY64), as nsys and VTune do. It writes each
-    /// begin and end into memory, prints nothing, and where a variable is set already it
-    /// steps back. Traces, captures and their tables have the ranges as annotations of the
-    /// threads, as PyTorch's `record_function`. ROCTX needs no helper: its ranges are
-    /// recorded in any trace and capture.
-    #[arg(long, hide_short_help = true)]
+    /// A small helper is loaded into COMMAND through the interfaces of NVIDIA and Intel
+    /// (NVTX_INJECTION64_PATH, INTEL_LIBITTNOTIFY64), as nsys and VTune do. It writes each begin
+    /// and end into memory and prints nothing. It does nothing for an interface with a variable
+    /// that is already set. Traces, captures and their tables have the ranges as annotations of
+    /// the threads, like PyTorch's `record_function`. ROCTX needs no helper: its ranges are in
+    /// every trace and capture.
+    #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
     ranges: bool,
 
-    /// Sample a device that is a file, a FIFO or a socket (repeatable)
+    /// Record PyTorch's operators for 1s, or for WINDOW, in each process
     ///
-    /// LAYOUT:PATH[,gt=N][,card=N][,base=0xADDR][,cycles=N][,name=TEXT], as in
-    /// xe2:/tmp/stalls. Its samples go through the same code as those of hardware, and
-    /// every output says that they were replayed.
-    #[arg(long, hide_short_help = true, value_name = "SPEC")]
-    replay_device: Vec<ReplaySpec>,
+    /// WINDOW is a length, such as 500ms. LENGTH/EVERY, such as 500ms/30s, repeats it.
+    ///
+    /// aiprof uses Kineto's on-demand protocol, as dynolog does. COMMAND and its children need
+    /// no change. Processes of -p must have been started with KINETO_USE_DAEMON=1. Traces show
+    /// operators, `record_function` and `ProfilerStep` as spans of their threads, with the line
+    /// of Python that called them. Profiles of CPU time show them as frames below that line.
+    /// PyTorch may crash at exit if the program ends within seconds of such a request.
+    #[arg(long, hide_short_help = true, value_name = "WINDOW", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1s", value_parser = values::parse_torch_window,
+          help_heading = ACCELERATORS)]
+    torch_ops: Option<TorchOptions>,
+
+    /// Make the AIU runtime of COMMAND record what its devices do
+    ///
+    /// aiprof sets the environment variables that enable timing and activity records in IBM's
+    /// AIU runtime, unless they are already set. Exact times of AIU devices need these records.
+    /// Without them, aiprof only knows that an operation ran between the call that launched it
+    /// and the call that waited for it. A profile of CPU time then also shows what the devices
+    /// did, below the stacks that launched it. On a machine with an AIU it always does.
+    #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
+    aiu_timing: bool,
+
+    /// Let programs choose when their launches are recorded
+    ///
+    /// Programs call __itt_resume and __itt_pause, as for VTune and unitrace. Before the first
+    /// of these calls, the variable PTI_ENABLE_COLLECTION decides: nothing is recorded if it is
+    /// unset or begins with 0. The other calls are left out and counted. Samples are not
+    /// affected.
+    #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
+    conditional_collection: bool,
 
     /// Do not sample accelerators
     ///
-    /// By default, what Intel GPUs of the xe driver stall on is sampled and charged to the
-    /// call paths that launched it, and so is what AIUs record of themselves. Only one
-    /// profiler can sample a GPU at a time.
-    #[arg(long, conflicts_with_all = ["replay_device", "device_cycles", "device_share", "save_device"])]
+    /// By default, aiprof samples the stalls of Intel GPUs with the xe driver and attributes
+    /// them to the call paths that launched the work. It also reads the activity records of
+    /// AIUs. Only one profiler can sample a GPU at a time.
+    #[arg(long, conflicts_with_all = ["replay_device", "device_cycles", "device_share", "save_device"],
+          help_heading = ACCELERATORS)]
     no_devices: bool,
 
-    /// Device cycles between two samples of a device; the nearest that it can
-    #[arg(long, hide_short_help = true, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    /// Device cycles between two samples; the device uses the nearest value it supports
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = value_parser!(u32).range(1..),
+          help_heading = ACCELERATORS)]
     device_cycles: Option<u32>,
 
-    /// Read only one of N samples of a device, chosen at random
+    /// Read only one in N samples of a device, chosen at random
     #[arg(long, hide_short_help = true, value_name = "N", default_value_t = DeviceOptions::default().one_record_of,
-          value_parser = value_parser!(u32).range(1..))]
+          value_parser = value_parser!(u32).range(1..), help_heading = ACCELERATORS)]
     device_share: u32,
 
-    /// Read an unknown device's samples as those of the nearest that is known
-    #[arg(long, hide_short_help = true)]
+    /// Read samples of an unknown device in the layout of the nearest known device
+    #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
     nearest_layout: bool,
 
-    /// Keep the bytes of each device in this folder too, for --replay-device
-    #[arg(long, hide_short_help = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    /// Also save the bytes of each device in this directory, for --replay-device
+    #[arg(long, hide_short_help = true, value_name = "DIR", value_hint = ValueHint::DirPath,
+          help_heading = ACCELERATORS)]
     save_device: Option<PathBuf>,
 
-    /// Use this eBPF object in place of the built-in one
+    /// Read device samples from a file, a FIFO or a socket (repeatable)
+    ///
+    /// SPEC is LAYOUT:PATH[,gt=N][,card=N][,base=0xADDR][,cycles=N][,name=TEXT], such as
+    /// xe2:/tmp/stalls. The samples go through the same code as those of hardware. Every output
+    /// marks them as replayed.
+    #[arg(long, hide_short_help = true, value_name = "SPEC", help_heading = ACCELERATORS)]
+    replay_device: Vec<ReplaySpec>,
+
+    /// Use this eBPF object instead of the built-in one
     #[arg(long, value_name = "FILE", hide = true, value_hint = ValueHint::FilePath)]
     bpf_object: Option<PathBuf>,
 
-    /// Observe the ioctls of this device as if it were one of that table's
+    /// Observe the ioctls of DEVICE as if it belonged to TABLE
     #[arg(long, value_name = "TABLE=DEVICE", hide = true, value_parser = values::parse_stand_in)]
     admit_device: Vec<StandIn>,
-
-    /// Program to run; the recording lasts as long as it does
-    #[arg(value_name = "COMMAND", trailing_var_arg = true,
-          value_hint = ValueHint::CommandWithArguments)]
-    command: Vec<OsString>,
 }
 
 /// What drives the sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum EventArg {
-    /// The CPU's clock: each sample is the same on-CPU time; works everywhere
+    /// The CPU's clock: each sample stands for the same on-CPU time; works on every machine
     CpuClock,
-    /// Hardware cycles, where the machine has counters
+    /// Hardware cycles; needs a machine with hardware counters
     Cycles,
 }
 
@@ -390,34 +415,34 @@ impl Plan {
         if args.bpf_object.is_some() && privileges::is_elevated_by_file() {
             // Otherwise whoever may run aiprof could load any eBPF program.
             return Err(usage_error(
-                "--bpf-object needs root itself, not a program file with capabilities",
+                "--bpf-object must be used as root, not with a program file that has capabilities",
             ));
         }
         if args.only && args.command.is_empty() {
             return Err(usage_error(
-                "--only records COMMAND and its children, and there is none: put it behind the \
-                 options, as in `aiprof --only -o flame.svg -- make -j8`; a process that runs \
-                 already is recorded by -p PID",
+                "--only needs a COMMAND to record: put it after the options, as in \
+                 `aiprof --only -o flame.svg -- make -j8`; for a process that is already running, \
+                 use -p PID",
             ));
         }
         if args.aiu_timing && args.command.is_empty() {
             return Err(usage_error(
-                "--aiu-timing sets the environment of COMMAND, and there is none: a program \
-                 that runs already must switch its activity records on by itself",
+                "--aiu-timing needs a COMMAND, because it sets environment variables: a program \
+                 that is already running must enable its activity records itself",
             ));
         }
         check_torch(&args)?;
         if args.device_timing && args.command.is_empty() {
             return Err(usage_error(
-                "--device-timing sets the environment of COMMAND, and there is none: nothing \
-                 can be put into a program that runs already",
+                "--device-timing needs a COMMAND to load a helper into: a program that is already \
+                 running cannot be changed",
             ));
         }
         check_ranges(&args, &destination)?;
         let launches = args.values.launches();
         if launches.is_some() && destination.is_trace() {
             return Err(usage_error(
-                "--events is for profiles: a trace has launches and samples in any case",
+                "--events applies to profiles only: a trace always has launches and samples",
             ));
         }
         let waits = args.values.waits().map(|options| WaitConfig {
@@ -425,33 +450,34 @@ impl Plan {
             options,
         });
         if waits.is_none() && args.values.has_wakers() {
-            return Err(usage_error("--wakers is for --off-cpu and --wall"));
+            return Err(usage_error("--wakers needs --off-cpu or --wall"));
         }
         if waits.is_none() && args.min_wait > 0 {
-            return Err(usage_error("--min-wait is for --off-cpu and --wall"));
+            return Err(usage_error("--min-wait needs --off-cpu or --wall"));
         }
         if waits.is_some() && !destination.has_waits() {
             return Err(usage_error(
-                "--off-cpu and --wall are for profiles, captures and traces: a page of findings \
-                 has no waits",
+                "--off-cpu and --wall apply to profiles, captures and traces: a page of findings \
+                 shows no waits",
             ));
         }
         if waits.is_some() && args.event != EventArg::CpuClock {
             return Err(usage_error(
-                "--off-cpu and --wall are of time, and --event cycles is of cycles: choose one",
+                "--off-cpu and --wall measure time, and --event cycles counts cycles: use only one \
+                 of them",
             ));
         }
         let source_lines = destination.has_source_lines() || args.view.has_lines();
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
         let choice = args.choice.of_this_machine()?;
         if args.label.len() > MAX_LABELS {
-            let message = format!("--label can be given {MAX_LABELS} times at most");
+            let message = format!("--label can be given at most {MAX_LABELS} times");
             return Err(usage_error(message));
         }
         if launches.is_some() && !args.replay_device.is_empty() {
             return Err(usage_error(
-                "--events counts launches, and --replay-device samples what they did: \
-                 choose one, or write a capture and report it both ways",
+                "--events counts launches, and --replay-device adds device samples: use only one \
+                 of them, or write a capture and run `aiprof report` on it twice",
             ));
         }
         let only_samples = launches.is_none() && waits.is_none();
@@ -468,7 +494,7 @@ impl Plan {
         let probes = destination.keeps_events() || !only_samples || devices.is_on();
         if args.conditional_collection && !probes {
             return Err(usage_error(
-                "--conditional-collection is for launches: add --events, or write a trace \
+                "--conditional-collection applies to launches: add --events, or write a trace \
                  or a capture",
             ));
         }
@@ -476,7 +502,7 @@ impl Plan {
         let steering = args.control.steering(probes)?;
         if let Some(option) = args.kernels.given().filter(|_| !probes) {
             return Err(usage_error(format!(
-                "{option} is for launches and samples of devices, and --no-devices leaves none: \
+                "{option} applies to launches and device samples, which --no-devices turns off: \
                  add --events"
             )));
         }
@@ -586,14 +612,14 @@ impl Plan {
 fn check_ranges(args: &RecordArgs, destination: &Destination) -> Result<()> {
     if args.ranges && args.command.is_empty() {
         return Err(usage_error(
-            "--ranges sets the environment of COMMAND, and there is none: nothing can be put \
-             into a program that runs already",
+            "--ranges needs a COMMAND to load a helper into: a program that is already running \
+             cannot be changed",
         ));
     }
     if args.ranges && !destination.keeps_events() {
         return Err(usage_error(
-            "--ranges is for traces and captures: a profile has stacks and no ranges. Add \
-             -o trace.json.gz, or -o x.aiprof",
+            "--ranges applies to traces and captures, because a profile has no ranges: add \
+             -o trace.json.gz or -o x.aiprof",
         ));
     }
     Ok(())
@@ -606,19 +632,19 @@ fn check_torch(args: &RecordArgs) -> Result<()> {
     }
     if args.command.is_empty() && args.pid.is_empty() {
         return Err(usage_error(
-            "--torch-ops asks programs one by one: give COMMAND, or -p PID of one that was \
-             started with KINETO_USE_DAEMON=1",
+            "--torch-ops needs a COMMAND, or -p PID of a program that was started with \
+             KINETO_USE_DAEMON=1",
         ));
     }
     if args.every.is_some() {
         return Err(usage_error(
-            "--torch-ops and --every do not go together: operators become known after their \
-             window, when its profile may be written",
+            "--torch-ops cannot be used with --every: PyTorch reports operators after a window \
+             has ended, when its profile may already be written",
         ));
     }
     if args.values.launches().is_some() {
         return Err(usage_error(
-            "--torch-ops is for CPU samples and traces: a profile of launches has no operators",
+            "--torch-ops applies to CPU samples and traces: a profile of launches has no operators",
         ));
     }
     Ok(())
@@ -666,14 +692,14 @@ fn dumps(args: &RecordArgs) -> Result<Destination> {
     };
     let Some(format) = format else {
         return Err(usage_error(
-            "--window writes files: choose another format, or none for captures",
+            "--window cannot write this format: use another --format, or none for captures",
         ));
     };
     match &args.output {
         Some(file) if Format::from_extension(file).is_some() && !caller::exists(file) => {
             let message = format!(
-                "--window writes its files into a directory, and {} looks like a file: name a \
-                 directory, and choose the format with --format",
+                "--window writes files into a directory, and {} looks like a file name: give a \
+                 directory, and select the format with --format",
                 file.display()
             );
             Err(usage_error(message))
@@ -702,14 +728,14 @@ fn destination(args: &RecordArgs) -> Result<Destination> {
     }
     let Some(format) = format else {
         return Err(usage_error(
-            "--every writes finished profiles: use --format folded, svg, pprof or otlp",
+            "--every writes only profiles: use --format folded, svg, pprof or otlp",
         ));
     };
     match &args.output {
         Some(file) if Format::from_extension(file).is_some() && !caller::exists(file) => {
             let message = format!(
-                "--every writes a file per window into a directory, and {} looks like a file: \
-                 name a directory, and choose the format with --format",
+                "--every writes files into a directory, and {} looks like a file name: give a \
+                 directory, and select the format with --format",
                 file.display()
             );
             Err(usage_error(message))
@@ -730,7 +756,9 @@ pub(super) fn as_user(wanted: bool) -> Result<Option<Credentials>> {
         return Ok(None);
     }
     let (uid, gid) = rights::sudo_caller().ok_or_else(|| {
-        usage_error("--as-user needs SUDO_UID and SUDO_GID, as sudo sets them: they are not set")
+        usage_error(
+            "--as-user needs SUDO_UID and SUDO_GID, which are not set: start aiprof with sudo",
+        )
     })?;
     Ok(Some(Credentials::of_user(uid, gid)))
 }
@@ -744,8 +772,8 @@ pub(super) fn find_cgroup(path: &Path) -> Result<PathBuf> {
         .find(|directory| cgroup::is_group(directory))
         .with_context(|| {
             format!(
-                "{} is not a cgroup (v2): name a directory below {}, or its path from there; \
-                 `systemd-cgls` lists them",
+                "{} is not a cgroup (v2): give a directory below {}, or a path relative to it; \
+                 `systemd-cgls` lists all cgroups",
                 path.display(),
                 cgroup::root().display()
             )

@@ -84,7 +84,21 @@ fn the_long_help_opens_with_examples_and_ends_with_exit_codes() {
     assert!(position("--frequency") < position("Exit status:"));
     assert!(!help.contains("--bpf-object"));
     let short = Cli::command().render_help().to_string();
-    assert!(short.lines().count() < 60 && !short.contains("Exit status:"));
+    assert!(short.lines().count() < 72 && !short.contains("Exit status:"));
+}
+
+#[test]
+fn options_of_a_recording_are_grouped_by_purpose() {
+    let command = Cli::command();
+    let ungrouped: Vec<_> = command
+        .get_arguments()
+        .filter(|arg| !arg.is_hide_set() && arg.get_help_heading().is_none())
+        .map(|arg| arg.get_id().as_str())
+        .collect();
+    assert_eq!(
+        ungrouped,
+        ["verbose", "quiet", "command", "as_user", "no_join"]
+    );
 }
 
 #[test]
