@@ -15,21 +15,21 @@ use std::path::Path;
 const REPORT: &str = "`aiprof report FILE -o x.svg` makes a flame graph of a capture";
 const STACKS: &str = "`aiprof report FILE --format folded` prints the stacks of a capture";
 const HOTTEST: &str = "`sudo aiprof -d 10` prints the hottest functions of the next ten seconds, \
-                       `aiprof report FILE` those of a capture";
-const COUNTS: &str = "aiprof counts no hardware events; `sudo aiprof COMMAND` prints where CPU \
-                      time goes";
+                       `aiprof report FILE` prints the hottest functions of a capture";
+const COUNTS: &str = "aiprof does not count hardware events; `sudo aiprof COMMAND` prints which \
+                      functions use CPU time";
 const LINES: &str = "`aiprof report FILE --lines -o x.svg` shows source lines, `aiprof stalls \
-                     FILE` the instructions of devices";
+                     FILE` shows instructions of devices";
 const WAITS: &str = "`sudo aiprof --off-cpu -o x.svg COMMAND` records what threads wait for";
-const RECORD: &str = "`sudo aiprof -o x.aiprof COMMAND` records while COMMAND runs, `-p PID` a \
-                      process that is already running";
+const RECORD: &str = "`sudo aiprof -o x.aiprof COMMAND` records while COMMAND runs, `-p PID` \
+                      selects a process that is already running";
 const CONTROL: &str = "`sudo aiprof --control ...` starts a recording that `aiprof ctl` pauses, \
                        resumes and stops";
-const CALLS: &str = "`aiprof probes` prints the functions that aiprof hooks, `sudo aiprof trace \
+const CALLS: &str = "`aiprof probes` prints the functions that aiprof probes, `sudo aiprof trace \
                      COMMAND` prints their calls";
 const DOCTOR: &str = "`aiprof doctor` prints what works on this machine";
-const NAMES: &str = "a capture holds all names and needs no other file";
-const NONE: &str = "aiprof has no command that does its job";
+const NAMES: &str = "a capture contains all names and needs no other file";
+const NONE: &str = "aiprof has no such command";
 
 /// Command words of other profilers that are no commands of aiprof: which profilers have
 /// them, the words, and what does their job here. Words that are also ordinary programs
@@ -51,14 +51,14 @@ const FOREIGN: &[(&str, &[&str], &str)] = &[
     (
         "perf",
         &["daemon"],
-        "`sudo aiprof agent` records all the time",
+        "`sudo aiprof agent` records continuously",
     ),
     ("perf", &["probe", "ftrace"], CALLS),
     ("perf", &["check"], DOCTOR),
     (
         "perf",
         &["evlist"],
-        "`aiprof report FILE` prints what a capture holds",
+        "`aiprof report FILE` prints what a capture contains",
     ),
     (
         "perf",
@@ -109,8 +109,8 @@ const FOREIGN: &[(&str, &[&str], &str)] = &[
     (
         "nsys",
         &["export"],
-        "`aiprof report FILE -o x.pftrace` converts a capture for Perfetto; the name's ending \
-         chooses the format",
+        "`aiprof report FILE -o x.pftrace` converts a capture for Perfetto; the extension \
+         selects the format",
     ),
 ];
 
@@ -148,7 +148,7 @@ fn check_in(args: &[OsString], command: &[OsString]) -> Result<()> {
             "'{name}' is a capture, not a program: {REPORT}"
         ))),
         Some(capture) => Err(usage_error(format!(
-            "'{name}' is no command of aiprof, and '{}' is a capture, which a program could \
+            "'{name}' is not a command of aiprof, and '{}' is a capture, which a program could \
              overwrite: `aiprof --help` lists the commands. {}",
             capture.display(),
             to_run(&name)

@@ -10,7 +10,7 @@ use std::io::Write;
 #[command(after_help = "For bash: aiprof completions bash > \
                         ~/.local/share/bash-completion/completions/aiprof")]
 pub(crate) struct CompletionsArgs {
-    /// Shell to print the script for
+    /// Shell for which to print the script
     #[arg(value_enum)]
     shell: clap_complete::Shell,
 }

@@ -15,24 +15,25 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// Options of `aiprof ctl`.
 #[derive(Debug, Args)]
 pub(crate) struct CtlArgs {
-    /// What to do
+    /// Action to perform
     #[arg(value_enum)]
     action: Action,
 
-    /// Which recording: the NAME of its --control, or its process; without: the only one
+    /// Recording: NAME of its --control, or its PID; default: the only one that runs
     #[arg(value_name = "NAME")]
     name: Option<String>,
 
-    /// With status: wait until the recording has reached STATE
+    /// With status, wait until the recording has reached STATE
     ///
-    /// attached: all is loaded and attached. sampling: samples are taken, and COMMAND runs.
-    /// known=PID: files, unwind tables and probes of this process are complete. A recording
-    /// that is not there yet is waited for too. The exit status is 0 when the state is
-    /// reached, and 1 if the recording ends first or the time is over.
+    /// attached: everything is loaded and attached. sampling: samples are taken, and COMMAND
+    /// runs. known=PID: files, unwind tables and probes of process PID are complete.
+    ///
+    /// The recording may also start later. The exit status is 0 when the state is reached. It is
+    /// 1 if the recording ends first or --timeout expires.
     #[arg(long, value_name = "STATE", value_parser = parse_state)]
     wait: Option<RecordState>,
 
-    /// With --wait: give up after this time: 500ms, 30s, 2m
+    /// With --wait, give up after this time: 500ms, 30s, 2m
     #[arg(long, value_name = "TIME", requires = "wait", default_value = "60s",
           value_parser = values::parse_duration)]
     timeout: Duration,
@@ -45,15 +46,15 @@ fn parse_state(text: &str) -> Result<RecordState, String> {
 /// What a recording is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Action {
-    /// Show all recordings, or one
+    /// Show one recording, or all of them
     Status,
-    /// Record nothing until resumed; what was in flight is finished
+    /// Record nothing until resume; calls in progress are still recorded to their end
     Pause,
-    /// Go on
+    /// Continue a paused recording
     Resume,
-    /// Write what --window keeps of the last seconds
+    /// Write the window that --window keeps
     Dump,
-    /// End the recording, as Ctrl-C does; returns when its output is whole
+    /// End the recording, like Ctrl-C; returns when its output is complete
     Stop,
 }
 
@@ -82,7 +83,11 @@ pub(crate) fn run(args: &CtlArgs) -> Result<()> {
     }
     let name = match &args.name {
         Some(name) if control::is_name(name) => name.clone(),
-        Some(name) => return Err(usage_error(format!("{name} is no name of a recording"))),
+        Some(name) => {
+            return Err(usage_error(format!(
+                "{name} is not a valid name of a recording"
+            )));
+        }
         None => only_one()?,
     };
     let status = ask(&name, args.action.request())?;
@@ -95,14 +100,18 @@ pub(crate) fn run(args: &CtlArgs) -> Result<()> {
 /// Waits until a recording has reached a state, and shows it.
 fn wait(args: &CtlArgs, state: RecordState) -> Result<()> {
     if args.action != Action::Status {
-        return Err(usage_error("--wait is for `aiprof ctl status`"));
+        return Err(usage_error("--wait works only with `aiprof ctl status`"));
     }
     let until = Instant::now() + args.timeout;
     let after = human_duration(args.timeout);
     loop {
         let name = match &args.name {
             Some(name) if control::is_name(name) => Some(name.clone()),
-            Some(name) => return Err(usage_error(format!("{name} is no name of a recording"))),
+            Some(name) => {
+                return Err(usage_error(format!(
+                    "{name} is not a valid name of a recording"
+                )));
+            }
             None if control::running()?.is_empty() => None,
             None => Some(only_one()?),
         };
@@ -112,12 +121,12 @@ fn wait(args: &CtlArgs, state: RecordState) -> Result<()> {
         });
         match answer {
             Some((name, Ok(Reply::Done(status)))) => return print(&[(name, *status)]),
-            Some((name, Ok(Reply::Refused(why)))) => bail!("{name} is not {state}: {why}"),
+            Some((name, Ok(Reply::Refused(why)))) => bail!("{name} did not reach {state}: {why}"),
             Some((name, Err(ControlError::Died(_)))) => {
-                bail!("{name} ended before it was {state}")
+                bail!("{name} ended before it reached {state}")
             }
             Some((name, Err(ControlError::Late(_)))) => {
-                bail!("{name} is not {state} after {after}")
+                bail!("{name} did not reach {state} within {after}")
             }
             // It has not begun.
             None | Some((_, Err(ControlError::Nobody(_)))) => {}
@@ -125,7 +134,7 @@ fn wait(args: &CtlArgs, state: RecordState) -> Result<()> {
         }
         if Instant::now() >= until {
             let which = args.name.as_deref().unwrap_or("of this user");
-            bail!("there was no recording {which} to wait for in {after}");
+            bail!("no recording {which} was started within {after}");
         }
         std::thread::sleep(AGAIN);
     }
@@ -148,11 +157,11 @@ fn only_one() -> Result<String> {
     match (names.pop(), names.is_empty()) {
         (Some(name), true) => Ok(name),
         (None, _) => bail!(
-            "no recording of this user can be steered: start one with --control (those of \
-             sudo are root's: `sudo aiprof ctl`)"
+            "no controllable recording is running: start one with --control; if you used sudo, \
+             use `sudo aiprof ctl`"
         ),
         (Some(last), false) => bail!(
-            "there are several recordings, name one of them: {} {last}",
+            "several recordings are running: give the name of one of them: {} {last}",
             names.join(" ")
         ),
     }

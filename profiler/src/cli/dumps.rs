@@ -161,7 +161,7 @@ impl DumpFiles {
         let name = (0..MAX_ALIKE)
             .map(name)
             .find(is_free)
-            .context("too many files of one second")?;
+            .context("too many files were written in the same second")?;
         let path = self.style.directory.join(&name);
         let file = OutputFile::create_in(directory, OsStr::new(&name), &path)?;
         Ok((file, path))
@@ -207,7 +207,7 @@ fn line(path: &Path, extent: DumpExtent) -> String {
     let length = human_duration(Duration::from_nanos(length));
     let cut = match extent.shortened {
         0 => String::new(),
-        n => format!(", shortened: {n} events found no room"),
+        n => format!(", shortened: {n} events exceeded the memory limit"),
     };
-    format!("aiprof: the last {length} in {}{cut}", path.display())
+    format!("aiprof: wrote the last {length} to {}{cut}", path.display())
 }

@@ -23,7 +23,7 @@ pub(super) fn run(plan: &Plan, joined: Joined, verbosity: Verbosity) -> Result<u
         }
     };
     say(&format!(
-        "aiprof: this rank is in the recording of {} (--no-join: each by itself)",
+        "aiprof: this rank is recorded by {} (use --no-join to record it separately)",
         joined.recorder()
     ));
     let signals = BlockedSignals::block(None).context("cannot prepare for signals")?;
@@ -47,8 +47,8 @@ pub(super) fn run(plan: &Plan, joined: Joined, verbosity: Verbosity) -> Result<u
                     is_known = true;
                     if matches!(news, Ok(News::Died) | Err(_)) {
                         say(
-                            "aiprof: the process that recorded this rank has ended before its \
-                             time: the command goes on, unrecorded",
+                            "aiprof: the process that recorded this rank has ended early: the \
+                             command continues without recording",
                         );
                     }
                 }

@@ -32,13 +32,14 @@ fn helpers(plan: &Plan) -> Result<Helpers> {
     if plan.device_timing {
         if let Some(name) = device_timing::in_the_way() {
             screen::say(&format!(
-                "aiprof: {name} is set already: COMMAND loads that, and CUDA devices are not timed"
+                "aiprof: {name} is already set, so COMMAND does not load the helper: CUDA devices \
+                 are not timed"
             ));
         }
         for driver in device_timing::drivers_left_out() {
             screen::say(&format!(
-                "aiprof: the driver {} is not timed: ZE_ENABLE_ALT_DRIVERS has no absolute path \
-                 of it, or another driver of its name is found before it",
+                "aiprof: the driver {} is not timed: ZE_ENABLE_ALT_DRIVERS does not contain its \
+                 absolute path, or another driver with the same name is found first",
                 driver.display()
             ));
         }
@@ -47,8 +48,8 @@ fn helpers(plan: &Plan) -> Result<Helpers> {
     if plan.ranges {
         for (name, whose) in device_timing::in_the_way_of_ranges() {
             screen::say(&format!(
-                "aiprof: {name} is set already: COMMAND loads that, and ranges of {whose} are \
-                 not recorded"
+                "aiprof: {name} is already set, so COMMAND does not load the helper: ranges of \
+                 {whose} are not recorded"
             ));
         }
         let more = device_timing::range_helpers()?;
@@ -75,7 +76,10 @@ fn without(refused: &RefusedHelper) -> String {
     let folder = refused.path.parent().unwrap_or(Path::new("/")).display();
     let advice = match refused.source.raw_os_error() {
         Some(libc::EACCES) => {
-            format!(": let COMMAND's user read it, and enter {folder} and the directories above it")
+            format!(
+                ": allow COMMAND's user to read the file, and to enter {folder} and the \
+                 directories above it"
+            )
         }
         Some(libc::EPERM) => {
             format!(": {folder} must be on a file system that is not mounted noexec")
@@ -83,8 +87,8 @@ fn without(refused: &RefusedHelper) -> String {
         _ => String::new(),
     };
     format!(
-        "aiprof: COMMAND cannot load {path} ({}), and runs without it: nothing is timed or \
-         marked from inside{advice}",
+        "aiprof: COMMAND runs without the helper {path}, which it cannot load ({}): device \
+         times and ranges are missing{advice}",
         refused.source
     )
 }
@@ -102,10 +106,10 @@ mod tests {
             })
         };
         assert!(line(libc::EACCES).ends_with(
-            "nothing is timed or marked from inside: let COMMAND's user read it, and enter \
-             /var/cache/aiprof and the directories above it"
+            "device times and ranges are missing: allow COMMAND's user to read the file, and to \
+             enter /var/cache/aiprof and the directories above it"
         ));
         assert!(line(libc::EPERM).ends_with("is not mounted noexec"));
-        assert!(line(libc::ENOENT).ends_with("from inside"));
+        assert!(line(libc::ENOENT).ends_with("ranges are missing"));
     }
 }

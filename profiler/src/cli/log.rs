@@ -79,7 +79,9 @@ pub(super) fn analysis(messages: &Messages) {
         let dropped = messages.dropped(level);
         if dropped > 0 {
             let word = level.word().to_ascii_lowercase();
-            screen::say(&format!("aiprof: {dropped} further {word} messages"));
+            screen::say(&format!(
+                "aiprof: {dropped} more {word} messages are not shown"
+            ));
         }
     }
 }

@@ -43,8 +43,8 @@ pub(super) fn parse_moment(text: &str) -> Result<Moment, String> {
     let ns = ns.ok().and_then(|ns| i64::try_from(ns).ok());
     ns.map(|ns| Moment::Since(Time::from_nanos(ns)))
         .ok_or_else(|| {
-            "expected a time since the first event, such as 10s, 1.5ms or 2m, or microseconds as \
-             in the trace"
+            "expected a time since the first event, such as 10s, 1.5ms or 2m, or a number of \
+             microseconds as in the trace"
                 .to_owned()
         })
 }

@@ -24,9 +24,9 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 pub(crate) fn query(args: &[OsString]) -> Result<u8> {
     let Some(program) = find("aiprof-query") else {
         bail!(
-            "aiprof-query is neither beside aiprof nor in PATH: install the package of that \
-             name; in a clone, cargo build --release --manifest-path fleet/Cargo.toml \
-             --target-dir target builds it"
+            "aiprof-query is neither beside aiprof nor in PATH: install the package aiprof-query; \
+             in a clone, run `cargo build --release --manifest-path fleet/Cargo.toml \
+             --target-dir target`"
         );
     };
     let error = Command::new(&program).args(args).exec();

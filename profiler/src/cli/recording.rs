@@ -107,11 +107,11 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
         Some(Ok(JobPart::Recorder(recorder))) => Some(recorder),
         Some(Ok(JobPart::Joined(joined))) => return joined::run(&plan, joined, verbosity),
         Some(Ok(JobPart::Alone(why))) => {
-            tracing::warn!("recording by itself, not with the other ranks of the job: {why}");
+            tracing::warn!("recording this rank separately from the other ranks: {why}");
             None
         }
         Some(Err(error)) => {
-            tracing::debug!("recording by itself, as ranks of a job cannot meet: {error}");
+            tracing::debug!("recording this rank separately: cannot find other ranks: {error}");
             None
         }
     };
@@ -179,8 +179,8 @@ fn record(
         && guard.is_some_and(|guard| guard.has_ended_program())
     {
         screen::say(
-            "aiprof: COMMAND ended while PyTorch recorded its operators, which may have crashed \
-             it: without --torch-ops, or with it in longer runs, it may end well",
+            "aiprof: COMMAND crashed while PyTorch recorded its operators, which can be the cause: \
+             try a longer run, or omit --torch-ops",
         );
     }
     result
@@ -326,7 +326,8 @@ impl Recording<'_> {
         );
         let others = recorder.and_then(|recorder| {
             let listening = recorder.listen(&told);
-            let alone = |error: &_| tracing::warn!("other ranks of the job cannot join: {error}");
+            let alone =
+                |error: &_| tracing::warn!("other ranks of the job are not recorded here: {error}");
             listening.inspect_err(alone).ok()
         });
         let control = steer::open(&self.plan.steering)?;
@@ -394,7 +395,7 @@ impl Recording<'_> {
         let result = self.conclude(session, ranks);
         stop.end_control(&match &result {
             Ok(true) => Reply::Done(Box::default()),
-            Ok(false) => Reply::Refused("a file is missing".to_owned()),
+            Ok(false) => Reply::Refused("a file could not be written".to_owned()),
             Err(error) => Reply::Refused(chain(&**error)),
         });
         // The command's end is waited for even if the result could not be written.
@@ -441,14 +442,14 @@ impl Recording<'_> {
         };
         let session =
             Session::start(&config, Keep::Nothing).map_err(|error| self.output.explain(error))?;
-        tracing::warn!("what accelerators do is not recorded: {error}");
+        tracing::warn!("accelerators are not recorded: {error}");
         Ok(session)
     }
 
     /// The recording is over; the command, if any, is not.
     async fn outlived_by_command(&self, stop: &mut Stop) -> Result<Option<Exit>> {
         if !self.plan.command.is_empty() {
-            self.say("aiprof: waiting for the command to end (Ctrl-C twice: leave it running)");
+            self.say("aiprof: waiting for COMMAND to end (press Ctrl-C twice to leave it running)");
         }
         stop.command_exit().await
     }
@@ -462,11 +463,11 @@ impl Recording<'_> {
         } = &self.plan.destination
         {
             let kept = match keep {
-                Some(n) => format!("the newest {n} are kept"),
-                None => "all are kept (--keep N: the newest N)".to_owned(),
+                Some(n) => format!("keeping the newest {n}"),
+                None => "keeping all (use --keep N to keep the newest N)".to_owned(),
             };
             self.say(&format!(
-                "aiprof: a file every {} in {}, {kept}",
+                "aiprof: writing a file every {} to {}, {kept}",
                 human_duration(*every),
                 directory.display()
             ));
@@ -475,7 +476,7 @@ impl Recording<'_> {
         if open_ended {
             let what = match self.plan.config.pids.as_slice() {
                 [] => "recording",
-                _ => "recording while these processes run, or",
+                _ => "recording until the processes of -p end, or",
             };
             self.say(&format!("aiprof: {what} until Ctrl-C"));
         }
@@ -561,7 +562,7 @@ impl Recording<'_> {
                 .for_each(|asked| stop.answer(asked, &status));
         }
         for pid in session.take_ended() {
-            let ended = Reply::Refused(format!("process {pid} ended before it was known"));
+            let ended = Reply::Refused(format!("process {pid} ended first"));
             let late = self.ready.take(|state| state == RecordState::Known(pid));
             late.into_iter()
                 .for_each(|asked| stop.answer(asked, &ended));
@@ -583,10 +584,10 @@ impl Recording<'_> {
         let refused = match state {
             _ if is_reached => return stop.answer(asked, &self.status(session)),
             RecordState::Known(pid) if !session.await_known(pid) => {
-                format!("there is no process {pid}, or too many are waited for")
+                format!("process {pid} does not exist, or too many clients are waiting")
             }
             _ if !self.ready.wait(asked, state, |asked| stop.has(asked)) => {
-                "too many wait for it already".to_owned()
+                "too many clients are already waiting".to_owned()
             }
             _ => return,
         };
@@ -633,7 +634,7 @@ impl Recording<'_> {
         if running > 0 {
             let (n, s) = (grouped(running as u64), plural(running));
             self.say(&format!(
-                "aiprof: recording until the commands of {n} more rank{s} end, or until Ctrl-C"
+                "aiprof: recording until the commands of {n} other rank{s} end, or until Ctrl-C"
             ));
         }
     }
@@ -722,10 +723,7 @@ impl Recording<'_> {
         if let (Some((written, _)), Some(first)) = (dumps, lines.first_mut()) {
             // What was added up is what names are wanted of.
             let files = plural(usize::try_from(written).unwrap_or(usize::MAX));
-            *first = format!(
-                "aiprof: {} file{files} of the last seconds",
-                grouped(written)
-            );
+            *first = format!("aiprof: wrote {} window file{files}", grouped(written));
         }
         for line in lines {
             self.say(&line);
@@ -733,7 +731,7 @@ impl Recording<'_> {
         if !paused.is_zero() {
             let paused = human_duration(paused);
             self.say(&format!(
-                "  paused for {paused}, which no figure here counts"
+                "  paused for {paused}, excluded from all numbers above"
             ));
         }
         if !self.plan.kernels.is_all() {
@@ -796,7 +794,7 @@ fn probe_line(tally: &Tally) -> Option<String> {
             n => format!(", {} not possible", grouped(n)),
         };
         let (functions, files) = (grouped(functions), grouped(files));
-        format!("  probes: {functions} functions of {files} libraries{refused}")
+        format!("  probes: {functions} functions in {files} libraries{refused}")
     })
 }
 
@@ -806,13 +804,13 @@ fn aiu_line(aiu: AiuUse, has_command: bool, asked: bool) -> Option<String> {
         return None;
     }
     let remedy = match (asked, has_command) {
-        (true, _) => "the program switched none on in spite of --aiu-timing",
+        (true, _) => "the program enabled none, despite --aiu-timing",
         (false, true) => timing::HINT_COMMAND,
         (false, false) => timing::HINT_RUNNING,
     };
     Some(format!(
-        "  AIU: no activity records came with the calls, so device times are only known to \
-         lie between launch and wait calls: {remedy}"
+        "  AIU: no activity records, so device times are only known to lie between launch and \
+         wait calls: {remedy}"
     ))
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn require() -> Result<()> {
     let mode = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFL) };
     let is_readable_only = mode >= 0 && mode & libc::O_ACCMODE == libc::O_RDONLY;
     if !WAS_OPEN.load(Ordering::Relaxed) || mode < 0 || is_readable_only {
-        bail!("stdout is closed, and the result would go there: name a file with -o");
+        bail!("cannot print the result: stdout is closed; redirect it to a file, or use -o FILE");
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow};
 /// It cannot be opened.
 pub(super) fn open(steering: &Steering) -> Result<Option<Control>> {
     let open = |name: &String| {
-        Control::open(name).with_context(|| format!("cannot let others steer {name}"))
+        Control::open(name).with_context(|| format!("cannot create the control socket of {name}"))
     };
     steering.name.as_ref().map(open).transpose()
 }
@@ -42,10 +42,10 @@ pub(super) fn obey(
             dumps += 1;
             files.try_write(session)
         }
-        (Request::Dump, None) => Err(anyhow!("it keeps no last seconds: --window does")),
-        (Request::Rate(_), _) => Err(anyhow!("only the agent changes its rate while it runs")),
+        (Request::Dump, None) => Err(anyhow!("it was not started with --window")),
+        (Request::Rate(_), _) => Err(anyhow!("only an agent can change its frequency")),
         // These are answered when something has happened.
-        (Request::Wait(_), _) => Err(anyhow!("it cannot be waited for here")),
+        (Request::Wait(_), _) => Err(anyhow!("this recording cannot be waited for")),
         (Request::Status | Request::Stop, _) => Ok(()),
     };
     match done {

@@ -285,7 +285,7 @@ fn decide(received: Received, has_command: bool, signalled_before: bool) -> Acti
 pub(crate) fn open_targets(pids: &[u32]) -> Result<Vec<OwnedFd>> {
     let open = |&pid: &u32| {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let raw = raw.with_context(|| format!("{pid} is not a process id"))?;
+        let raw = raw.with_context(|| format!("{pid} is not a PID"))?;
         rustix::process::pidfd_open(raw, PidfdFlags::empty())
             .with_context(|| format!("cannot profile process {pid}"))
     };

@@ -38,7 +38,7 @@ use tokio::sync::Notify;
 #[derive(Debug, Args)]
 #[command(override_usage = "aiprof trace [OPTIONS] [--] [COMMAND [ARGS]...]")]
 pub(crate) struct TraceArgs {
-    /// Write to FILE, which appears when the trace is complete; default: stdout
+    /// Write to FILE, which appears when it is complete; default: stdout
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
 
@@ -47,11 +47,11 @@ pub(crate) struct TraceArgs {
           value_parser = values::parse_pid)]
     pid: Vec<u32>,
 
-    /// Only processes in this cgroup (v2) and those below it
+    /// Only processes in this cgroup (v2) and the cgroups below it
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     cgroup: Option<PathBuf>,
 
-    /// The whole machine, and not only COMMAND and the children it starts
+    /// Trace the whole machine, not only COMMAND and the children it starts
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "cgroup"])]
     all: bool,
 
@@ -59,11 +59,11 @@ pub(crate) struct TraceArgs {
     #[arg(short, long, value_parser = values::parse_duration)]
     duration: Option<Duration>,
 
-    /// Only APIs or probe tables of this name, such as 'level*' or xe (repeatable)
+    /// Only APIs or probe tables with this name, such as 'level*' or xe (repeatable)
     #[arg(long, value_name = "GLOB")]
     api: Vec<String>,
 
-    /// Only functions of this name, such as '*Append*' (repeatable)
+    /// Only functions with this name, such as '*Append*' (repeatable)
     #[arg(long, value_name = "GLOB")]
     function: Vec<String>,
 
@@ -80,7 +80,7 @@ pub(crate) struct TraceArgs {
     #[arg(long)]
     failed: bool,
 
-    /// Calls inside of printed calls too, indented; they end earlier and come first
+    /// Also print calls inside other calls: indented, before the outer call, as they end first
     #[arg(long)]
     nested: bool,
 
@@ -88,28 +88,28 @@ pub(crate) struct TraceArgs {
     #[arg(long)]
     no_args: bool,
 
-    /// Times of day (UTC) instead of seconds since the start
+    /// Print the time of day (UTC) instead of seconds since the start
     #[arg(long)]
     absolute: bool,
 
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 
-    /// Only a table at the end: calls, errors and times by function
+    /// Print only a table at the end: calls, errors and times of each function
     #[arg(short = 'c', long)]
     summary_only: bool,
 
-    /// The table after the calls
+    /// Print the calls, and the table of -c at the end
     #[arg(short = 'C', long)]
     summary: bool,
 
-    /// Print the calls of a capture, as written by `aiprof -o FILE.aiprof`
+    /// Print the calls of a capture, which `aiprof -o FILE.aiprof` writes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["pid", "cgroup", "duration", "as_user", "command"])]
     from: Option<PathBuf>,
 
-    /// Let programs say when their calls are traced, see aiprof --help
+    /// Let programs choose when their calls are traced; see `aiprof --help`
     #[arg(long, conflicts_with = "from")]
     conditional_collection: bool,
 
@@ -117,8 +117,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, requires = "command")]
     as_user: bool,
 
-    /// Program to run; the trace is of it and its children, and lasts as long as it does.
-    /// A capture in its place is printed, as with --from
+    /// Program to trace with its children, until it ends; or a capture, as with --from
     #[arg(value_name = "COMMAND", trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
@@ -161,7 +160,10 @@ impl TraceArgs {
         let Some((_, option)) = asked.iter().find(|(asked, _)| *asked) else {
             return Ok(());
         };
-        bail!("{} is a capture: {option} is of no use", capture.display())
+        bail!(
+            "{} is a capture: {option} does not apply to it",
+            capture.display()
+        )
     }
 
     fn config(&self) -> Result<RecordConfig> {
@@ -435,7 +437,7 @@ fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
         !tracer.has_failed()
     })?;
     if calls == 0 {
-        bail!("{}: no calls were recorded", from.display());
+        bail!("{} contains no calls", from.display());
     }
     let end = output.complete(tracer.finish(last_ns, &processes))?;
     if let (false, Some(end)) = (verbosity.is_quiet(), end) {
@@ -452,7 +454,7 @@ fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
 fn tell(end: &TraceEnd, losses: &Losses) {
     let printed = match end.printed {
         n if n == end.counts.calls => String::new(),
-        n => format!(", {} of them shown", grouped(n)),
+        n => format!(" ({} shown)", grouped(n)),
     };
     screen::say(&format!(
         "aiprof: {} calls{printed}, {} launches",

@@ -53,7 +53,7 @@ pub(crate) fn parse_torch_window(text: &str) -> Result<TorchOptions, String> {
     }
     let every = every.map(parse_duration).transpose()?;
     if every.is_some_and(|every| every < window) {
-        return Err("a window cannot begin before the last one has ended".to_owned());
+        return Err("in LENGTH/EVERY, EVERY must be at least LENGTH".to_owned());
     }
     Ok(TorchOptions { window, every })
 }
@@ -65,8 +65,8 @@ pub(crate) fn parse_torch_window(text: &str) -> Result<TorchOptions, String> {
 pub(crate) fn parse_pid(text: &str) -> Result<u32, String> {
     let pid = text.parse::<u32>().ok();
     pid.filter(|pid| (1..=0x7fff_ffff).contains(pid)).ok_or_else(|| {
-        "a process is named by its number: `pgrep -x NAME` finds it, and `aiprof -p $(pgrep -d, \
-         -x NAME)` takes all of that name"
+        "expected a PID: `pgrep -x NAME` prints it, and `aiprof -p $(pgrep -d, -x NAME)` selects \
+         all processes with that name"
             .to_owned()
     })
 }

@@ -145,7 +145,7 @@ impl WindowFiles {
     /// Deletes all but the newest `keep` files of this format: only files, and only
     /// such as are ours.
     fn prune(&self, directory: &Directory, keep: usize) -> Result<()> {
-        let context = || format!("cannot clear up {}", self.directory.display());
+        let context = || format!("cannot delete old files in {}", self.directory.display());
         let is_window = |name: &OsStr| {
             name.to_str().is_some_and(|name| self.is_own(name))
                 && directory.stat_of(name).is_ok_and(|stat| {

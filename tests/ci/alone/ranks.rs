@@ -100,7 +100,7 @@ fn ranks_of_a_job_share_one_recording() -> anyhow::Result<()> {
     for expected in ["2 more ranks joined this recording", "which writes"] {
         anyhow::ensure!(said.contains(expected), "{expected}:\n{said}");
     }
-    let joined = said.matches("is in the recording of process").count();
+    let joined = said.matches("this rank is recorded by process").count();
     anyhow::ensure!(joined == 2, "{said}");
 
     // Each by itself.
@@ -154,7 +154,7 @@ fn a_rank_that_is_killed_harms_no_other() -> anyhow::Result<()> {
     first.kill();
     anyhow::ensure!(second.wait(LONG)?.code() == Some(3));
     let said = second.stderr()?;
-    anyhow::ensure!(said.contains("goes on, unrecorded"), "{said}");
+    anyhow::ensure!(said.contains("continues without recording"), "{said}");
     anyhow::ensure!(!file.exists());
     // What it left is no obstacle.
     let mut next = rank(&shop, 0, 1, &options)?;

@@ -297,7 +297,7 @@ fn timing_is_switched_on_where_it_is_asked_for() -> anyhow::Result<()> {
     })?;
     assert_eq!(kept.truths[0].records.len(), 0);
     assert!(
-        kept.stderr.contains("in spite of --aiu-timing"),
+        kept.stderr.contains("despite --aiu-timing"),
         "{}",
         kept.stderr
     );

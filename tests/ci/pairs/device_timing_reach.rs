@@ -23,7 +23,7 @@ const TICK: u64 = 53;
 /// Where root's helpers are.
 const PLACE: &str = "/var/cache/aiprof";
 /// What aiprof prints where COMMAND runs without the helper.
-const WITHOUT: &str = "aiprof: COMMAND cannot load ";
+const WITHOUT: &str = "aiprof: COMMAND runs without the helper ";
 
 /// How the program finds the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ const CASES: [Case; 7] = [
         as_user: true,
         before: "mkdir -m 700 /var/cache/aiprof &&",
         is_timed: false,
-        reason: "(Permission denied (os error 13)), and runs without it",
+        reason: "which it cannot load (Permission denied (os error 13)): device times",
         ..USUAL
     },
     Case {

@@ -502,7 +502,7 @@ fn a_tool_of_the_user_s_keeps_its_place() -> anyhow::Result<()> {
             "{lines:?}"
         );
         ensure!(
-            stderr.contains(&format!("{variable} is set already")),
+            stderr.contains(&format!("{variable} is already set")),
             "{stderr}"
         );
     }

@@ -404,7 +404,7 @@ fn states_can_be_waited_for_from_outside() -> anyhow::Result<()> {
     for (words, hint) in [
         (
             &["status", "--wait", &never, &recording][..],
-            "there is no process",
+            "does not exist",
         ),
         (&["pause", "--wait", "sampling", &recording], "ctl status"),
         (&["status", "--wait", "asleep", &recording], "known=PID"),
@@ -457,7 +457,7 @@ fn a_recording_that_ends_first_is_not_waited_for() -> anyhow::Result<()> {
     let output = ctl(&words)?;
     ensure!(output.status.code() == Some(1), "{}", said(&output));
     ensure!(
-        said(&output).contains("not sampling after"),
+        said(&output).contains("did not reach sampling within"),
         "{}",
         said(&output)
     );

@@ -50,7 +50,7 @@ impl LogKind {
     /// A line about what was not shown, if anything.
     fn sum(&self) -> Option<String> {
         let (first, hidden) = (&self.first, self.hidden);
-        (hidden > 0).then(|| format!("{first} (and {hidden} more such lines, not shown)"))
+        (hidden > 0).then(|| format!("{first} ({hidden} more messages like this are not shown)"))
     }
 
     fn admit(&mut self, most: u64, is_warning: bool, line: String) -> Option<String> {
@@ -133,8 +133,8 @@ mod tests {
         assert_eq!(
             limits.sum_up(),
             [
-                "file 0 (and 320 more such lines, not shown)",
-                "line 0 (and 4800 more such lines, not shown)"
+                "file 0 (320 more messages like this are not shown)",
+                "line 0 (4800 more messages like this are not shown)"
             ]
         );
         assert!(limits.sum_up().is_empty());
