@@ -220,7 +220,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, hide_short_help = true, help_heading = CONTENTS)]
     no_driver_frames: bool,
 
-    /// Record when each operation of COMMAND ran on a device, as its runtime reports it
+    /// Record the device times of COMMAND's operations, as its runtime reports them
     ///
     /// CUDA: a small helper is loaded into COMMAND through NVIDIA's interface
     /// (CUDA_INJECTION64_PATH). It uses CUPTI to find when each kernel, copy and fill ran. It
