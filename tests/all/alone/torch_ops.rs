@@ -299,7 +299,7 @@ fn faults_of_clients_are_counted() -> anyhow::Result<()> {
         ("dies", 1, 0, ""),
         ("no_trace", 0, 1, "operators of process"),
         ("link", 0, 1, "operators of process"),
-        ("pipe", 0, 1, "no regular file"),
+        ("pipe", 0, 1, "not a regular file"),
         ("large", 0, 1, "4398046511104 bytes"),
         ("stranger", 2, 0, ""),
     ] {

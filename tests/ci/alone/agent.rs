@@ -342,7 +342,7 @@ fn what_cannot_be_is_refused_at_the_start() -> anyhow::Result<()> {
     std::fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     let (code, said) = run("", &[])?;
     ensure!(
-        code == Some(1) && said.contains("others may use it"),
+        code == Some(1) && said.contains("other users may access it"),
         "{code:?} {said}"
     );
     // One at a time.

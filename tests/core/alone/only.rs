@@ -332,7 +332,7 @@ fn readers_that_go_and_that_do_not_read_disturb_nothing() -> anyhow::Result<()> 
         ensure!(!said(&output).contains("panicked"), "{}", said(&output));
         drop(kept);
     }
-    for (redirect, hint) in [("", "not open"), ("3</dev/null", "reading only")] {
+    for (redirect, hint) in [("", "not open"), ("3</dev/null", "only for reading")] {
         let script = format!("exec \"$@\" {redirect}");
         let mut shell = Command::new("sh");
         shell.args(["-c", &script, "sh"]).arg(binary()?);

@@ -49,19 +49,35 @@ static EXCEEDED: OnceLock<LimitError> = OnceLock::new();
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum LimitError {
     /// Of memory.
-    #[error("this needs more than {} of memory, the limit: --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE raises it", mebibytes(*.0))]
+    #[error(
+        "this needs more than the memory limit of {}; raise it with --memory-limit SIZE or \
+         AIPROF_MEMORY_LIMIT=SIZE",
+        mebibytes(*.0)
+    )]
     Memory(u64),
     /// Of decompressed text.
-    #[error("this holds more than {} of text, decompressed, {TEXT_FACTOR} times the limit of memory: --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE raises it", mebibytes(*.0))]
+    #[error(
+        "this contains more than {} of decompressed text, {TEXT_FACTOR} times the memory limit; \
+         raise it with --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE",
+        mebibytes(*.0)
+    )]
     Text(u64),
     /// Of decompressed text, for the size of the file.
-    #[error("this holds more than {} of text, {RATIO} times the size of the file: --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE reads it all the same", mebibytes(*.0))]
+    #[error(
+        "this contains more than {} of text, {RATIO} times the size of the file; to read it, give \
+         --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE",
+        mebibytes(*.0)
+    )]
     Packed(u64),
     /// Of time.
-    #[error("this takes longer than {} s, the limit: --timeout TIME or AIPROF_TIMEOUT=TIME raises it", .0.as_secs_f64())]
+    #[error(
+        "this takes longer than the time limit of {} s; raise it with --timeout TIME or \
+         AIPROF_TIMEOUT=TIME",
+        .0.as_secs_f64()
+    )]
     Time(Duration),
     /// Of a text that is never so long.
-    #[error("this holds more than {} of text, the most that is read of a log", mebibytes(*.0))]
+    #[error("this contains more than {} of text, the limit for logs", mebibytes(*.0))]
     Log(u64),
 }
 

@@ -332,7 +332,9 @@ pub fn start(work: Work) -> io::Result<()> {
     }
     let threads = kernel::read_dir("/proc/self/task")?.len();
     if threads != 1 {
-        return Err(io::Error::other(format!("{threads} threads run already")));
+        return Err(io::Error::other(format!(
+            "{threads} threads are already running"
+        )));
     }
     let (own, other) = Line::pair()?;
     // SAFETY: this process has one thread, so that the child is a whole copy of it.

@@ -91,10 +91,10 @@ pub enum Outcome<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Too many wait.
-    #[error("too many jobs wait")]
+    #[error("too many jobs are waiting")]
     Full,
     /// Jobs of this owner are stuck.
-    #[error("earlier reads do not return")]
+    #[error("earlier reads have not returned")]
     Stuck,
     /// No thread could be started.
     #[error("no thread can be started")]

@@ -196,7 +196,7 @@ impl Directory {
         let names = self.names().unwrap_or_default();
         for name in names.iter().filter(|name| is_temporary(name)) {
             if self.prune_temporary(name, &is_own).is_err() {
-                tracing::debug!("{}: not cleared up", name.display());
+                tracing::debug!("{}: cannot delete this temporary file", name.display());
             }
         }
     }

@@ -52,7 +52,9 @@ impl ExchangeDirectory {
         let fd = rustix::fs::openat(&parent_fd, &name, flags | OFlags::NOFOLLOW, Mode::empty())?;
         let uid = rustix::process::geteuid().as_raw();
         if rustix::fs::fstat(&fd)?.st_uid != uid {
-            return Err(io::Error::other("the new directory is somebody else's"));
+            return Err(io::Error::other(
+                "the new directory belongs to another user",
+            ));
         }
         Ok(Self {
             parent: parent_fd,
@@ -116,14 +118,17 @@ impl ExchangeDirectory {
         };
         let stat = rustix::fs::fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         if stat.st_uid != self.uid {
-            let why = format!("it is of user {}, not {}", stat.st_uid, self.uid);
+            let why = format!(
+                "it belongs to user {}, not to user {}",
+                stat.st_uid, self.uid
+            );
             return Err(io::Error::other(why));
         }
         if stat.st_nlink != 1 {
-            return Err(io::Error::other("it has other names too"));
+            return Err(io::Error::other("it has other hard links"));
         }
         if u64::try_from(stat.st_size).unwrap_or(u64::MAX) > max_bytes {
             let why = format!("it has {} bytes, more than {max_bytes}", stat.st_size);
@@ -189,7 +194,7 @@ mod tests {
         assert!(made.open("../outside", 100).is_err());
         std::fs::hard_link(&outside, inside("hard")).unwrap();
         let error = made.open("hard", 100).unwrap_err().to_string();
-        assert!(error.contains("other names"), "{error}");
+        assert!(error.contains("other hard links"), "{error}");
         std::fs::create_dir(inside("dir")).unwrap();
         assert!(made.open("dir", 100).is_err());
         // It returns at once: nobody writes to it.

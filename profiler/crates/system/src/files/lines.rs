@@ -37,7 +37,7 @@ impl CallerLines {
     pub fn take_over(number: i32) -> io::Result<Self> {
         let wrong = |why: &str| Err(io::Error::other(format!("descriptor {number}{why}")));
         if number < FIRST {
-            return wrong(": 0, 1 and 2 are stdin, stdout and stderr, name 3 or a higher one");
+            return wrong(": 0, 1 and 2 are stdin, stdout and stderr; use 3 or higher");
         }
         // SAFETY: only asked for its flags, which fails with EBADF if it is not open.
         let (flags, mode) = unsafe {
@@ -49,12 +49,11 @@ impl CallerLines {
         // What this process opened itself is closed on exec, what it was given is not.
         if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
             return wrong(&format!(
-                " is not open: a shell opens it by `{number}>FILE` behind the command, and sudo \
-                 closes it"
+                " is not open: append `{number}>FILE` to the command (sudo closes it)"
             ));
         }
         if mode & libc::O_PATH != 0 || mode & libc::O_ACCMODE == libc::O_RDONLY {
-            return wrong(" is open for reading only, and lines are to be written to it");
+            return wrong(" is open only for reading, but lines must be written to it");
         }
         // SAFETY: it is open, as was just seen, and nothing closes what was inherited.
         let given = unsafe { BorrowedFd::borrow_raw(number) };
@@ -84,7 +83,7 @@ impl CallerLines {
         }
         let bytes: usize = self.waiting.iter().map(Vec::len).sum();
         if bytes + line.len() >= MAX_WAITING {
-            tracing::debug!("descriptor of lines: nobody reads, {line} is dropped");
+            tracing::debug!("line descriptor: no one reads it; dropped {line}");
         } else {
             self.waiting.push_back(format!("{line}\n").into_bytes());
         }
@@ -100,7 +99,7 @@ impl CallerLines {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    tracing::debug!("descriptor of lines: {error}");
+                    tracing::debug!("line descriptor: {error}");
                     self.waiting.clear();
                     self.is_gone = true;
                 }
@@ -158,8 +157,8 @@ mod tests {
         for (number, why) in [
             (1, "stdout"),
             (-1, "stdout"),
-            (987_654, "not open: a shell opens it by `987654>FILE`"),
-            (given(&read), "for reading only"),
+            (987_654, "not open: append `987654>FILE`"),
+            (given(&read), "only for reading"),
         ] {
             let error = CallerLines::take_over(number).unwrap_err().to_string();
             assert!(error.contains(why), "{number}: {error}");

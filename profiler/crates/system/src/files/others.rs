@@ -77,12 +77,14 @@ impl RootDir {
                 let is_for_all = stat.st_mode & 0o004 != 0;
                 if !is_for_all || self.has_link_of_others(path.as_ref())? {
                     return Err(io::Error::other(
-                        "belongs to root, and is not for the process's user to read",
+                        "belongs to root, and the process's user may not read it",
                     ));
                 }
             }
             if (trust.uid == 0 || stat.st_uid != trust.uid) && is_fuse(&place)? {
-                return Err(io::Error::other("its file system may name any owner"));
+                return Err(io::Error::other(
+                    "its file system (FUSE) can claim any owner",
+                ));
             }
             reopen(&place)
         })
@@ -218,10 +220,10 @@ pub fn is_served_by_kernel(pid: u32, place: impl AsFd) -> io::Result<()> {
     // ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS...] - TYPE SOURCE OPTIONS
     let kind = line.and_then(|line| line.split_once(" - ")?.1.split(' ').next());
     match kind {
-        None => Err(io::Error::other("on a mount of another namespace")),
-        Some(kind) if kind.starts_with("fuse") => {
-            Err(io::Error::other("on a file system that a program serves"))
-        }
+        None => Err(io::Error::other("on a mount of another mount namespace")),
+        Some(kind) if kind.starts_with("fuse") => Err(io::Error::other(
+            "on a file system that a program serves (FUSE)",
+        )),
         Some("overlay") if !is_mounted_by_root(pid)? => {
             Err(io::Error::other("on an overlay that a user mounted"))
         }
@@ -281,7 +283,7 @@ pub fn check(stat: &Stat, trust: Trust) -> io::Result<()> {
     }
     if u64::try_from(stat.st_size).unwrap_or(u64::MAX) > trust.max_bytes {
         return Err(io::Error::other(format!(
-            "{} bytes, more than {}",
+            "{} bytes exceed the limit of {}",
             stat.st_size, trust.max_bytes
         )));
     }

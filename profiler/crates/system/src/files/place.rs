@@ -57,8 +57,8 @@ pub struct Special {
 pub enum PlaceError {
     /// On the way is something of somebody who is not trusted.
     #[error(
-        "the {what} {path} belongs to user {uid}, who could lead the result elsewhere: \
-         remove it, or name another place with -o"
+        "the {what} {path} belongs to user {uid}, who could redirect the output: remove it, or \
+         choose another path with -o"
     )]
     Foreign {
         /// A link or a pipe.
@@ -69,7 +69,7 @@ pub enum PlaceError {
         uid: u32,
     },
     /// It is a file that only another process has open.
-    #[error("{0} is a file of another process: name the file itself")]
+    #[error("{0} is an open file of another process: give the path of the file itself")]
     OfProcess(PathBuf),
     /// The way is not there, or barred.
     #[error("{path}: {source}")]

@@ -123,7 +123,7 @@ impl PrivateDirectory {
             let file = rustix::fs::openat(&self.0, name, flags, mode)?;
             let stat = rustix::fs::fstat(&file)?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                return Err(io::Error::other(format!("{name} is no file")));
+                return Err(io::Error::other(format!("{name} is not a regular file")));
             }
             check(&stat, user(), 0o077)
                 .map_err(|why| io::Error::other(format!("{name}: {why}")))?;
@@ -186,11 +186,14 @@ fn open_parent(parent: &Path) -> io::Result<OwnedFd> {
 /// Checks that something is of a user, and that others have none of these rights.
 fn check(stat: &Stat, user: u32, of_others: u32) -> Result<(), String> {
     if stat.st_uid != user {
-        return Err(format!("is of user {}, not {user}", stat.st_uid));
+        return Err(format!(
+            "belongs to user {}, not to user {user}",
+            stat.st_uid
+        ));
     }
     match stat.st_mode & of_others {
         0 => Ok(()),
-        _ => Err("others may use it".to_owned()),
+        _ => Err("other users may access it".to_owned()),
     }
 }
 
@@ -231,7 +234,10 @@ mod tests {
             std::fs::set_permissions(at(name), PermissionsExt::from_mode(0o777)).unwrap();
         }
         let error = PrivateDirectory::check(&at("state")).unwrap_err();
-        assert!(error.to_string().contains("others may use it"), "{error}");
+        assert!(
+            error.to_string().contains("other users may access it"),
+            "{error}"
+        );
         PrivateDirectory::check_below(parent.path()).unwrap_err();
         symlink("state", at("link")).unwrap();
         PrivateDirectory::check(&at("link")).unwrap_err();

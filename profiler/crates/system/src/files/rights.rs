@@ -34,7 +34,7 @@ pub(crate) fn as_caller<R>(open: impl FnOnce() -> io::Result<R>) -> io::Result<R
     impl Drop for Restore {
         fn drop(&mut self) {
             if let Err(error) = rustix::thread::set_capabilities(None, self.0) {
-                tracing::error!("cannot take capabilities back: {error}");
+                tracing::error!("cannot restore capabilities: {error}");
             }
         }
     }

@@ -25,8 +25,8 @@ pub enum PrivilegeError {
     },
     /// The program file is setuid or setgid.
     #[error(
-        "aiprof does not run setuid or setgid: take the bit away (chmod ug-s {program}); \
-         to let users profile: sudo setcap {SETCAP} {program}"
+        "aiprof does not run setuid or setgid: remove the bit with chmod ug-s {program}; to let \
+         users profile, run sudo setcap {SETCAP} {program}"
     )]
     SetUid {
         /// The program file.
