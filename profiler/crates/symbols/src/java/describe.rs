@@ -214,7 +214,7 @@ fn each<R: ReadAt>(
         }
         at = at.saturating_add((AT_ONCE * stride) as u64);
     }
-    Err(HotSpotError::Odd("a table without end"))
+    Err(HotSpotError::Odd("a table without an end marker"))
 }
 
 /// The word of an entry at an offset.

@@ -42,7 +42,7 @@ pub enum HotSpotError {
     #[error("it has no {0}")]
     Lacks(&'static str),
     /// What is named contradicts everything known.
-    #[error("{0} cannot be so")]
+    #[error("{0} is invalid")]
     Odd(&'static str),
 }
 
@@ -317,7 +317,7 @@ fn heaps<R: ReadAt>(
     }
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     if length > MAX_JAVA_HEAPS {
-        return Err(HotSpotError::Odd("the number of its heaps of code"));
+        return Err(HotSpotError::Odd("the number of code heaps"));
     }
     let mut found = Vec::new();
     let mut shift = 0;
@@ -339,7 +339,7 @@ fn heaps<R: ReadAt>(
             .filter(|log2| (4..=16).contains(log2));
         let same = |log2: &u32| index == 0 || *log2 == shift;
         let (Some(log2), true) = (log2.filter(same), is_range && segments < USER_END) else {
-            return Err(HotSpotError::Odd("a heap of code"));
+            return Err(HotSpotError::Odd("a code heap"));
         };
         shift = log2;
         found.push(Heap {

@@ -200,8 +200,8 @@ impl Debuginfod {
                 if self.available {
                     self.available = false;
                     tracing::warn!(
-                        "DEBUGINFOD_URLS is set but debuginfod-find is not installed \
-                         (Debian: apt install debuginfod), or not by root"
+                        "DEBUGINFOD_URLS is set, but debuginfod-find is not installed, or not by \
+                         root (Debian: apt install debuginfod)"
                     );
                 }
             }

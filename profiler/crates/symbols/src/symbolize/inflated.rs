@@ -139,7 +139,10 @@ impl Inflated {
             let stat = made.stat().ok()?;
             let own = stat.st_uid == rustix::process::geteuid().as_raw();
             if !own || stat.st_mode & 0o022 != 0 {
-                tracing::debug!("{}: others may write to it, not used", path.display());
+                tracing::debug!(
+                    "{}: not used, because other users can write to it",
+                    path.display()
+                );
                 return None;
             }
             made.prune_temporaries(|uid| uid == stat.st_uid);

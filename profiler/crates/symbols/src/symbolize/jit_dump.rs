@@ -81,13 +81,16 @@ pub(super) enum JitDumpError {
     #[error("not a jitdump file")]
     NoDump,
     /// The other byte order, or another machine's code.
-    #[error("a jitdump file of another machine")]
+    #[error("a jitdump file from another kind of machine")]
     OtherMachine,
     /// A version that is not known.
-    #[error("jitdump version {0} is not known")]
+    #[error("jitdump version {0} is not supported")]
     Version(u32),
     /// Times that samples do not have.
-    #[error("its times are of the processor's counter: start the program without that flag")]
+    #[error(
+        "its times are values of the processor's counter: start the program without the option for \
+         them"
+    )]
     ArchTimestamp,
     /// A record that is shorter than its own begin: where the next is cannot be known.
     #[error("damaged: read up to byte {0}")]

@@ -89,7 +89,7 @@ impl JitDumps {
         let refused = stats.malformed + stats.over_limit;
         let warning = match read {
             Err(error) => Some(error),
-            Ok(_) if refused > 0 => Some(format!("{refused} records are not usable")),
+            Ok(_) if refused > 0 => Some(format!("{refused} records cannot be used")),
             Ok(_) => None,
         };
         if let Some(warning) = warning.filter(|_| entry.warning.is_none()) {

@@ -27,15 +27,15 @@ const LZMA2: u8 = 0x21;
 /// Why the symbols cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MiniError {
-    #[error("small debug information: {0}")]
+    #[error("mini debug information: {0}")]
     Io(#[from] io::Error),
-    #[error("small debug information too large")]
+    #[error("mini debug information too large")]
     TooLarge,
-    #[error("small debug information takes too long to inflate")]
+    #[error("mini debug information takes too long to inflate")]
     TooSlow,
-    #[error("small debug information is no xz data of a kind that is read")]
+    #[error("mini debug information is not xz data of a supported kind")]
     Unknown,
-    #[error("small debug information: {0}")]
+    #[error("mini debug information: {0}")]
     Elf(#[from] elf::ElfError),
 }
 

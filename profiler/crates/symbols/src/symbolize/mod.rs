@@ -171,7 +171,7 @@ pub(crate) struct BinaryRef<'a> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SymbolizeError {
     /// The file could not be opened or read.
-    #[error("{file}: cannot be read for symbols: {source}")]
+    #[error("{file}: cannot read symbols: {source}")]
     Unreadable {
         /// Path as the process saw it.
         file: String,
@@ -179,7 +179,7 @@ pub(crate) enum SymbolizeError {
         source: std::io::Error,
     },
     /// The file on disk is not the one that was mapped.
-    #[error("{file}: replaced since it was mapped (its build id differs)")]
+    #[error("{file}: replaced since it was mapped (its build ID differs)")]
     Replaced {
         /// Path as the process saw it.
         file: String,

@@ -722,9 +722,9 @@ enum Failure {
     TooLarge,
     #[error("debug information takes too long to read, some inlined functions not shown")]
     TooSlow,
-    #[error("the file that its debug information refers to (dwz) is not there")]
+    #[error("its supplementary debug file (dwz) is missing")]
     NoSupplement,
-    #[error("files of its split debug information (.dwo, .dwp) are not there")]
+    #[error("its split debug files (.dwo, .dwp) are missing")]
     Missing,
 }
 

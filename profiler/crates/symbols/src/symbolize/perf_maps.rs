@@ -146,9 +146,9 @@ fn read(pid: u32, file: File, version: Version) -> PerfMapEntry {
     let (map, stats) = PerfMap::read(reader, PerfMapLimits::default());
     let refused = stats.malformed + stats.over_limit;
     let error = match (stats.read_error, refused) {
-        (true, _) => Some("not read to its end: it takes too long".to_owned()),
+        (true, _) => Some("not read to the end, because it takes too long".to_owned()),
         (false, 0) => None,
-        (false, _) => Some(format!("{refused} lines are not usable")),
+        (false, _) => Some(format!("{refused} lines cannot be used")),
     };
     tracing::debug!("perf map of process {pid}: {stats:?}");
     PerfMapEntry {

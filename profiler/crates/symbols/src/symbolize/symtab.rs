@@ -256,7 +256,7 @@ impl Pass<'_> {
         self.budget = self
             .budget
             .checked_sub(covered as u64)
-            .ok_or(ElfError::Malformed("symbols overlap beyond reason"))?;
+            .ok_or(ElfError::Malformed("too many symbols overlap"))?;
         // The name matters where the symbol may be reported.
         let rival = nearest.is_none_or(|n| n.start <= symbol.start);
         if covered > 0 || symbol.size == 0 && rival {

@@ -39,16 +39,16 @@ const MAX_BUILTINS: u64 = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum V8Error {
     /// A version that is not known.
-    #[error("V8 {0}.{1} is not known: 10.2 to 14 are")]
+    #[error("V8 {0}.{1} is not supported (supported: 10.2 to 14)")]
     Version(i32, i32),
     /// Pointers, or numbers, have another form.
     #[error("its pointers are compressed")]
     Compressed,
     /// A number that this version does not export.
-    #[error("it does not say what {0} is")]
+    #[error("it does not export {0}")]
     Lacks(String),
     /// A number that contradicts everything known.
-    #[error("{0} cannot be so")]
+    #[error("{0} is invalid")]
     Odd(String),
 }
 

@@ -76,19 +76,19 @@ pub enum IgaError {
     #[error("libiga64 has no function {0}")]
     Function(&'static str),
     /// The library is older than the device.
-    #[error("libiga64 does not know {0:?}")]
+    #[error("libiga64 does not support {0:?}")]
     Platform(Platform),
     /// More than `MAX_IGA_BYTES` of code.
     #[error("{0} bytes of code are too many for libiga64")]
     TooLarge(usize),
     /// The own table found instructions that it cannot measure.
-    #[error("{0} instructions are not known")]
+    #[error("{0} instructions are unknown")]
     Unknown(u32),
     /// The library's message.
     #[error("libiga64: {0}")]
     Decode(String),
     /// The library sees an instruction of another length at this offset.
-    #[error("libiga64 sees another instruction at offset {0:#x}")]
+    #[error("libiga64 decodes a different instruction at offset {0:#x}")]
     Disagrees(u32),
 }
 
@@ -125,7 +125,8 @@ impl Iga {
     /// install it, and only if nobody but root can change it, whatever the
     /// loader's environment and cache say.
     fn load_roots() -> Result<Self, IgaError> {
-        let mut error = IgaError::Load("not installed, or not changeable by root alone".into());
+        let mut error =
+            IgaError::Load("not installed, or users other than root can change it".into());
         for name in NAMES {
             for dir in DIRECTORIES {
                 let path = Path::new(dir).join(name);
