@@ -41,7 +41,7 @@ fn a_cpu_that_was_away_is_sampled_again_within_a_second() -> anyhow::Result<()> 
             .command("sh", &["-c", &script])
             .record_one()?;
         let kept = run.folded.of_comm("busy").total() as f64;
-        let lost = lost(&run.stderr, "samples of CPUs that were switched on") as f64;
+        let lost = lost(&run.stderr, "samples missed on CPUs that came online") as f64;
         println!("away for {away} s: {kept} kept, {lost} lost");
         let all = HERTZ * CPU_SECONDS;
         anyhow::ensure!(kept > all - HERTZ, "{kept}: {}", run.stderr);

@@ -220,7 +220,7 @@ fn compare(recorded: &Recorded, paths: bool, share: f64) -> anyhow::Result<Off> 
     off.cut = cut.map(|(_, sum)| sum.0).sum::<u64>() as f64 / total as f64;
     let unattributed = lost(&recorded.stderr, "device samples without a launch");
     anyhow::ensure!(unattributed == 0, "{}", recorded.stderr);
-    let beside = lost(&recorded.stderr, "device operations beside others");
+    let beside = lost(&recorded.stderr, "device operations that overlap others");
     anyhow::ensure!(beside == 0, "the only engine: {}", recorded.stderr);
     Ok(off)
 }

@@ -135,7 +135,7 @@ fn flame_graphs_have_the_device_s_time_below_the_path_that_launched_it() -> anyh
                 run.stderr
             );
             ensure!(
-                lost("launches without a record of the device") == 1,
+                lost("launches without a device record") == 1,
                 "{}",
                 run.stderr
             );
@@ -228,7 +228,7 @@ fn records_with_impossible_times_are_counted_everywhere() -> anyhow::Result<()> 
         };
         let count = usize::try_from(lost(&text, LOSS))?;
         ensure!(count == untimed, "{name}: {count} of {untimed}: {text}");
-        let others = "launches without a record of the device";
+        let others = "launches without a device record";
         ensure!(lost(&text, others) == 0, "{text}");
         if name != "o.json" {
             ensure!(text.contains("pieces of work are not counted"), "{text}");

@@ -92,13 +92,15 @@ pub enum Part<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureError {
     /// Other first bytes.
-    #[error("this is no device capture (other first bytes)")]
+    #[error("not a device capture (unknown first bytes)")]
     Magic,
     /// A header with values that are not known, or cannot be.
     #[error("the header of the device capture has no valid {0}")]
     Header(&'static str),
     /// A window that ends before it begins.
-    #[error("a frame of the device capture ends before it begins: what follows is not read")]
+    #[error(
+        "a frame of the device capture ends before it begins; the rest of the file is not read"
+    )]
     Frame,
 }
 

@@ -19,8 +19,8 @@ pub enum Layout {
 /// The layout of a device's records is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the layout of EU stall records of device {device:#06x} is not known{}; the nearest known \
-     one is {nearest}",
+    "the layout of EU stall records of device {device:#06x} is unknown{}; the nearest known layout \
+     is {nearest}",
     version(*ip_version)
 )]
 pub struct UnknownLayout {
@@ -197,7 +197,7 @@ impl FromStr for Layout {
             "xe2" | "xe3" => Ok(Self::Xe2),
             "xe3p" => Ok(Self::Xe3p),
             _ => Err(format!(
-                "unknown layout '{name}' (pvc, xe2, xe3 and xe3p are known)"
+                "unknown layout '{name}' (known: pvc, xe2, xe3, xe3p)"
             )),
         }
     }

@@ -344,7 +344,7 @@ fn layouts_are_told_by_device() {
     assert!(
         error
             .to_string()
-            .contains("0x1234 is not known (graphics IP 40.03)")
+            .contains("0x1234 is unknown (graphics IP 40.03)")
     );
     for layout in LAYOUTS {
         assert_eq!(layout.to_string().parse(), Ok(layout));

@@ -147,7 +147,7 @@ pub fn parse(text: &str) -> Result<Expr, ExprError> {
     let expr = parser.expr()?;
     match parser.peek() {
         None => Ok(expr),
-        Some(found) => Err(parser.error(format!("nothing may follow here, found `{found}`"))),
+        Some(found) => Err(parser.error(format!("expected the end, found `{found}`"))),
     }
 }
 
@@ -196,7 +196,7 @@ impl<'a> Parser<'a> {
             Some((ValueFormat::Decimal, size)) => size,
             Some(_) => {
                 self.at = start;
-                return Err(self.error("a count is u8, u16, u32 or u64".into()));
+                return Err(self.error("a count must be u8, u16, u32 or u64".into()));
             }
             None => {
                 self.at = start;
@@ -223,7 +223,7 @@ impl<'a> Parser<'a> {
     fn place(&mut self, depth: usize) -> Result<Place, ExprError> {
         if self.peek() == Some('[') {
             if depth == MAX_DEPTH {
-                return Err(self.error(format!("more than {MAX_DEPTH} brackets in one another")));
+                return Err(self.error(format!("more than {MAX_DEPTH} nested brackets")));
             }
             self.at += 1;
             let address = self.address(depth + 1)?;
@@ -272,7 +272,7 @@ impl<'a> Parser<'a> {
         }
         if is_reserved(word) || !is_name(word) {
             return Err(wrong(format!(
-                "`{word}` is no place; expected arg0 to arg5, stack0 to stack31, result, the \
+                "`{word}` is not a place; expected arg0 to arg5, stack0 to stack31, result, the \
                  name of an earlier value, or an address in brackets"
             )));
         }
@@ -303,7 +303,9 @@ impl<'a> Parser<'a> {
         };
         parsed.map_err(|_| ExprError {
             at: start,
-            message: format!("`{word}` is no offset: a number below 2147483648, decimal or 0x..."),
+            message: format!(
+                "`{word}` is not an offset; write a number below 2147483648, decimal or 0x..."
+            ),
         })
     }
 
@@ -397,17 +399,19 @@ fn check(ty: &Type, at: &Address) -> Result<(), String> {
         return Ok(());
     };
     if at.offset != 0 {
-        return Err("a number is not an address to add to: write [place+offset]".into());
+        return Err(
+            "a number has no offset; to read memory at an address, write [place+offset]".into(),
+        );
     }
     if part(&at.place) != Part::Whole && *size > 4 {
-        return Err("a half has 4 bytes: use u32, i32, hex32 or smaller".into());
+        return Err("half an argument has 4 bytes: use u32, i32, hex32 or smaller".into());
     }
     match (&at.place, format) {
         (Place::Argument(..) | Place::Result(_), ValueFormat::Float(_)) => Err(
             "floating-point arguments are in other registers: only those in memory can be read"
                 .into(),
         ),
-        (Place::Named(name), _) => Err(format!("`{name}` is a value already")),
+        (Place::Named(name), _) => Err(format!("`{name}` is already a value")),
         _ => Ok(()),
     }
 }
@@ -493,19 +497,19 @@ mod tests {
             ("u32 arg6", 4, "the next is stack0"),
             ("stack32", 0, "stack0 to stack31"),
             ("[arg0", 5, "expected `]`, found the end"),
-            ("[arg0+x]", 6, "no offset"),
-            ("[arg0+2147483648]", 6, "no offset"),
+            ("[arg0+x]", 6, "not an offset"),
+            ("[arg0+2147483648]", 6, "not an offset"),
             ("arg0+8", 0, "write [place+offset]"),
-            ("u64 arg0.hi", 4, "a half has 4 bytes"),
+            ("u64 arg0.hi", 4, "half an argument has 4 bytes"),
             ("arg0.mid", 8, ".lo and .hi"),
             ("f32 arg0", 4, "floating-point"),
             ("text", 4, "expected arg0"),
             ("handles arg0", 8, "count in parentheses"),
-            ("handles(i32 arg1) arg0", 8, "a count is u8"),
-            ("arg0 arg1", 5, "nothing may follow"),
-            ("Kernel", 0, "no place"),
-            ("count", 0, "a value already"),
-            ("u32 text", 4, "no place"),
+            ("handles(i32 arg1) arg0", 8, "a count must be u8"),
+            ("arg0 arg1", 5, "expected the end"),
+            ("Kernel", 0, "not a place"),
+            ("count", 0, "already a value"),
+            ("u32 text", 4, "not a place"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(

@@ -42,7 +42,7 @@ impl Reader<'_> {
             let span = span_of(root, "name");
             self.error(
                 span,
-                format!("`{name}` is no table name: lower case letters, digits and `-`"),
+                format!("`{name}` is not a table name; use lower-case letters, digits and `-`"),
             );
         }
         let result = self.choice(root, "result", &ResultKind::NAMED, ResultKind::None);
@@ -78,7 +78,7 @@ impl Reader<'_> {
             return objects;
         };
         let Some(inner) = value.get_ref().as_table() else {
-            let message = "`objects` is a table: { argument = \"class\", ... }";
+            let message = "`objects` must be a table: { argument = \"class\", ... }";
             self.error(value.span(), message.into());
             return objects;
         };
@@ -171,7 +171,7 @@ impl Reader<'_> {
         let role = self.choice(table, "role", &Role::NAMED, Role::NAMED[0].1);
         if !role.is_of(kind) {
             let (role, kind) = (role.name(), kind.name());
-            let text = format!("no function of the kind `{kind}` has the role `{role}`");
+            let text = format!("a function of the kind `{kind}` cannot have the role `{role}`");
             self.error(value.span(), text);
         }
         Some(role)
@@ -196,7 +196,7 @@ impl Reader<'_> {
         if reads && exit == Exit::Never {
             self.error(
                 span_of(table, "exit"),
-                "`out` is read at the exit, which is \"never\" probed".into(),
+                "`out` is read at the exit, so `exit` must not be \"never\"".into(),
             );
         }
         exit
@@ -209,7 +209,7 @@ impl Reader<'_> {
             return (fields, places);
         };
         let Some(inner) = value.get_ref().as_table() else {
-            let message = format!("`{key}` is a table: {{ name = \"expression\", ... }}");
+            let message = format!("`{key}` must be a table: {{ name = \"expression\", ... }}");
             self.error(value.span(), message);
             return (fields, places);
         };
@@ -219,8 +219,8 @@ impl Reader<'_> {
                 self.error(
                     name.span(),
                     format!(
-                        "`{word}` cannot name a value: lower case letters, digits and `_`, and \
-                         no type or place"
+                        "`{word}` cannot name a value; use lower-case letters, digits and `_`, and \
+                         not the name of a type or place"
                     ),
                 );
                 continue;
@@ -254,7 +254,7 @@ impl Reader<'_> {
             let before = args.iter().chain(out).take(index);
             if before.clone().any(|other| other.name == field.name) {
                 let at = at.get(index).cloned().unwrap_or_default();
-                self.error(at, format!("there are two values `{}`", field.name));
+                self.error(at, format!("value `{}` is defined twice", field.name));
             }
         }
         Program::new(args, out).unwrap_or_else(|(index, message)| {
@@ -280,7 +280,7 @@ impl Reader<'_> {
                 let span = nth_symbol(root, index, name).unwrap_or_default();
                 self.error(
                     span,
-                    format!("`{name}` is in the function of line {line} already"),
+                    format!("`{name}` is already in the function in line {line}"),
                 );
             }
         }

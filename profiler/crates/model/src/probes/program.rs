@@ -146,7 +146,7 @@ impl Compiler {
     /// The operation that reads a number of `size` bytes.
     fn scalar(&mut self, place: &Place, size: u8) -> Result<FetchOp, String> {
         if self.at_exit && matches!(place, Place::Argument(..) | Place::Stack(..)) {
-            return Err("arguments are read at the entry: write it in `args`".into());
+            return Err("arguments can be read only at the entry: move this to `args`".into());
         }
         let shift = |part| if part == Part::High { 32 } else { 0 };
         let mut op = FetchOp {
@@ -170,7 +170,7 @@ impl Compiler {
                 (op.from, op.index) = self.base(&address.place)?;
                 (op.how, op.offset) = (FETCH_READ, address.offset);
             }
-            Place::Named(name) => return Err(format!("`{name}` is a value already")),
+            Place::Named(name) => return Err(format!("`{name}` is already a value")),
         }
         Ok(op)
     }
@@ -180,7 +180,9 @@ impl Compiler {
         match place {
             Place::Argument(_, Part::Low | Part::High)
             | Place::Stack(_, Part::Low | Part::High)
-            | Place::Result(Part::Low | Part::High) => Err("half an argument is no address".into()),
+            | Place::Result(Part::Low | Part::High) => {
+                Err("half an argument is not an address".into())
+            }
             Place::Argument(n, Part::Whole) if self.at_exit => {
                 Ok((FROM_VALUE, self.kept_argument(*n)?))
             }
@@ -205,7 +207,9 @@ impl Compiler {
                 let is_value = |op: &&FetchOp| matches!(op.how, FETCH_VALUE | FETCH_READ);
                 match ops.filter(is_value).find(|op| op.to == slot) {
                     Some(op) if op.size == WORD => Ok((FROM_VALUE, slot)),
-                    _ => Err(format!("`{name}` has fewer than 8 bytes: it is no address")),
+                    _ => Err(format!(
+                        "`{name}` has fewer than 8 bytes, so it is not an address"
+                    )),
                 }
             }
             Place::Read(address) => {
@@ -227,7 +231,7 @@ impl Compiler {
         if self.at_exit {
             return Ok(());
         }
-        Err("the result is known at the exit only: write it in `out`".into())
+        Err("the result is known only at the exit: move this to `out`".into())
     }
 
     /// The slot of an earlier value.
@@ -240,7 +244,7 @@ impl Compiler {
                 .filter(|n| !n.is_empty())
                 .collect();
             return Err(format!(
-                "no earlier value is called `{name}`; there are: {}",
+                "no earlier value is named `{name}`; earlier values: {}",
                 known.join(", ")
             ));
         };
@@ -287,7 +291,7 @@ impl Compiler {
         let slot = self.program.values.len();
         if slot >= MAX_VALUES {
             return Err(format!(
-                "more than {MAX_VALUES} values, pointers followed included"
+                "more than {MAX_VALUES} values, including the pointers to them"
             ));
         }
         self.program.values.push(ValueInfo {

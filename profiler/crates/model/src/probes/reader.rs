@@ -106,7 +106,7 @@ impl Reader<'_> {
         read: impl FnMut(&mut Self, &DeTable<'_>, Range<usize>) -> T,
     ) -> Vec<T> {
         if root.get(key).is_none() {
-            self.error(0..0, format!("a table has at least one [[{key}]]"));
+            self.error(0..0, format!("a table must have at least one [[{key}]]"));
         }
         self.each_if_any(root, key, read)
     }
@@ -132,7 +132,7 @@ impl Reader<'_> {
         if items.is_empty() || items.len() > MAX_ITEMS {
             self.error(
                 value.span(),
-                format!("[[{key}]] stands one to {MAX_ITEMS} times"),
+                format!("[[{key}]] must occur 1 to {MAX_ITEMS} times"),
             );
         }
         all
@@ -150,7 +150,7 @@ impl Reader<'_> {
         let Some(inner) = value.get_ref().as_table() else {
             self.error(
                 value.span(),
-                format!("`{key}` is a table: {{ name = ... }}"),
+                format!("`{key}` must be a table: {{ name = ... }}"),
             );
             return Vec::new();
         };
@@ -223,7 +223,7 @@ impl Reader<'_> {
         if items.is_empty() || items.len() > MAX_ITEMS {
             self.error(
                 value.span(),
-                format!("`{key}` is a list of 1 to {MAX_ITEMS} names: [\"...\", ...]"),
+                format!("`{key}` must be a list of 1 to {MAX_ITEMS} names: [\"...\", ...]"),
             );
         }
         let mut names = Vec::new();
@@ -237,7 +237,7 @@ impl Reader<'_> {
             if odd {
                 self.error(
                     item.span(),
-                    format!("a name has 1 to {MAX_NAME} bytes and no spaces"),
+                    format!("a name must have 1 to {MAX_NAME} bytes and no spaces"),
                 );
             }
             names.push((name.to_owned(), item.span()));
@@ -250,7 +250,7 @@ impl Reader<'_> {
             return default;
         };
         value.get_ref().as_bool().unwrap_or_else(|| {
-            self.error(value.span(), format!("`{key}` is true or false"));
+            self.error(value.span(), format!("`{key}` must be true or false"));
             default
         })
     }
@@ -260,7 +260,10 @@ impl Reader<'_> {
         let number = value.get_ref().as_integer();
         let number = number.and_then(|n| u64::from_str_radix(n.as_str(), n.radix()).ok());
         number.filter(|n| *n <= most).unwrap_or_else(|| {
-            self.error(value.span(), format!("{what} is a number from 0 to {most}"));
+            self.error(
+                value.span(),
+                format!("{what} must be a number from 0 to {most}"),
+            );
             0
         })
     }
@@ -271,7 +274,7 @@ impl Reader<'_> {
         if text.is_empty() || text.len() > MAX_NAME || text.contains(char::is_control) {
             self.error(
                 value.span(),
-                format!("`{key}` is one line of 1 to {MAX_NAME} bytes"),
+                format!("`{key}` must be one line of 1 to {MAX_NAME} bytes"),
             );
         }
         Some(text.to_owned())
@@ -292,7 +295,7 @@ impl Reader<'_> {
     pub(super) fn string<'v>(&mut self, value: &'v Value<'_>) -> Option<&'v str> {
         let text = value.get_ref().as_str();
         if text.is_none() {
-            self.error(value.span(), "a text in quotes is expected here".into());
+            self.error(value.span(), "expected a text in quotes".into());
         }
         text
     }

@@ -62,7 +62,7 @@ fn mistakes_have_line_and_column_and_say_what_is_allowed() {
         ),
         (
             f("kind = \"launch\"\nargs = { a = \"u32 [arg0+]\" }"),
-            "t.toml:8:25: `` is no offset",
+            "t.toml:8:25: `` is not an offset",
         ),
         (
             f("kind = \"launch\"\nargs = { arg1 = \"arg1\" }"),
@@ -70,15 +70,15 @@ fn mistakes_have_line_and_column_and_say_what_is_allowed() {
         ),
         (
             f("kind = \"launch\"\nargs = { a = \"result\" }"),
-            "t.toml:8:14: the result is known at the exit",
+            "t.toml:8:14: the result is known only at the exit",
         ),
         (
             f("kind = \"launch\"\nout = { a = \"arg1\" }"),
-            "t.toml:8:13: arguments are read at the entry",
+            "t.toml:8:13: arguments can be read only at the entry",
         ),
         (
             f("kind = \"launch\"\nargs = { a = \"[b]\" }"),
-            "t.toml:8:14: no earlier value is called `b`",
+            "t.toml:8:14: no earlier value is named `b`",
         ),
         (
             f("kind = \"launch\"\nargs = { a = \"u32 arg0\", b = \"[a]\" }"),
@@ -86,7 +86,7 @@ fn mistakes_have_line_and_column_and_say_what_is_allowed() {
         ),
         (
             f("kind = \"launch\"\nargs = { a = \"arg0\" }\nout = { a = \"[arg1]\" }"),
-            "t.toml:9:13: there are two values `a`",
+            "t.toml:9:13: value `a` is defined twice",
         ),
         (
             f("kind = \"launch\"\nout = { a = \"[arg1]\" }\nexit = \"never\""),
@@ -94,7 +94,7 @@ fn mistakes_have_line_and_column_and_say_what_is_allowed() {
         ),
         (
             f("kind = \"launch\"\nnothrow = 1"),
-            "t.toml:8:11: `nothrow` is true or false",
+            "t.toml:8:11: `nothrow` must be true or false",
         ),
         (
             f("kind = \"launch\"\nresult = \"ok\""),
@@ -108,7 +108,7 @@ fn mistakes_have_line_and_column_and_say_what_is_allowed() {
         (f(""), "t.toml:5:1: `kind` is missing"),
         (
             f("kind = \"launch\"\n[[function]]\nsymbols = [\"g\", \"f\"]\nkind = \"copy\""),
-            "t.toml:9:17: `f` is in the function of line 5 already",
+            "t.toml:9:17: `f` is already in the function in line 5",
         ),
         (
             format!("{HEAD}[[function]]\nsymbols = [\"*\"]\nkind = \"host\""),
@@ -116,24 +116,24 @@ fn mistakes_have_line_and_column_and_say_what_is_allowed() {
         ),
         (
             format!("{HEAD}[[function]]\nsymbols = []\nkind = \"host\""),
-            "t.toml:6:11: `symbols` is a list of 1",
+            "t.toml:6:11: `symbols` must be a list of 1",
         ),
         (
             format!("{HEAD}[[function]]\nsymbols = [\"a b\"]\nkind = \"host\""),
-            "t.toml:6:12: a name has 1 to 1024",
+            "t.toml:6:12: a name must have 1 to 1024",
         ),
         (
             "name = \"t\"".into(),
-            "t.toml:1:1: a table has at least one [[library]]",
+            "t.toml:1:1: a table must have at least one [[library]]",
         ),
         (
             HEAD.replace("\"t\"", "\"T x\""),
-            "t.toml:1:8: `T x` is no table name",
+            "t.toml:1:8: `T x` is not a table name",
         ),
         (HEAD.replace("[[library]]", "[library]"), "t.toml:3:1: "),
         (
             HEAD.replace("files =", "layer = 256\nfiles ="),
-            "t.toml:4:9: a layer is a number from 0 to 255",
+            "t.toml:4:9: a layer must be a number from 0 to 255",
         ),
         (
             format!("only_with = \"magic\"\n{HEAD}"),
@@ -552,7 +552,7 @@ fn roles_are_of_kinds() {
     let bad = table("copy", "release").unwrap_err();
     assert_eq!(
         bad[0].message,
-        "no function of the kind `copy` has the role `release`"
+        "a function of the kind `copy` cannot have the role `release`"
     );
     assert_eq!(bad[0].line, 8);
     assert!(table("kernel", "destroy").is_err());

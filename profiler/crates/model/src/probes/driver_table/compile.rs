@@ -84,7 +84,7 @@ impl Ioctl {
             program.field(field, true)?;
         }
         if program.entry.len() + program.exit.len() > MAX_OPS {
-            return Err(format!("more than {MAX_OPS} things to read"));
+            return Err(format!("more than {MAX_OPS} values and texts to read"));
         }
         Ok(program)
     }
@@ -95,7 +95,7 @@ impl Program {
     fn field(&mut self, field: &Field, at_exit: bool) -> Result<(), String> {
         let known = self.values.iter().any(|v| v.name == field.name);
         if known || self.data.iter().any(|d| d.name == field.name) {
-            return Err(format!("there are two values `{}`", field.name));
+            return Err(format!("value `{}` is defined twice", field.name));
         }
         let Type::Number(size, format) = field.kind else {
             return self.text(field, at_exit);
@@ -203,10 +203,10 @@ impl Program {
 
     fn array(&mut self, array: &Array) -> Result<(), String> {
         let (Place::At(pointer), Place::At(count)) = (&array.pointer, &array.count.place) else {
-            return Err("an array's address and count are members of the argument".into());
+            return Err("an array's address and count must be members of the argument".into());
         };
         let Type::Number(size, _) = array.count.kind else {
-            return Err("an array's count is a number".into());
+            return Err("an array's count must be a number".into());
         };
         let address = self.hidden(pointer, 8, false)?;
         let count = self.hidden(count, size, false)?;

@@ -105,13 +105,13 @@ pub(super) fn parse(text: &str) -> Result<Field, FieldError> {
     let (word, place) = text.split_once(' ').unwrap_or((text, ""));
     let Some((_, kind)) = TYPES.iter().find(|(name, _)| *name == word) else {
         let names: Vec<_> = TYPES.iter().map(|(name, _)| *name).collect();
-        return error(0, format!("a type is expected here: {}", names.join(", ")));
+        return error(0, format!("expected a type: {}", names.join(", ")));
     };
     let place = parse_place(place, word.len() + 1)?;
     if *kind == Type::Text && place != Place::Argument {
         return error(
             word.len() + 1,
-            "a text can only be the argument: `text arg`",
+            "a text must be the argument itself: write `text arg`",
         );
     }
     Ok(Field {
@@ -131,10 +131,10 @@ pub(super) fn parse_place(text: &str, at: usize) -> Result<Place, FieldError> {
     };
     let inner = at + pointer.len() + 2;
     let Some((structure, member)) = rest.split_once('.') else {
-        return error(inner, "after `->` comes STRUCTURE.MEMBER@OFFSET");
+        return error(inner, "expected STRUCTURE.MEMBER@OFFSET after `->`");
     };
     if structure.is_empty() || !structure.chars().all(is_c) {
-        return error(inner, "a C structure's name is expected here");
+        return error(inner, "expected the name of a C structure");
     }
     Ok(Place::Through {
         pointer: parse_member(pointer, at)?,
@@ -146,10 +146,13 @@ pub(super) fn parse_place(text: &str, at: usize) -> Result<Place, FieldError> {
 /// `MEMBER@OFFSET`; the member may be left out.
 fn parse_member(text: &str, at: usize) -> Result<Member, FieldError> {
     let Some((name, offset)) = text.split_once('@') else {
-        return error(at, "MEMBER@OFFSET or `arg` is expected here");
+        return error(at, "expected MEMBER@OFFSET or `arg`");
     };
     if !name.chars().all(|c| is_c(c) || c == '.') {
-        return error(at, "a member's name has letters, digits, `_` and `.`");
+        return error(
+            at,
+            "a member's name may contain only letters, digits, `_` and `.`",
+        );
     }
     match offset.parse::<u32>() {
         Ok(number) if number <= MAX_OFFSET && !offset.starts_with('+') => Ok(Member {
@@ -159,7 +162,7 @@ fn parse_member(text: &str, at: usize) -> Result<Member, FieldError> {
         }),
         _ => error(
             at + name.len() + 1,
-            format!("an offset is a number from 0 to {MAX_OFFSET}"),
+            format!("an offset must be a number from 0 to {MAX_OFFSET}"),
         ),
     }
 }

@@ -65,7 +65,7 @@ fn table(reader: &mut Reader<'_>, root: &DeTable<'_>, source: &str) -> DriverTab
     reader.known_keys(root, TABLE_KEYS);
     let name = reader.required_text(root, "name", 0..0);
     if !is_table_name(&name) {
-        let message = "a table's name has lower case letters, digits and `-`";
+        let message = "a table's name may contain only lower-case letters, digits and `-`";
         reader.error(span_of(root, "name"), message.into());
     }
     let numbering = numbering(reader, root);
@@ -99,11 +99,11 @@ fn once(reader: &mut Reader<'_>, root: &DeTable<'_>, table: &DriverTable) {
     let (mut numbers, mut names) = (HashMap::new(), HashMap::new());
     for (ioctl, entry) in table.ioctls.iter().zip(entries) {
         if let Some(line) = numbers.insert(ioctl.number, ioctl.line) {
-            let message = format!("the command of line {line} has this number already");
+            let message = format!("the command in line {line} already has this number");
             reader.error(entry.span(), message);
         }
         if let Some(line) = names.insert(&ioctl.name, ioctl.line) {
-            let message = format!("the command of line {line} has this name already");
+            let message = format!("the command in line {line} already has this name");
             reader.error(entry.span(), message);
         }
     }
@@ -118,14 +118,14 @@ fn numbering(reader: &mut Reader<'_>, root: &DeTable<'_>) -> Numbering {
         return Numbering::Whole;
     };
     if whole {
-        let message = "commands are numbered by `type` or by the `whole_number`, not both";
+        let message = "commands are numbered by either `type` or `whole_number`, not both";
         reader.error(value.span(), message.into());
     }
     let text = reader.string(value).unwrap_or_default();
     match text.as_bytes() {
         [kind] => Numbering::Type(*kind),
         _ => {
-            let message = "`type` is one character, as in the driver's header";
+            let message = "`type` must be one character, as in the driver's header";
             reader.error(value.span(), message.into());
             Numbering::default()
         }
@@ -147,7 +147,7 @@ fn device(reader: &mut Reader<'_>, table: &DeTable<'_>, span: Range<usize>) -> D
         || found.driver.is_some()
         || !found.pci.is_empty();
     if node == found.file.is_some() {
-        let message = "a device has major, misc, driver or pci, or else it is a `file`";
+        let message = "a device needs either major, misc, driver or pci, or a `file`";
         reader.error(span, message.into());
     }
     found
@@ -168,7 +168,7 @@ fn pci(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Vec<PciId> {
         match parse_pci(&text) {
             Some(id) => ids.push(id),
             None => {
-                let message = "VENDOR:DEVICE is expected, four hexadecimal digits each";
+                let message = "expected VENDOR:DEVICE, with four hexadecimal digits each";
                 reader.error(span, message.into());
             }
         }
@@ -224,7 +224,7 @@ fn known_values(reader: &mut Reader<'_>, table: &DeTable<'_>, ioctl: &Ioctl) {
     for key in ["names", "bits"] {
         for (name, span, _) in reader.entries(table, key) {
             if !known.contains(&name) {
-                reader.error(span, format!("there is no value `{}`", cut(name)));
+                reader.error(span, format!("no value is named `{}`", cut(name)));
             }
         }
     }
@@ -239,7 +239,7 @@ fn number_names(
     let mut all = Vec::new();
     for (value, _, inner) in reader.entries(table, key) {
         let Some(entries) = inner.get_ref().as_table() else {
-            let message = "names of numbers are a table: { name = number, ... }";
+            let message = "names of numbers must be a table: { name = number, ... }";
             reader.error(inner.span(), message.into());
             continue;
         };
@@ -262,7 +262,7 @@ fn fields(reader: &mut Reader<'_>, table: &DeTable<'_>, key: &str) -> Vec<Field>
     for (name, span, value) in reader.entries(table, key) {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if name.is_empty() || !name.chars().all(plain) {
-            let message = "a value's name has lower case letters, digits and `_`";
+            let message = "a value's name may contain only lower-case letters, digits and `_`";
             reader.error(span, message.into());
             continue;
         }
@@ -309,12 +309,12 @@ fn array(reader: &mut Reader<'_>, table: &DeTable<'_>, span: Range<usize>) -> Ar
         fields: fields(reader, table, "fields"),
     };
     if array.stride == 0 {
-        let message = "an element has at least one byte";
+        let message = "an element must have at least one byte";
         reader.error(span_of(table, "stride"), message.into());
     }
     for field in &array.fields {
         if !field.lies_within(u32::from(array.stride)) {
-            let message = format!("`{}` does not lie in an element", field.name);
+            let message = format!("`{}` lies outside the element", field.name);
             reader.error(span.clone(), message);
         }
     }
@@ -326,7 +326,7 @@ fn array_pointer(reader: &mut Reader<'_>, value: &Value<'_>) -> Place {
     match field::parse_place(text, 0) {
         Ok(place @ Place::At(_)) => place,
         Ok(_) => {
-            let message = "an array's address is a member of the argument";
+            let message = "an array's address must be a member of the argument";
             reader.error(value.span(), message.into());
             Place::Argument
         }

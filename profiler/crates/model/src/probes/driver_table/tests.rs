@@ -180,7 +180,7 @@ fn mistakes_have_their_place() {
         .collect::<Vec<_>>();
     let many = format!("args = {{ {} }}", many.join(", "));
     for (from, to, place, says) in [
-        ("name = \"x\"", "name = \"X y\"", "1:8", "lower case"),
+        ("name = \"x\"", "name = \"X y\"", "1:8", "lower-case"),
         ("api = \"X\"\n", "", "1:1", "`api` is missing"),
         ("type = \"d\"", "type = \"dd\"", "3:8", "one character"),
         (
@@ -202,12 +202,12 @@ fn mistakes_have_their_place() {
             "5:8",
             "VENDOR:DEVICE",
         ),
-        ("major = 226", "with = \"y\"", "4:1", "a device has"),
+        ("major = 226", "with = \"y\"", "4:1", "a device needs"),
         (
             "major = 226",
             "major = 226\nfile = \"f\"",
             "4:1",
-            "a device has",
+            "a device needs",
         ),
         ("number = 1", "number = 256", "8:10", "from 0 to 255"),
         ("number = 1", "number = -1", "8:10", "from 0 to 255"),
@@ -218,31 +218,31 @@ fn mistakes_have_their_place() {
             "9:8",
             "unknown kind `tie`; known: submit",
         ),
+        ("u32 n@0\", p", "u31 n@0\", p", "10:15", "expected a type"),
         (
             "u32 n@0\", p",
-            "u31 n@0\", p",
-            "10:15",
-            "a type is expected",
+            "u32 n@0x0\", p",
+            "10:21",
+            "an offset must be",
         ),
-        ("u32 n@0\", p", "u32 n@0x0\", p", "10:21", "an offset is"),
-        ("n = \"u32", "N = \"u32", "10:10", "lower case"),
+        ("n = \"u32", "N = \"u32", "10:10", "lower-case"),
         ("n = \"u32", "p = \"u32", "10:", "duplicate key"),
         (
             "n = \"u32 n",
             "v = 1, n = \"u32 n",
             "10:14",
-            "a text in quotes",
+            "expected a text in quotes",
         ),
         ("p@8\"\n", "arg\"\n", "13:11", "a member of the argument"),
         ("stride = 8", "stride = 0", "15:10", "at least one byte"),
-        ("stride = 8", "stride = 4", "11:1", "`v` does not lie"),
+        ("stride = 8", "stride = 4", "11:1", "`v` lies outside"),
         ("stride = 8", "stride = 256", "15:10", "from 0 to 255"),
         ("count = \"u32 n@0\"\n", "", "11:1", "`count` is missing"),
         (
             "kind = \"bind\"",
             "kind = \"bind\"\nnames.q = { a = 1 }",
             "10:7",
-            "no value `q`",
+            "no value is named `q`",
         ),
         (
             "kind = \"bind\"",
@@ -254,7 +254,7 @@ fn mistakes_have_their_place() {
             "kind = \"bind\"",
             "kind = \"bind\"\nout = { n = \"u8 a@0\" }",
             "6:1",
-            "two values `n`",
+            "value `n` is defined twice",
         ),
         (
             "args = { n = \"u32 n@0\", p = \"hex p@8\" }",
