@@ -243,6 +243,6 @@ mod tests {
         assert_eq!((stacks.folded.total, stacks.weight), (3, Weight::Samples));
         std::fs::write(&path, "{}").unwrap();
         let error = read(&path, Weight::Time).unwrap_err().to_string();
-        assert!(error.contains("is a trace in JSON"), "{error}");
+        assert!(error.contains("is a JSON trace"), "{error}");
     }
 }

@@ -110,9 +110,9 @@ fn what_is_not_read_is_named_with_what_reads_it() -> anyhow::Result<()> {
         ),
         (&["stalls", "stacks"], "use `aiprof report stacks`"),
         (&["trace", "--from", "stacks"], "is folded stacks"),
-        (&["report", "t.json"], "is a trace in JSON"),
+        (&["report", "t.json"], "is a JSON trace"),
         (&["diff", "t.json", "stacks"], "use `aiprof analyze t.json`"),
-        (&["report", "x.svg"], "is a picture (SVG)"),
+        (&["report", "x.svg"], "is an SVG picture"),
         (&["report", "empty"], "empty is empty"),
     ] {
         refused(at, words, 1, says)?;

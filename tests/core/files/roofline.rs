@@ -113,7 +113,7 @@ fn what_is_missing_is_said() -> anyhow::Result<()> {
     );
     let (code, text) = run(&[&data("PVC_1tile.csv")])?;
     ensure!(
-        code == Some(1) && text.contains("no metrics of kernels"),
+        code == Some(1) && text.contains("no kernel metrics"),
         "{text}"
     );
     let (code, text) = run(&[])?;

@@ -48,7 +48,7 @@ pub enum IaprofError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// No line is a record.
-    #[error("not a recording of iaprof")]
+    #[error("not an iaprof recording")]
     NotIaprof,
     /// A line is longer than [`MAX_LINE`].
     #[error("line {line}: longer than {max} bytes", max = MAX_LINE)]

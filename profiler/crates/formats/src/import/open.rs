@@ -55,20 +55,20 @@ impl Contents {
     /// What it is, for people.
     pub fn what(self) -> &'static str {
         match self {
-            Self::Json => "a trace in JSON",
-            Self::Perfetto => "a trace of Perfetto",
-            Self::Capture => "a capture of aiprof",
+            Self::Json => "a JSON trace",
+            Self::Perfetto => "a Perfetto trace",
+            Self::Capture => "an aiprof capture",
             Self::Log => "a log",
             Self::Folded => "folded stacks",
             Self::Pprof => "a pprof profile",
-            Self::Iaprof => "a recording of iaprof",
-            Self::StallCsv => "a table of stalls, as unitrace writes it",
-            Self::Svg => "a picture (SVG)",
-            Self::Page => "a page (HTML)",
+            Self::Iaprof => "an iaprof recording",
+            Self::StallCsv => "a unitrace stall table",
+            Self::Svg => "an SVG picture",
+            Self::Page => "an HTML page",
             Self::Elf => "a program or a module (ELF)",
             Self::Empty => "empty",
-            Self::Text => "a text of no kind that is known here",
-            Self::Binary => "of no kind that is known here",
+            Self::Text => "text in an unknown format",
+            Self::Binary => "in an unknown format",
         }
     }
 }

@@ -41,7 +41,7 @@ pub enum StallCsvError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// No line names the columns of stall sampling.
-    #[error("not a table of stalls, as `unitrace --stall-sampling` writes it")]
+    #[error("not a stall table of `unitrace --stall-sampling`")]
     NotStalls,
     /// A line is longer than [`MAX_LINE`].
     #[error("line {line}: longer than {max} bytes", max = MAX_LINE)]
@@ -51,7 +51,7 @@ pub enum StallCsvError {
     },
     /// The file has more than [`MAX_INPUT`] bytes, [`MAX_ROWS`] instructions or
     /// [`MAX_DEVICES`] devices.
-    #[error("line {line}: too large a table of stalls")]
+    #[error("line {line}: the stall table is too large")]
     TooLarge {
         /// Line number, from 1.
         line: u64,

@@ -45,12 +45,12 @@ pub enum MetricsError {
     Io(#[from] io::Error),
     /// It has neither bytes nor operations.
     #[error(
-        "no metrics of kernels of the group ComputeBasic (L3_BYTE_READ) or VectorEngine138 \
-         (XVE_INST_EXECUTED_FP32), as `unitrace -q -g GROUP` writes them"
+        "no kernel metrics of the group ComputeBasic (L3_BYTE_READ) or VectorEngine138 \
+         (XVE_INST_EXECUTED_FP32); write them with `unitrace -q -g GROUP`"
     )]
     NoMetrics,
     /// A line, the file or the number of kernels is too large.
-    #[error("line {0}: too large a table of metrics")]
+    #[error("line {0}: the metrics table is too large")]
     TooLarge(u64),
 }
 
@@ -217,17 +217,17 @@ impl KernelMetrics {
         let notes = [
             (
                 only(&self.bytes, &self.flops),
-                "kernels have bytes, but no operations: left out",
+                "kernels have bytes but no operations, and are left out",
             ),
             (
                 only(&self.flops, &self.bytes),
-                "kernels have operations, but no bytes: left out",
+                "kernels have operations but no bytes, and are left out",
             ),
             (
                 uneven,
-                "kernels have another number of runs with bytes than with operations",
+                "kernels have different numbers of runs with bytes and with operations",
             ),
-            (self.skipped, "lines are no rows"),
+            (self.skipped, "lines are not table rows"),
         ];
         let notes = notes.into_iter().filter(|(count, _)| *count > 0);
         let notes = notes.map(|(count, what)| format!("{count} {what}"));

@@ -48,7 +48,7 @@ pub enum ImportError {
         source: io::Error,
     },
     /// The file is no capture.
-    #[error("{}: not an aiprof capture (made with `-o FILE.aiprof`)", .0.display())]
+    #[error("{}: not an aiprof capture (`aiprof -o FILE.aiprof` writes one)", .0.display())]
     NotACapture(PathBuf),
     /// The file is a capture of another version.
     #[error("{}: a capture of format version {found}; this aiprof reads version {}", .path.display(), char::from(MAGIC[7]))]
@@ -67,7 +67,7 @@ pub enum ImportError {
         limit: LimitError,
     },
     /// Not even the capture's header is whole.
-    #[error("{}: truncated or corrupt: it ends before its header does", .0.display())]
+    #[error("{}: truncated or corrupt: it ends within its header", .0.display())]
     Headless(PathBuf),
 }
 

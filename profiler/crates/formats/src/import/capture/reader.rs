@@ -207,7 +207,7 @@ fn verdict(path: &Path, problem: Option<Option<String>>) -> Result<Option<String
     let problem = problem.ok_or(ImportError::Headless(path.to_owned()))?;
     if let Some(problem) = &problem {
         tracing::warn!(
-            "{}: truncated or corrupt ({problem}): using what is whole",
+            "{}: truncated or corrupt ({problem}): using the intact part",
             path.display()
         );
     }

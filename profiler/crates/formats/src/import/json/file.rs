@@ -26,7 +26,7 @@ pub(in crate::import) const FAR: u64 = 1 << 40;
 #[derive(Debug, Error)]
 pub enum JsonError {
     /// It cannot be read, or not be decompressed.
-    #[error("cannot read on at byte {offset}: {error}")]
+    #[error("cannot read beyond byte {offset}: {error}")]
     Io {
         /// Where.
         offset: u64,

@@ -29,7 +29,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum PerfettoError {
     /// It cannot be read, or not be decompressed.
-    #[error("cannot read on at byte {offset}: {error}")]
+    #[error("cannot read beyond byte {offset}: {error}")]
     Io {
         /// Where.
         offset: u64,
