@@ -193,7 +193,7 @@ fn samples_outside_of_the_code_stay() {
     );
     let text = words(&succeed(&[&csv, "--modules", module.to_str().unwrap()]));
     assert!(
-        text.contains("11 samples are at offsets that are no instruction"),
+        text.contains("11 samples are at offsets without an instruction"),
         "{text}"
     );
     assert!(text.contains("0xffffff0 [no instruction there]"), "{text}");

@@ -232,7 +232,7 @@ fn profiles_of_devices_are_about_who_launched_work() {
         String::from_utf8(export(&profile, Format::Svg, options)).unwrap()
     };
     let line = "shown: 2 processes that launched work, 300 ms on CPU; not shown: 2 processes, \
-                10.0 s on CPU (--all-processes)";
+                10.0 s on CPU (--all-processes shows all)";
     let left_out = processes_left_out(&profile, &ExportOptions::default());
     assert_eq!(left_out.as_deref(), Some(line));
     let svg = draw(&ExportOptions::default());

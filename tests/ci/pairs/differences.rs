@@ -109,9 +109,9 @@ fn folded_stacks_say_what_a_sample_is_taken_for() -> anyhow::Result<()> {
     std::fs::write(dir.path().join("odd"), "p;f 10101\np;g 13377\np;h 27003\n")?;
     let odd = tables(dir.path(), &["before", "odd"])?;
     let odd = named(&odd, "functions")?;
-    anyhow::ensure!(title(odd).starts_with("not known whether"), "{odd:#}");
+    anyhow::ensure!(title(odd).starts_with("unknown whether"), "{odd:#}");
     let told = tables(dir.path(), &["before", "odd", "--period", "1ms"])?;
-    anyhow::ensure!(!title(named(&told, "functions")?).starts_with("not known"));
+    anyhow::ensure!(!title(named(&told, "functions")?).starts_with("unknown"));
     Ok(())
 }
 

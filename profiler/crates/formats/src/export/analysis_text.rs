@@ -26,7 +26,7 @@ pub fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
         };
         writeln!(out, "{path}: {events} events ({dialect}{made_up})")?;
     }
-    writeln!(out, "{:.3} ms in all\n", report.elapsed_us / 1000.0)?;
+    writeln!(out, "Total time: {:.3} ms\n", report.elapsed_us / 1000.0)?;
     findings(report, out)?;
     active(report, out)?;
     communication(report, out)?;
@@ -41,7 +41,7 @@ fn findings(report: &Report, out: &mut impl Write) -> io::Result<()> {
     if costs {
         writeln!(
             out,
-            "What could be won, at most (costs overlap, they do not add up):"
+            "Costs: the most time that each finding can save (costs overlap and do not add up):"
         )?;
     }
     let mut has_costs = costs;

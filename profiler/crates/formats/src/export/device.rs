@@ -99,7 +99,8 @@ impl DeviceTotals {
         }
         if self.untimed > 0 {
             lines.push(format!(
-                "{} pieces of work are not counted: the device recorded impossible times for them",
+                "{} operations are not counted, because the device recorded impossible times for \
+                 them",
                 text::grouped(self.untimed)
             ));
         }
@@ -163,6 +164,6 @@ mod tests {
         totals.drops = 2;
         assert_eq!(totals.lines(), ["devices dropped samples 2 times"]);
         totals.untimed = 3;
-        assert!(totals.lines()[0].starts_with("3 pieces of work are not counted"));
+        assert!(totals.lines()[0].starts_with("3 operations are not counted"));
     }
 }

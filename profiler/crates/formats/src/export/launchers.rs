@@ -69,7 +69,8 @@ impl Chosen {
             n => format!("{} processes", text::grouped(n as u64)),
         };
         Some(format!(
-            "shown: {} that launched work, {} on CPU; not shown: {}, {} on CPU (--all-processes)",
+            "shown: {} that launched work, {} on CPU; not shown: {}, {} on CPU (--all-processes \
+             shows all)",
             processes(launchers.len()),
             text::duration(self.shown_ns),
             processes(self.others),

@@ -107,10 +107,10 @@ impl Format {
             Self::Svg => "a flame graph",
             Self::Pprof => "a pprof profile",
             Self::Otlp => "OTLP profiles",
-            Self::UnitraceCsv => "a table of stalls",
+            Self::UnitraceCsv => "a stall table",
             Self::Iaprof => "iaprof's text",
             Self::Chrome => "a Chrome trace",
-            Self::Perfetto => "a trace of Perfetto",
+            Self::Perfetto => "a Perfetto trace",
             Self::Page => "a page of findings",
             Self::Capture => "a capture",
         }
@@ -295,8 +295,8 @@ pub enum ExportError {
     },
     /// A line of a folded file has no space before its value.
     #[error(
-        "line {line}: no space before the value, as iaprof of July 2025 (tag `tiber`) writes it; \
-         this mends it: sed -E 's/(_\\[g\\])([0-9]+)$/\\1 \\2/'"
+        "line {line}: no space before the value (iaprof of July 2025, tag `tiber`, writes such \
+         lines); correct the file with: sed -E 's/(_\\[g\\])([0-9]+)$/\\1 \\2/'"
     )]
     NoSpace {
         /// Line number, from 1.

@@ -73,7 +73,7 @@ pub fn write(
         page.functions("Functions by self time", &all, |f| f.self_ns);
         let branching: Vec<&FunctionTimes> = functions.iter().filter(|f| f.branches()).collect();
         page.functions(
-            "Functions by total time, from where they branch",
+            "Functions by total time, where stacks branch",
             &branching,
             |f| f.total_ns,
         );

@@ -137,14 +137,16 @@ pub fn verdict(found: &SharesCompared) -> String {
     let functions = found.functions.len() as u64;
     let of = format!("{} function{}", text::grouped(functions), plural(functions));
     match found.changed as u64 {
-        0 if functions == 0 => "nothing to compare: there are no functions".to_owned(),
+        0 if functions == 0 => "nothing to compare, because there are no functions".to_owned(),
         0 if !found.has_intervals => {
             let moved = found
                 .functions
                 .iter()
                 .any(|one| one.own.change() != 0.0 || one.total.change() != 0.0);
             match moved {
-                true => format!("not known whether anything changed: {of} without intervals"),
+                true => {
+                    format!("unknown whether anything changed: no confidence intervals for {of}")
+                }
                 false => format!("nothing changed: the shares of {of} are the same"),
             }
         }
@@ -177,7 +179,8 @@ pub fn table(
         }
     };
     let mut notes = vec![format!(
-        "before: {}; after: {}; shares of each in percent, changes in points +- half of their 95 % interval",
+        "before: {}; after: {}; shares are in percent of each profile, changes in percentage \
+         points +- half of the 95 % confidence interval",
         of(before),
         of(after)
     )];
@@ -189,7 +192,7 @@ pub fn table(
         .collect();
     if let Some(more) = moved.len().checked_sub(rows).filter(|more| *more > 0) {
         notes.push(format!(
-            "{} more rows are left out",
+            "{} more rows are not shown",
             text::grouped(more as u64)
         ));
     }
@@ -238,13 +241,17 @@ fn basis(before: &ComparedProfile, after: &ComparedProfile, found: &SharesCompar
         .filter_map(|(which, profile)| match profile.samples {
             SampleCount::Known(_) => None,
             SampleCount::Assumed { period_us, .. } => Some(format!(
-                "{which}: one sample is taken for {period_us} us, of which all values are multiples"
+                "{which}: a sample is assumed to stand for {period_us} us, because all values are \
+                 multiples of it"
             )),
             SampleCount::NotKnown => Some(format!(
-                "{which}: no number of samples is known, so there are no intervals: --period TIME tells what a sample stands for, --weight samples that values are samples"
+                "{which}: the number of samples is unknown, so there are no confidence intervals; \
+                 use --period TIME to give the time of a sample, or --weight samples if the values \
+                 are samples"
             )),
             SampleCount::NoDraws => Some(format!(
-                "{which}: not only samples of CPUs, so there are no intervals: samples of devices come in bursts of many, and waits are no samples"
+                "{which}: not all values are CPU samples, so there are no confidence intervals \
+                 (device samples come in bursts, and waits are not sampled)"
             )),
         })
         .collect();
@@ -253,19 +260,22 @@ fn basis(before: &ComparedProfile, after: &ComparedProfile, found: &SharesCompar
     }
     notes.push(match found.has_slices {
         true => format!(
-            "intervals by {} slices of time of each, and by the number of samples: the wider one",
+            "intervals are estimated from {} time slices of each recording and from the number of \
+             samples; the wider one is used",
             shares::SLICES
         ),
-        false => "intervals by the number of samples alone, each taken as independent of the others: where they come in bursts the truth is wider".to_owned(),
+        false => "intervals are estimated from the number of samples only, as if samples were \
+                  independent; if samples come in bursts, the true intervals are wider"
+            .to_owned(),
     });
     notes.push(format!(
-        "changed: chance below 5 % for all {} comparisons together (Holm, by their shares); how much two runs of the same program differ is not in it",
+        "changed: chance below 5 % over all {} comparisons (Holm, weighted by shares); the \
+         variation between runs of the same program is not included",
         text::grouped(found.comparisons as u64)
     ));
     if found.changed > 0 {
         notes.push(
-            "shares add up to 100 %: where one function takes more, all others take less"
-                .to_owned(),
+            "shares add up to 100 %: if one function takes more, the others take less".to_owned(),
         );
     }
     notes

@@ -123,7 +123,7 @@ pub fn write_svg(
                 Verdict::Changed | Verdict::NotKnown => "",
             };
             format!(
-                "{}; own {:+.2} points{said}, total {all:+.2} points",
+                "{}; self {:+.2} points{said}, total {all:+.2} points",
                 unit.share(frame.total, total),
                 own(frame)
             )
@@ -183,8 +183,8 @@ fn scale(most: f64, has_intervals: bool) -> Legend {
     Legend {
         entries: steps.iter().map(entry).collect(),
         note: match has_intervals {
-            true => "own time, in percentage points of the whole",
-            false => "own time, in percentage points of the whole; how much is noise is not known",
+            true => "change of self time in percentage points of the total",
+            false => "change of self time in percentage points of the total; noise is unknown",
         },
     }
 }

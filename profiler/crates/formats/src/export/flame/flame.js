@@ -9,8 +9,8 @@
   const [row, base] = [box.dataset.row, box.dataset.base].map(Number);
   const above = number(box, 'y');
   const margin = number(box, 'x');
-  const hint = 'Point at a frame for its value. Click: zoom. Ctrl-F or /: search. '
-    + 'Arrow keys and Enter: walk. Esc: back. A click on the legend marks a kind.';
+  const hint = 'Point at a frame to see its value. Click: zoom. Ctrl-F or /: search. '
+    + 'Arrow keys: move. Enter: zoom. Esc: go back. Click the legend to mark a kind.';
 
   // Parents stand before their children, and those from left to right.
   const frames = Array.from(box.children, (g) => {

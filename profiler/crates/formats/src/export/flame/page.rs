@@ -214,7 +214,8 @@ const TOOLS: &str = "<svg class=\"tools\" x=\"100%\" overflow=\"visible\">\
     <div xmlns=\"http://www.w3.org/1999/xhtml\"><span id=\"matched\" class=\"matched\"></span>\
     <input id=\"search\" type=\"search\" spellcheck=\"false\" autocomplete=\"off\" \
     placeholder=\"Search (Ctrl-F), text or regex\" aria-label=\"Search in frames\"/>\
-    <button type=\"button\" id=\"unzoom\" title=\"Whole picture, nothing marked (Esc)\">Reset</button>\
+    <button type=\"button\" id=\"unzoom\" \
+    title=\"Show all frames, clear the search and marks (Esc)\">Reset</button>\
     </div></foreignObject></svg>";
 
 impl Legend {

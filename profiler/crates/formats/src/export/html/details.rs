@@ -12,8 +12,8 @@ pub(super) fn categories(report: &Report) -> Option<String> {
         return None;
     }
     let mut out = String::from(
-        "<p>Ideal times are the compiler\u{2019}s. Utilization is the ideal time in percent of \
-         the real one; more than 100 % means that times, or the match of kernels, are wrong.</p>\n",
+        "<p>Ideal times come from the compiler. Utilization is the ideal time in percent of the \
+         measured time. Above 100 %, times are wrong or kernels were matched wrongly.</p>\n",
     );
     if !details.utilization.is_empty() {
         let table = HtmlTable {
@@ -23,10 +23,14 @@ pub(super) fn categories(report: &Report) -> Option<String> {
                 (
                     true,
                     "Utilization %",
-                    "mean of kernels with any, weighted by time",
+                    "mean of the kernels with a known utilization, weighted by time",
                 ),
-                (true, "With ms", "time of kernels with utilization"),
-                (true, "Without ms", "time of the others"),
+                (
+                    true,
+                    "With ms",
+                    "time of the kernels with a known utilization",
+                ),
+                (true, "Without ms", "time of all other kernels"),
             ],
             has_filter: false,
         };
@@ -48,14 +52,22 @@ pub(super) fn categories(report: &Report) -> Option<String> {
             (
                 false,
                 "Phase",
-                "TTFT: prefill, ITL: decoding, UNKN: the log does not say",
+                "TTFT: prefill, ITL: decoding, UNKN: unknown",
             ),
-            (false, "Category", "as the compiler names it"),
-            (true, "Time %", "part of the kernels of its rank and phase"),
+            (false, "Category", "the compiler's name"),
+            (
+                true,
+                "Time %",
+                "share of the kernel time of its rank and phase",
+            ),
             (true, "Time ms", "time of its kernels"),
             (true, "Calls", "calls of its kernels"),
-            (true, "Ideal ms", "what they would take at best"),
-            (true, "Utilization %", "ideal time in percent of the time"),
+            (true, "Ideal ms", "ideal time of its kernels"),
+            (
+                true,
+                "Utilization %",
+                "ideal time in percent of the measured time",
+            ),
         ],
         has_filter: false,
     };
@@ -87,20 +99,24 @@ pub(super) fn communication(report: &Report) -> Option<String> {
                 (
                     true,
                     "Compute ms",
-                    "kernels run that are no part of a collective",
+                    "time in which kernels run that are not part of a collective",
                 ),
-                (true, "Collectives ms", "collectives go on"),
-                (true, "Both ms", "both at once"),
+                (true, "Collectives ms", "time in which collectives run"),
+                (true, "Both ms", "time in which both run"),
                 (
                     true,
                     "Hidden %",
-                    "part of collectives during which kernels run",
+                    "share of the collective time in which kernels run",
                 ),
-                (true, "Copies ms", "copies or fills of device memory go on"),
+                (
+                    true,
+                    "Copies ms",
+                    "time in which copies or fills of device memory run",
+                ),
                 (
                     true,
                     "Copies hidden %",
-                    "part of copies during which kernels run",
+                    "share of the copy time in which kernels run",
                 ),
             ],
             has_filter: false,
@@ -131,17 +147,21 @@ fn collectives(report: &Report, out: &mut String) {
     let table = HtmlTable {
         label: "Collective operations",
         heads: &[
-            (true, "Begin ms", "on the first rank, since the first event"),
-            (false, "Group", "as the trace names it"),
-            (false, "Way", "which way its messages went"),
-            (true, "Ranks", "how many take part"),
+            (
+                true,
+                "Begin ms",
+                "begin on the first rank, since the first event",
+            ),
+            (false, "Group", "name in the trace"),
+            (false, "Way", "algorithm of its messages"),
+            (true, "Ranks", "number of ranks that take part"),
             (
                 true,
                 "Takes \u{b5}s",
-                "from the first rank's begin to the last one's end",
+                "from the begin on the first rank to the end on the last",
             ),
-            (true, "Bytes", "of its largest message"),
-            (true, "GB/s", "all bytes by all the time"),
+            (true, "Bytes", "size of its largest message"),
+            (true, "GB/s", "all bytes divided by the whole time"),
         ],
         has_filter: false,
     };
@@ -162,7 +182,7 @@ fn collectives(report: &Report, out: &mut String) {
         // Writing to a string cannot fail, here and below.
         let _ = writeln!(
             out,
-            "<p class=\"cut\">In all there are {} collectives.</p>",
+            "<p class=\"cut\">There are {} collectives in total.</p>",
             grouped(found.len() as u64)
         );
     }
@@ -175,16 +195,20 @@ pub(super) fn untimed(report: &Report) -> Option<String> {
         return None;
     }
     let mut out = String::from(
-        "<p>The device kept no record of these. Each ran at some time from its launch to the end \
-         of the wait for it.</p>\n",
+        "<p>The device recorded no times for these launches. Each ran between its launch and the \
+         end of the wait for it.</p>\n",
     );
     let table = HtmlTable {
         label: "Launches without device times",
         heads: &[
             (true, "Rank", "rank"),
             (false, "Kernel", "its name"),
-            (true, "Launches", "how often it was launched"),
-            (true, "Within ms", "all of them ran within so much time"),
+            (true, "Launches", "number of launches"),
+            (
+                true,
+                "Within ms",
+                "the time within which they ran; overlaps count once",
+            ),
         ],
         has_filter: rows.len() > 10,
     };
@@ -200,7 +224,7 @@ pub(super) fn untimed(report: &Report) -> Option<String> {
     if rows.len() > ROWS {
         let _ = writeln!(
             out,
-            "<p class=\"cut\">In all there are {} kernels.</p>",
+            "<p class=\"cut\">There are {} kernels in total.</p>",
             grouped(rows.len() as u64)
         );
     }
@@ -213,7 +237,8 @@ pub(super) fn checks(report: &Report) -> Option<String> {
     if faults.is_empty() {
         return None;
     }
-    let mut out = String::from("<p>As the traces were read, before anything was mended.</p>\n");
+    let mut out =
+        String::from("<p>Faults in the traces as they were read, before any correction.</p>\n");
     for fault in faults {
         let _ = writeln!(
             out,
@@ -226,11 +251,11 @@ pub(super) fn checks(report: &Report) -> Option<String> {
             heads: &[
                 (true, "Rank", "rank"),
                 (false, "Event", "its name"),
-                (true, "Begin \u{b5}s", "as the trace has it"),
+                (true, "Begin \u{b5}s", "begin in the trace"),
                 (true, "Takes \u{b5}s", "its length"),
-                (true, "By \u{b5}s", "by how much it is wrong"),
-                (false, "Against", "what it does not agree with"),
-                (false, "File", "where it is"),
+                (true, "By \u{b5}s", "size of the error"),
+                (false, "Against", "what it disagrees with"),
+                (false, "File", "file that contains it"),
             ],
             has_filter: false,
         };
@@ -250,7 +275,7 @@ pub(super) fn checks(report: &Report) -> Option<String> {
         if left_out > 0 {
             let _ = writeln!(
                 out,
-                "<p class=\"cut\">{} further ones are counted, not listed.</p>",
+                "<p class=\"cut\">{} more are counted but not listed.</p>",
                 grouped(left_out)
             );
         }

@@ -68,8 +68,8 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     }
     write!(
         out,
-        "</main>\n</div>\n<footer>Written by aiprof {}. Times are microseconds (\u{b5}s) of the \
-         trace\u{2019}s own clock where nothing else is said; \u{2013}: not known.</footer>\n\
+        "</main>\n</div>\n<footer>Written by aiprof {}. Times are in microseconds (\u{b5}s) of the \
+         trace\u{2019}s own clock unless stated otherwise; \u{2013}: unknown.</footer>\n\
          <script type=\"application/json\" id=\"data\">{}</script>\n\
          <script>{SCRIPT}</script>\n</body>\n</html>\n",
         escape::text(report.version),
@@ -114,7 +114,7 @@ impl PlainPage<'_> {
              <meta name=\"generator\" content=\"aiprof {}\">\n\
              <title>{title} \u{2013} {kind}</title>\n\
              <style>{STYLE}</style>\n<style>{style}</style>\n</head>\n<body>\n\
-             <a class=\"skip\" href=\"#main\">To the content</a>\n<header>\n\
+             <a class=\"skip\" href=\"#main\">Skip to content</a>\n<header>\n\
              <div><h1>{heading}</h1>\n<p class=\"names\"><bdi>{title}</bdi></p></div>\n</header>\n",
             digest(STYLE),
             digest(style),
@@ -170,7 +170,7 @@ fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     };
     writeln!(
         out,
-        "<a class=\"skip\" href=\"#main\">To the content</a>\n<header>\n\
+        "<a class=\"skip\" href=\"#main\">Skip to content</a>\n<header>\n\
          <div><h1>Trace analysis</h1>\n<p class=\"names\">{}{more}</p></div>\n\
          <button type=\"button\" id=\"theme\" hidden>Dark</button>\n</header>",
         names.join(", ")
@@ -181,7 +181,7 @@ fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "<p class=\"synthetic\" role=\"note\"><strong>Synthetic.</strong> {synthetic} of \
-             {all} traces say of themselves that they are made up, not recorded.</p>"
+             {all} traces are marked as synthetic: they were generated, not recorded.</p>"
         )?;
     }
     Ok(())
@@ -224,8 +224,8 @@ fn findings(report: &Report) -> String {
     }
     if report.findings.iter().any(|one| one.cost_ns.is_some()) {
         out.push_str(
-            "<p>What could be won comes first, at most as much as is said: costs overlap, they \
-             do not add up.</p>\n",
+            "<p>Findings with a cost come first. A cost is the most time that the finding can \
+             save. Costs overlap and do not add up.</p>\n",
         );
     }
     out.push_str("<ul class=\"findings\">\n");

@@ -18,11 +18,12 @@ pub(super) fn body(report: &Report) -> Option<String> {
         return None;
     }
     let mut out = String::from(
-        "<p class=\"how\" id=\"how\" hidden>Drag over a plot to zoom all of them, double-click to \
-         see all again. With the keyboard: arrows move, + and \u{2212} zoom, 0 shows all.</p>\n\
+        "<p class=\"how\" id=\"how\" hidden>Drag over a plot to zoom all plots, double-click to \
+         show everything again. Keyboard: arrows move, + and \u{2212} zoom, 0 shows \
+         everything.</p>\n\
          <button type=\"button\" id=\"whole\" hidden disabled>Show all</button>\n\
-         <div id=\"charts\"></div>\n<noscript><p>The plots need scripts; their numbers \
-         follow.</p></noscript>\n<details><summary>The plots in numbers</summary>\n",
+         <div id=\"charts\"></div>\n<noscript><p>The plots need JavaScript. Their \
+         numbers follow.</p></noscript>\n<details><summary>The plots in numbers</summary>\n",
     );
     table(&report.series, &mut out);
     out.push_str("</details>\n");
@@ -31,8 +32,8 @@ pub(super) fn body(report: &Report) -> Option<String> {
     if thinned > 0 {
         let _ = writeln!(
             out,
-            "<p class=\"cut\">{thinned} of {} lines have more readings than can be drawn: they \
-             show the mean, and around it a band from the least to the most.</p>",
+            "<p class=\"cut\">{thinned} of {} lines have more readings than can be drawn. They \
+             show the mean, and around it a band from the lowest to the highest value.</p>",
             report.series.len()
         );
     }
@@ -50,12 +51,12 @@ fn table(series: &[Series], out: &mut String) {
     let table = HtmlTable {
         label: "Counters in numbers",
         heads: &[
-            (true, "Rank", "\u{2013}: of all ranks"),
-            (false, "Counter", "its name in the trace"),
-            (false, "Unit", "of its values"),
-            (true, "Readings", "how many there are"),
-            (true, "Least", "least value"),
-            (true, "Most", "most value"),
+            (true, "Rank", "\u{2013}: all ranks"),
+            (false, "Counter", "name in the trace"),
+            (false, "Unit", "unit of its values"),
+            (true, "Readings", "number of readings"),
+            (true, "Least", "lowest value"),
+            (true, "Most", "highest value"),
         ],
         has_filter: false,
     };
@@ -126,15 +127,13 @@ fn line(series: &Series, most: usize) -> Value {
 /// What our own counters are.
 fn about(name: &str) -> &'static str {
     match name {
-        "Device busy" => "Part of the time in which kernels ran",
-        "Power" => "Power by the device's charge counter",
-        "PT Active" => {
-            "Utilization: ideal time, as the compiler has it, in percent of the real one"
-        }
-        "ConcurrentPreps" => "Preparations of kernels that are under way",
+        "Device busy" => "Share of the time in which kernels ran",
+        "Power" => "Power from the device's charge counter",
+        "PT Active" => "Utilization: the compiler's ideal time in percent of the measured time",
+        "ConcurrentPreps" => "Kernel preparations in progress",
         "BW DmaI" => "Bandwidth to the device",
         "BW DmaO" => "Bandwidth from the device",
-        "TransferBW" => "Bandwidth of transfers as the trace has it",
+        "TransferBW" => "Bandwidth of transfers, as given in the trace",
         "Coll_Bandwidth" | "BW allreduce" => "Bandwidth of collectives",
         _ => "",
     }

@@ -50,9 +50,9 @@ pub fn write(
     out.write_all(body.as_bytes())?;
     write!(
         out,
-        "</section>\n</main>\n</div>\n<footer>Written by aiprof {}. Points are kernels, as large as \
-         their part of the time; lines are what the device can do at most.</footer>\n</body>\n\
-         </html>\n",
+        "</section>\n</main>\n</div>\n<footer>Written by aiprof {}. Each point is a kernel, and \
+         its size shows its share of the time. Lines are the limits of the device.</footer>\n\
+         </body>\n</html>\n",
         env!("CARGO_PKG_VERSION")
     )
 }
@@ -107,8 +107,8 @@ impl<'a> Picture<'a> {
         let _ = writeln!(
             out,
             "<svg class=\"roofline\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-             aria-label=\"Speed of kernels by operations for each byte, below what the device can \
-             do; the numbers follow in a table\">"
+             aria-label=\"Speed of kernels against operations per byte, with the limits of the \
+             device; the table below has the numbers\">"
         );
         self.grid(out);
         for kind in FlopKind::ALL {
@@ -153,7 +153,7 @@ impl<'a> Picture<'a> {
         let middle = (LEFT + RIGHT) / 2.0;
         let _ = writeln!(
             out,
-            "<text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">operations for each byte\
+            "<text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">operations per byte\
              </text><text x=\"{LEFT}\" y=\"12\">GFLOP/s</text>",
             BOTTOM + 42.0
         );
@@ -217,7 +217,7 @@ impl<'a> Picture<'a> {
         let _ = writeln!(
             out,
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius:.1}\"><title>{}: {:.1} \
-             GFLOP/s, {intensity:.2} operations for each byte</title></circle>",
+             GFLOP/s, {intensity:.2} operations per byte</title></circle>",
             escape::text(&row.work.name),
             row.gflops
         );
@@ -237,27 +237,31 @@ fn table(rows: &[RooflineRow], out: &mut String) {
     let table = HtmlTable {
         label: "Kernels",
         heads: &[
-            (true, "nr", "its number in the picture"),
-            (false, "kernel", "its name and shape"),
-            (true, "calls", "runs that were measured"),
-            (true, "time ms", "on the device, of all runs"),
-            (true, "share", "part of the time of all kernels, in percent"),
+            (true, "nr", "number in the picture"),
+            (false, "kernel", "name and shape"),
+            (true, "calls", "measured runs"),
+            (true, "time ms", "device time of all runs"),
+            (
+                true,
+                "share",
+                "share of the time of all kernels, in percent",
+            ),
             (false, "bound by", "what limits it"),
-            (false, "type", "of most of its operations"),
-            (true, "GFLOP/s", "of these operations"),
+            (false, "type", "data type of most of its operations"),
+            (true, "GFLOP/s", "speed of these operations"),
             (true, "per byte of memory", "operations"),
             (true, "per byte of L3", "operations"),
-            (true, "memory GB/s", "bytes by time"),
-            (true, "L3 GB/s", "bytes by time"),
+            (true, "memory GB/s", "bytes divided by time"),
+            (true, "L3 GB/s", "bytes divided by time"),
             (
                 true,
                 "headroom memory",
-                "times that the memory would let it be faster",
+                "how many times faster the memory would let it run",
             ),
             (
                 true,
                 "headroom L3",
-                "times that the L3 cache would let it be faster",
+                "how many times faster the L3 cache would let it run",
             ),
         ],
         has_filter: false,

@@ -17,18 +17,18 @@ pub(super) fn active(report: &Report) -> Option<String> {
             (
                 true,
                 "Busy %",
-                "part of the time between its first and its last kernel",
+                "share of the time between its first and its last kernel",
             ),
             (true, "Busy ms", "time in which at least one kernel ran"),
             (
                 true,
                 "Kernels ms",
-                "time of all kernels together, also where they overlap",
+                "sum of the times of all kernels, also of those that overlap",
             ),
             (
                 true,
                 "Elapsed ms",
-                "from the first kernel's begin to the last one's end",
+                "from the begin of the first kernel to the end of the last",
             ),
         ],
         has_filter: false,
@@ -57,14 +57,10 @@ pub(super) fn kernels(report: &Report) -> Option<String> {
     let has_utilization = kept.iter().any(|k| k.utilization_percent.is_some());
     let mut heads = vec![
         (true, "Rank", "rank"),
-        (
-            false,
-            "Kernel",
-            "name; numbers that only count are folded to [N]",
-        ),
-        (true, "Time %", "part of its rank's kernel time"),
-        (true, "Total ms", "all calls together"),
-        (true, "Calls", "how often it ran"),
+        (false, "Kernel", "name; running numbers are replaced by [N]"),
+        (true, "Time %", "share of its rank's kernel time"),
+        (true, "Total ms", "time of all calls"),
+        (true, "Calls", "number of calls"),
         (true, "Mean \u{b5}s", "mean length of a call"),
         (true, "Median \u{b5}s", "half of the calls are shorter"),
         (true, "Max \u{b5}s", "longest call"),
@@ -74,7 +70,11 @@ pub(super) fn kernels(report: &Report) -> Option<String> {
         heads.push((true, "Energy J", "energy of all calls whose power is known"));
     }
     if has_utilization {
-        heads.push((true, "Utilization %", "ideal time in percent of its time"));
+        heads.push((
+            true,
+            "Utilization %",
+            "ideal time in percent of the measured time",
+        ));
     }
     heads.push((true, "Min \u{b5}s", "shortest call"));
     heads.push((
@@ -115,8 +115,9 @@ pub(super) fn kernels(report: &Report) -> Option<String> {
     if let Some((count, percent)) = left_out {
         let _ = writeln!(
             out,
-            "<p class=\"cut\">{} further kernels, {} % of the kernel time, are not on this page: \
-             they are those with the least time. The tables beside it have them all.</p>",
+            "<p class=\"cut\">{} more kernels, with {} % of the kernel time, are not on this page. \
+             They are the ones with the least time. The tables that are written beside a trace \
+             contain all kernels.</p>",
             grouped(count as u64),
             number(percent, 2)
         );
@@ -147,12 +148,12 @@ pub(super) fn iterations(report: &Report) -> Option<String> {
     let mut out = String::new();
     if !report.iterations.is_empty() {
         let table = HtmlTable {
-            label: "What repeats on each rank",
+            label: "Iterations of each rank",
             heads: &[
                 (true, "Rank", "rank"),
-                (true, "Iterations", "how many there are"),
-                (true, "Kernels each", "kernels of one iteration"),
-                (true, "Mean ms", "from begin to begin"),
+                (true, "Iterations", "number of iterations"),
+                (true, "Kernels each", "kernels in one iteration"),
+                (true, "Mean ms", "mean time from one begin to the next"),
             ],
             has_filter: false,
         };
@@ -169,17 +170,21 @@ pub(super) fn iterations(report: &Report) -> Option<String> {
     if !report.tokens.is_empty() {
         out.push_str("<h3>Tokens</h3>\n");
         let table = HtmlTable {
-            label: "Times of tokens by rank",
+            label: "Token times by rank",
             heads: &[
                 (true, "Rank", "rank"),
-                (true, "Tokens", "how many there are"),
+                (true, "Tokens", "number of tokens"),
                 (true, "First ms", "time to the first token, median"),
                 (
                     true,
                     "Between ms",
                     "time from one token to the next, median",
                 ),
-                (true, "Between, most ms", "the longest of these"),
+                (
+                    true,
+                    "Between, most ms",
+                    "longest time from one token to the next",
+                ),
             ],
             has_filter: false,
         };
@@ -211,21 +216,25 @@ pub(super) fn clocks(report: &Report) -> Option<String> {
             (
                 true,
                 "Within MHz",
-                "the true frequency is within this of it",
+                "largest possible error of the frequency",
             ),
-            (true, "Events", "events that it is by"),
+            (true, "Events", "events that the clock fit uses"),
             (
                 true,
                 "Late \u{b5}s",
-                "how late the host noted events, as a rule",
+                "median residual: how late the host's times typically are",
             ),
-            (true, "Within \u{b5}s", "how far times by it may be off"),
-            (true, "Restarts", "how often it was set or restarted"),
+            (
+                true,
+                "Within \u{b5}s",
+                "largest possible error of times from this clock",
+            ),
+            (true, "Restarts", "how often the clock was set or restarted"),
             (true, "Bends", "how often its frequency changed"),
             (
                 true,
                 "Guessed",
-                "gaps in which the number of wraps is a guess",
+                "gaps in which the number of counter wraps is a guess",
             ),
         ],
         has_filter: false,
@@ -254,28 +263,25 @@ pub(super) fn jobs(report: &Report) -> Option<String> {
         return None;
     }
     let table = HtmlTable {
-        label: "Jobs whose device events lay outside of their round trip",
+        label: "Jobs with device events outside their round trip",
         heads: &[
             (true, "Rank", "rank"),
             (false, "Job", "its file"),
             (
                 false,
                 "What was done",
-                "moved, bounded (left; where it belongs is known roughly) or refused",
+                "moved, bounded (not moved; the shift is known only roughly) or refused (not \
+                 moved)",
             ),
             (true, "By \u{b5}s", "how far it was moved"),
             (
                 true,
                 "Within \u{b5}s",
-                "the true shift is within this of it",
+                "largest possible error of the shift",
             ),
-            (
-                true,
-                "At least \u{b5}s",
-                "at least this shift would be right",
-            ),
-            (true, "At most \u{b5}s", "at most this"),
-            (false, "Why", "why it was left"),
+            (true, "At least \u{b5}s", "smallest possible shift"),
+            (true, "At most \u{b5}s", "largest possible shift"),
+            (false, "Why", "why it was not moved"),
         ],
         has_filter: false,
     };
@@ -291,9 +297,8 @@ pub(super) fn jobs(report: &Report) -> Option<String> {
             Cell::text(job.reason.unwrap_or_default()),
         ]
     });
-    let mut out = String::from(
-        "<p>Device events that lay outside of the round trip that launched them.</p>\n",
-    );
+    let mut out =
+        String::from("<p>Jobs with device events outside the round trip that launched them.</p>\n");
     table.write(rows.collect(), &mut out);
     Some(out)
 }
@@ -305,9 +310,9 @@ pub(super) fn alignment(report: &Report) -> Option<String> {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "<p>{} messages between ranks bound how far their clocks are apart: nothing is received \
-         before it was sent. Received before they were sent: {before} before, {after} \
-         now.</p>",
+        "<p>{} messages align the clocks of the ranks, because no message arrives before it was \
+         sent. Messages that arrived before they were sent: {before} before the alignment, {after} \
+         after it.</p>",
         grouped(ranks.messages as u64)
     );
     if ranks.contradiction_us > 0.0 {
@@ -324,10 +329,10 @@ pub(super) fn alignment(report: &Report) -> Option<String> {
             (
                 true,
                 "Shift \u{b5}s",
-                "what was added to its times; \u{2013}: no message leads to it",
+                "what was added to its times; \u{2013}: no messages connect it to the others",
             ),
-            (true, "At least \u{b5}s", "the true shift is at least this"),
-            (true, "At most \u{b5}s", "and at most this"),
+            (true, "At least \u{b5}s", "smallest possible shift"),
+            (true, "At most \u{b5}s", "largest possible shift"),
         ],
         has_filter: false,
     };
@@ -362,9 +367,9 @@ fn cycles(report: &Report, out: &mut String) {
         return;
     }
     out.push_str(
-        "<h3>Ways around</h3>\n<p>What the fastest messages once around took together. No shift \
-         of clocks changes it: the clocks of these ranks are known to within it, and below 0 some \
-         clock is wrong.</p>\n",
+        "<h3>Cycles of messages</h3>\n<p>The total time of the fastest messages once around a \
+         cycle of ranks. Shifting clocks does not change it. It is the largest possible error \
+         between the clocks of these ranks. If it is below 0, a clock is wrong.</p>\n",
     );
     let table = HtmlTable {
         label: "Closure of cycles of messages",
@@ -373,7 +378,7 @@ fn cycles(report: &Report, out: &mut String) {
             (
                 true,
                 "Closure \u{b5}s",
-                "time of the fastest messages together",
+                "total time of the fastest messages",
             ),
         ],
         has_filter: false,
@@ -389,16 +394,24 @@ pub(super) fn inputs(report: &Report) -> Option<String> {
     let table = HtmlTable {
         label: "Files that were read",
         heads: &[
-            (false, "File", "as it was given"),
-            (false, "Kind", "whose trace it is"),
+            (false, "File", "path as given"),
+            (false, "Kind", "kind of trace"),
             (
                 true,
                 "Rank",
-                "rank that it says; \u{2013}: its events say it",
+                "rank that the file states; \u{2013}: its events state it",
             ),
-            (true, "Events", "events in it"),
-            (false, "Synthetic", "whether it says that it is made up"),
-            (true, "Problems", "what was wrong with it, see below"),
+            (true, "Events", "number of events"),
+            (
+                false,
+                "Synthetic",
+                "whether the file is marked as synthetic",
+            ),
+            (
+                true,
+                "Problems",
+                "number of problems; they are listed below",
+            ),
         ],
         has_filter: false,
     };
@@ -411,7 +424,7 @@ pub(super) fn inputs(report: &Report) -> Option<String> {
             Cell::text(if input.is_synthetic {
                 "yes, synthetic"
             } else {
-                "not said"
+                "not marked"
             }),
             super::problems(input).into(),
         ]

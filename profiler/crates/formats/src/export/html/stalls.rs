@@ -64,8 +64,8 @@ pub fn write(
     }
     write!(
         out,
-        "</main>\n</div>\n<footer>Written by aiprof {}. Shares are of all samples where nothing \
-         else is said.</footer>\n</body>\n</html>\n",
+        "</main>\n</div>\n<footer>Written by aiprof {}. Shares are of all samples unless stated \
+         otherwise.</footer>\n</body>\n</html>\n",
         env!("CARGO_PKG_VERSION")
     )?;
     out.flush()?;
@@ -93,16 +93,16 @@ fn overview(report: &StallReport, kernels: &[&KernelStalls], hidden: usize) -> S
     let table = HtmlTable {
         label: "Kernels",
         heads: &[
-            (false, "kernel", "its name, demangled"),
-            (false, "device", "the device that was sampled"),
-            (true, "share", "part of all samples, in percent"),
-            (true, "samples", "how often it was sampled"),
+            (false, "kernel", "demangled name"),
+            (false, "device", "sampled device"),
+            (true, "share", "share of all samples, in percent"),
+            (true, "samples", "number of samples"),
             (
                 true,
                 "stalled",
-                "part of its samples without an instruction issued, in percent",
+                "share of its samples in which no instruction was issued, in percent",
             ),
-            (false, "reasons", "the most frequent"),
+            (false, "reasons", "the most frequent reasons"),
         ],
         has_filter: false,
     };
@@ -198,7 +198,8 @@ impl KernelSection<'_> {
             *left = left.saturating_sub(count);
         } else if count > 0 {
             out.push_str(
-                "<p class=\"cut\">Its disassembly is not on this page, which is long.</p>\n",
+                "<p class=\"cut\">The disassembly is left out because the page would be too \
+                 long.</p>\n",
             );
         }
         out.push_str("</section>\n");
@@ -229,8 +230,8 @@ impl KernelSection<'_> {
         if kernel.astray > 0 {
             let _ = writeln!(
                 out,
-                "<p class=\"how\">{} samples are at offsets that are no instruction of this code: \
-                 it may be of another build.</p>",
+                "<p class=\"how\">{} samples are at offsets without an instruction. The code may \
+                 be from another build.</p>",
                 grouped(kernel.astray)
             );
         }
@@ -251,11 +252,11 @@ impl KernelSection<'_> {
         let table = HtmlTable {
             label: "Lines",
             heads: &[
-                (true, "share", "part of the kernel's samples, in percent"),
-                (true, "samples", "how often its instructions were sampled"),
+                (true, "share", "share of the kernel's samples, in percent"),
+                (true, "samples", "number of samples of its instructions"),
                 (false, "line", "file and line, and where it is inlined"),
-                (false, "source", "as it is written"),
-                (false, "reasons", "the most frequent"),
+                (false, "source", "source text"),
+                (false, "reasons", "the most frequent reasons"),
             ],
             has_filter: false,
         };
@@ -286,7 +287,7 @@ impl KernelSection<'_> {
         out.push_str(
             "<h3>Instructions</h3>\n<div class=\"scroll\" role=\"region\" \
              aria-label=\"Instructions\" tabindex=\"0\">\n<table><thead><tr>\
-             <th scope=\"col\" class=\"n\" title=\"part of the kernel's samples\">share</th>\
+             <th scope=\"col\" class=\"n\" title=\"share of the kernel's samples\">share</th>\
              <th scope=\"col\" class=\"n\">samples</th><th scope=\"col\">offset</th>\
              <th scope=\"col\">instruction</th><th scope=\"col\">line</th>\
              <th scope=\"col\">why it stalls</th></tr></thead>\n<tbody>\n",
@@ -359,8 +360,8 @@ impl KernelSection<'_> {
         };
         let link = self.link(Some(producer.instruction), &format!("{:#x}", found.offset));
         let way = match (producer.direct, producer.looped) {
-            (false, true) => ", of the loop\u{2019}s turn before",
-            (true, true) => ", of this or the loop\u{2019}s turn before",
+            (false, true) => ", in the previous loop iteration",
+            (true, true) => ", in this or the previous loop iteration",
             _ => "",
         };
         let line = line_name(&self.kernel.place(producer.instruction));

@@ -118,7 +118,7 @@ impl Cell {
             Self::Number(None, _) => {
                 write!(
                     out,
-                    "<td class=\"n unknown\" title=\"not known\">\u{2013}</td>"
+                    "<td class=\"n unknown\" title=\"unknown\">\u{2013}</td>"
                 )
             }
             Self::Percent(percent) => {

@@ -130,7 +130,7 @@ fn synthetic_traces_are_labelled() {
         ..Report::default()
     };
     let text = page(&report);
-    assert!(text.contains("1 of 2 traces say of themselves that they are made up"));
+    assert!(text.contains("1 of 2 traces are marked as synthetic"));
     assert!(text.contains("<bdi>yes, synthetic</bdi>"));
     report.inputs.pop();
     assert!(!page(&report).contains("ynthetic.</strong>"));

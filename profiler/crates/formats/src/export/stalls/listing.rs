@@ -29,8 +29,8 @@ pub fn write(
     let mut page = Page::new(view, report.samples.total());
     page.opening(report);
     page.line(
-        "\nShares are of the kernel's samples. > marks what others wait for, <- leads to what an \
-         instruction\nwaits for, @ marks where branches lead to.",
+        "\nShares are of the kernel's samples. > marks instructions that others wait for, <- shows \
+         what\nan instruction waits for, @ marks branch targets.",
     );
     let samples = |kernel: &KernelStalls| kernel.samples.total();
     let (kernels, hidden) = view.shown(&report.kernels, page.whole, samples);

@@ -85,8 +85,8 @@ fn producer(kernel: &KernelStalls, producer: &Producer) -> String {
         line => format!(" ({line})"),
     };
     let way = match (producer.direct, producer.looped) {
-        (false, true) => " of the loop's turn before",
-        (true, true) => " of this or the loop's turn before",
+        (false, true) => " in the previous loop iteration",
+        (true, true) => " in this or the previous loop iteration",
         _ => "",
     };
     format!("{:#x} {}{line}{way}", found.offset, found.mnemonic)
@@ -140,7 +140,7 @@ pub(in crate::export) fn attributes(kernel: &KernelStalls) -> Vec<String> {
     ));
     if code.decoded.bad > 0 {
         all.push(format!(
-            "{} instructions not known",
+            "{} unknown instructions",
             grouped(code.decoded.bad.into())
         ));
     }

@@ -170,8 +170,8 @@ impl<'a> Page<'a> {
         }
         if kernel.astray > 0 {
             let astray = format!(
-                "{} samples are at offsets that are no instruction of this code: it may be of \
-                 another build",
+                "{} samples are at offsets without an instruction; the code may be from another \
+                 build",
                 grouped(kernel.astray)
             );
             self.paragraph("  *", 4, &astray);

@@ -41,8 +41,8 @@ pub fn write_folded(
     page.line(&format!("{total}{unit} in {count} folded stacks"));
     let functions = functions(folded, scale);
     let all: Vec<&FunctionTimes> = functions.iter().collect();
-    page.functions("Frames by what is their own", &all, |f| f.self_ns);
-    page.functions("Frames with what they call", &all, |f| f.total_ns);
+    page.functions("Frames by self value", &all, |f| f.self_ns);
+    page.functions("Frames by total value", &all, |f| f.total_ns);
     out.write_all(page.text.as_bytes())?;
     out.flush()?;
     Ok(())
