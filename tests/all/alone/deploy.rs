@@ -632,7 +632,7 @@ fn a_configuration_behind_links_is_read_again() -> anyhow::Result<()> {
     arrives(&first, &agent)?;
     put("..2", &lines(&second))?;
     std::fs::remove_dir_all(volume.join("..1"))?;
-    agent.await_line("read again")?;
+    agent.await_line("configuration reloaded")?;
     arrives(&second, &agent)?;
     let status = std::fs::read_to_string(shop.path("own-state/agent.json"))?;
     ensure!(status.contains("node-7"), "{status}");

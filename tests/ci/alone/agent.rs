@@ -67,23 +67,23 @@ fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
     busy.works()?;
     agent.configure(&with("60s", 49))?;
     agent.signal("HUP")?;
-    agent.await_line("read again")?;
+    agent.await_line("configuration reloaded")?;
     busy.works()?;
     // What is wrong changes nothing, and is told.
     agent.configure("frequency = 0\n")?;
     agent.signal("HUP")?;
-    let said = agent.await_line("nothing is changed")?;
-    ensure!(said.contains("frequency: 1 to 1000"), "{said}");
+    let said = agent.await_line("the previous configuration stays in use")?;
+    ensure!(said.contains("frequency: must be 1 to 1000"), "{said}");
     // Seen without a signal.
     agent.configure(&with("2s", 197))?;
-    agent.await_lines("read again", 2)?;
+    agent.await_lines("configuration reloaded", 2)?;
     agent.await_lines("window of 2", 2)?;
     // Another session takes over: it has other labels, and records other things.
     let said = agent.said()?.matches("window of").count();
     let other = with_labels("60s", 197, "labels = { cluster = \"c1\" }");
     agent.configure(&format!("{other}\n[record]\nlaunches = false\n"))?;
     agent.signal("HUP")?;
-    agent.await_lines("read again", 3)?;
+    agent.await_lines("configuration reloaded", 3)?;
     busy.works()?;
     agent.end()?;
     let windows = windows(&shop.path("files"))?;
@@ -135,13 +135,16 @@ fn in_its_turns_it_counts_for_all_of_them() -> anyhow::Result<()> {
     let mut agent = Agent::start(&shop, &lines)?;
     agent.await_lines("window of", 5)?;
     let begun = Instant::now();
-    let waits = |said: &str| said.rfind("until its turn comes") > said.rfind("window of");
+    let waits = |said: &str| said.rfind("until this host's next slot") > said.rfind("window of");
     while !waits(&agent.said()?) {
         ensure!(begun.elapsed() < LONG, "no end: {}", agent.said()?);
         std::thread::sleep(Duration::from_millis(50));
     }
     let status = ctl(&["status"])?;
-    ensure!(status.contains("nothing until its turn"), "{status}");
+    ensure!(
+        status.contains("nothing until this host's next slot"),
+        "{status}"
+    );
     ensure!(
         ctl(&["snapshot"]).is_err(),
         "a window of what is not recorded"
@@ -323,7 +326,7 @@ fn what_cannot_be_is_refused_at_the_start() -> anyhow::Result<()> {
             "[[output]]\ntype = \"files\"\nformat = \"gif\"\ndirectory = \"/tmp\"\n",
             "gif",
         ),
-        ("[spool]\nsize = 0\n", "spool.size: 1MiB at least"),
+        ("[spool]\nsize = 0\n", "spool.size: must be at least 1MiB"),
     ] {
         let (code, said) = run(lines, &[])?;
         ensure!(
@@ -333,7 +336,7 @@ fn what_cannot_be_is_refused_at_the_start() -> anyhow::Result<()> {
     }
     let (code, said) = run("", &["--check"])?;
     ensure!(
-        code == Some(0) && said.contains("it is right"),
+        code == Some(0) && said.contains(": valid"),
         "{code:?} {said}"
     );
     ensure!(said.contains("no [[output]]"), "{said}");

@@ -246,7 +246,9 @@ pub(super) fn main(options: &Options) -> Result<()> {
         interrupt(&child);
         wait(&mut child, PATIENCE)?;
     }
-    let turned = said.lines().filter(|line| line.contains("turned down"));
+    let turned = said
+        .lines()
+        .filter(|line| line.contains("reduced to keep the budget"));
     let scale = f64::from(HZ) / f64::from(OFTEN_HZ);
     let (beyond, half) = interval(&fast.beyond());
     let (beyond, half) = (beyond * scale, half * scale);

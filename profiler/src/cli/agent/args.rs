@@ -21,7 +21,7 @@ Example of a configuration:
   type = \"otlp\"
   url = \"https://collector:4318/v1development/profiles\"
 
-SIGHUP has it read again. docs/agent.md has all keys.";
+SIGHUP reloads it. docs/always-on.md explains all keys.";
 
 /// Options of `aiprof agent`.
 #[derive(Debug, Args)]
@@ -31,15 +31,18 @@ SIGHUP has it read again. docs/agent.md has all keys.";
     args_conflicts_with_subcommands = true
 )]
 pub(crate) struct AgentArgs {
-    /// The configuration, TOML
+    /// Configuration file, in TOML
     #[arg(long, value_name = "FILE", default_value = CONFIG, value_hint = ValueHint::FilePath)]
     pub(super) config: PathBuf,
 
-    /// Check the configuration, say what it has the agent do, and end
+    /// Check the configuration, print what it means, and exit
+    ///
+    /// Prints one line for each problem, with the key and what to write instead. Contacts no
+    /// server. Exits with 0 if the configuration is valid.
     #[arg(long)]
     pub(super) check: bool,
 
-    /// Start no aiprof-send: a service of its own delivers
+    /// Do not start aiprof-send, which runs as a separate service
     #[arg(long)]
     pub(super) no_send: bool,
 
@@ -50,7 +53,7 @@ pub(crate) struct AgentArgs {
 /// What else there is to do with an agent.
 #[derive(Debug, Subcommand)]
 pub(super) enum AgentCommand {
-    /// Steer the agent that runs, or profile a process beside it
+    /// Control the running agent, or profile a process beside it
     Ctl(AgentCtlArgs),
 }
 

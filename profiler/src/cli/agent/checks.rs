@@ -19,9 +19,9 @@ use anyhow::{Context as _, Result};
 use std::path::Path;
 
 /// Why nothing can be sent.
-const NO_SENDER: &str = "outputs other than files need aiprof-send, which is neither beside \
-                         aiprof nor in PATH; in a clone, cargo build --release --manifest-path \
-                         fleet/Cargo.toml --target-dir target builds it";
+const NO_SENDER: &str = "outputs other than files need aiprof-send, which is neither next to \
+                         aiprof nor in PATH; in a clone, build it with: cargo build --release \
+                         --manifest-path fleet/Cargo.toml --target-dir target";
 
 /// Looks at all that a configuration needs.
 ///
@@ -56,7 +56,8 @@ pub(super) async fn find(path: &Path, config: &Config, is_sent_by_others: bool) 
         }
     }
     if config.control.local {
-        let checked = Control::check().map_err(|error| format!("{error}: write `local = false`"));
+        let checked = Control::check()
+            .map_err(|error| format!("{error}: set `local = false` to run without it"));
         faults.add_error("control.local", checked);
     }
     // A service of its own has other rights, and another network.
@@ -91,7 +92,12 @@ fn check_spool(config: &Config, name: &str) -> Result<(), String> {
 pub(super) fn format(files: &Files) -> Result<Format, String> {
     let format = files.format.parse::<Format>().ok();
     let format = format.filter(|format| !format.is_trace() && *format != Format::Capture);
-    format.ok_or_else(|| format!("is {:?}: write pprof, folded, svg or otlp", files.format))
+    format.ok_or_else(|| {
+        format!(
+            "cannot be {:?}: write pprof, folded, svg or otlp",
+            files.format
+        )
+    })
 }
 
 /// Whether files can be written to a directory.
@@ -102,9 +108,8 @@ fn check_directory(config: &Config, files: &Files) -> Result<(), String> {
         true => &config.state,
         false => &files.directory,
     };
-    WindowFiles::check(directory, place::ROOM).map_err(|error| {
-        format!("{error}: name a directory that the agent may write to, below one that is there")
-    })
+    WindowFiles::check(directory, place::ROOM)
+        .map_err(|error| format!("{error}: name a directory that the agent can create or write to"))
 }
 
 /// Has `aiprof-send` look at what it needs.

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand, value_parser};
 /// Options of `aiprof agent ctl`.
 #[derive(Debug, Args)]
 pub(super) struct AgentCtlArgs {
-    /// What the agent is called: `control.name` of its configuration
+    /// Name of the agent: `control.name` in its configuration
     #[arg(long, value_name = "NAME", default_value = "agent")]
     name: String,
 
@@ -22,27 +22,27 @@ pub(super) struct AgentCtlArgs {
 /// What the agent is asked for.
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show what it records, and what that costs
+    /// Show what the agent records, and what that costs
     Status,
-    /// Record nothing until resumed
+    /// Stop recording until `resume`
     Pause,
-    /// Go on
+    /// Continue recording
     Resume,
-    /// Sample each CPU so often a second, until its configuration is read again
+    /// Set the sampling frequency until the configuration is reloaded
     ///
-    /// The budget stays what it is: what costs more is turned down again.
+    /// The budget stays in force: if the frequency costs more, the agent reduces it again.
     Rate {
         /// Samples per second and CPU
         #[arg(value_parser = value_parser!(u32)
               .range(i64::from(*FREQUENCY.start())..=i64::from(*FREQUENCY.end())))]
         hz: u32,
     },
-    /// End the window now: its profile goes to all outputs
+    /// End the window now, and write its profile to all outputs
     Snapshot,
-    /// Profile a process at full rate, beside the agent, which goes on
+    /// Profile a process at full rate while the agent continues
     ///
-    /// Takes the options of `aiprof record`, so that it writes flame graphs, traces and
-    /// captures: aiprof agent ctl profile -p PID -d 30 -o flame.svg
+    /// Takes the options of `aiprof record`, so it can write flame graphs, traces and captures.
+    /// Example: aiprof agent ctl profile -p PID -d 30 -o flame.svg
     Profile(Box<RecordArgs>),
 }
 
@@ -53,13 +53,15 @@ enum Action {
 pub(super) fn run(args: AgentCtlArgs, verbosity: Verbosity) -> Result<u8> {
     let name = args.name;
     if !control::is_name(&name) {
-        return Err(usage_error(format!("{name} is no name of an agent")));
+        return Err(usage_error(format!(
+            "{name} is not a valid name of an agent"
+        )));
     }
     let request = match args.action {
         Action::Profile(record) => {
             if !record.has_an_end() {
                 return Err(usage_error(
-                    "which process (-p PID), or for how long (-d 30)?".to_owned(),
+                    "give a process (-p PID) or a duration (-d 30)".to_owned(),
                 ));
             }
             return recording::run(*record, verbosity);
@@ -73,8 +75,8 @@ pub(super) fn run(args: AgentCtlArgs, verbosity: Verbosity) -> Result<u8> {
     privileges::drop_file_capabilities()?;
     let status =
         ctl::ask(&name, request).with_context(|| match rustix::process::getuid().is_root() {
-            true => "the agent cannot be asked (--name is its `control.name`)",
-            false => "the agent cannot be asked (as its user, or root: `sudo aiprof agent ctl`)",
+            true => "cannot reach the agent (--name must be its `control.name`)",
+            false => "cannot reach the agent (run `sudo aiprof agent ctl`, or as the agent's user)",
         })?;
     match request {
         Request::Status => ctl::print(&[(name, status)])?,

@@ -13,7 +13,7 @@ pub(super) fn ready(status: &str) {
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::debug!("no time for the service manager: {error}"),
+        Err(error) => tracing::debug!("cannot read the clock for the service manager: {error}"),
     }
 }
 
@@ -39,6 +39,6 @@ pub(super) fn watchdog() -> Option<Duration> {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!("the service manager is not told: {error}");
+        tracing::debug!("cannot notify the service manager: {error}");
     }
 }

@@ -120,7 +120,7 @@ impl Outputs {
             match queue.claim(encoding.word()) {
                 Ok(None) => {}
                 Ok(Some(aside)) => tracing::warn!(
-                    "output {}: what waits was for one of another type, and stays in {}",
+                    "output {}: queued profiles are for another output type; kept in {}",
                     open.name,
                     aside.display()
                 ),
@@ -267,7 +267,10 @@ impl Open {
     /// The oldest have gone for want of room.
     fn dropped(&mut self, dropped: Dropped) {
         if dropped.bodies > 0 {
-            tracing::warn!("output {}: the spool is full: the oldest go", self.name);
+            tracing::warn!(
+                "output {}: the spool is full; the oldest profiles are dropped",
+                self.name
+            );
         }
         self.status.dropped += dropped.bodies;
         self.status.dropped_samples += dropped.samples;

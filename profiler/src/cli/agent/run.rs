@@ -76,7 +76,7 @@ pub(in crate::cli) fn run(args: AgentArgs, verbosity: Verbosity) -> Result<u8> {
     // What two wrote into one spool would be delivered twice.
     let Some(_lock) = state.lock(LOCK).with_context(cannot)? else {
         bail!(
-            "an agent runs already with {} (`state`)",
+            "another agent already uses {} (`state`)",
             config.state.display()
         );
     };
@@ -105,7 +105,7 @@ fn read(path: &Path) -> Result<Config> {
         cause,
     })?;
     let text = String::from_utf8(bytes)
-        .map_err(|_| anyhow::anyhow!("{}: it is no text", path.display()))?;
+        .map_err(|_| anyhow::anyhow!("{}: not UTF-8 text", path.display()))?;
     let mut config = Config::parse(path, &text)?;
     if config.host.is_none() {
         config.host = host_of_environment()?;
@@ -125,9 +125,9 @@ fn host_of_environment() -> Result<Option<String>> {
 /// Says what a configuration means.
 fn describe(path: &Path, config: &Config, verbosity: Verbosity) {
     let mut lines = vec![
-        format!("aiprof: {}: it is right", path.display()),
+        format!("aiprof: {}: valid", path.display()),
         format!(
-            "  {} samples a second and CPU, windows of {}, {} % of the CPUs, {} of memory",
+            "  {} samples per second and CPU, windows of {}, budget {} % of the CPUs, {} memory",
             config.frequency,
             human_duration(config.window),
             config.budget.cpu * 100.0,
@@ -136,7 +136,7 @@ fn describe(path: &Path, config: &Config, verbosity: Verbosity) {
     ];
     if config.one_in > 1 {
         lines.push(format!(
-            "  in one of {} turns of {}, drawn by chance; sums count as often",
+            "  records 1 of {} random slots of {}; values are scaled up to match",
             config.one_in,
             human_duration(config.window * turns::WINDOWS),
         ));
@@ -151,7 +151,7 @@ fn describe(path: &Path, config: &Config, verbosity: Verbosity) {
         lines.push(format!("  {} ({}): {to}", output.name, output.to.word()));
     }
     if config.outputs.is_empty() {
-        lines.push("  there is no [[output]]: profiles go nowhere".to_owned());
+        lines.push("  no [[output]]: profiles are not written".to_owned());
     }
     verbosity.say(&lines);
 }
@@ -163,7 +163,7 @@ fn sender_for(args: &AgentArgs, config: &Config, signals: &BlockedSignals) -> Op
         return None;
     }
     let Some(program) = sender::find() else {
-        tracing::info!("no metrics are told: aiprof-send is not installed");
+        tracing::info!("metrics are not served: aiprof-send is not installed");
         return None;
     };
     // Links stay as they are: what they lead to may be replaced, as Kubernetes does.
@@ -306,21 +306,24 @@ impl Agent {
         sender: Option<Sender>,
     ) -> Result<Self> {
         let control = match config.control.local {
-            true => Some(Control::open(&config.control.name).context("cannot be steered")?),
+            true => Some(
+                Control::open(&config.control.name).context("cannot open the control socket")?,
+            ),
             false => None,
         };
         let run_times = RunTimes::start();
         if let Err(error) = &run_times {
             tracing::warn!(
-                "what eBPF programs cost is not in the budget: the kernel does not count it \
-                 ({error}; CAP_SYS_ADMIN at the start, or sysctl kernel.bpf_stats_enabled=1)"
+                "the time of eBPF programs is not in the budget, because the kernel does not \
+                 measure it ({error}): start with CAP_SYS_ADMIN, or set sysctl \
+                 kernel.bpf_stats_enabled=1"
             );
         }
         let host_id = host_id(&config);
         let wanted = record_config(&config, &host_id, asked(&config));
         // Also without launches: a configuration that is read again may ask for them.
         let traps = ProbeTraps::measure().inspect_err(|error| {
-            tracing::debug!("what the way to probes costs cannot be measured: {error}");
+            tracing::debug!("cannot measure the cost of reaching a probe: {error}");
         });
         let mut session = Session::start(&wanted, Keep::Nothing)?;
         session.prepare(std::future::pending()).await?;
@@ -469,8 +472,8 @@ impl Agent {
             tracing::info!(
                 "{}: {}",
                 match self.governor.step() {
-                    0 => "within the budget, all is recorded".to_owned(),
-                    step => format!("turned down by {step} to keep the budget"),
+                    0 => "within the budget again, recording everything".to_owned(),
+                    step => format!("reduced to keep the budget (step {step})"),
                 },
                 level.describe()
             );
@@ -478,8 +481,8 @@ impl Agent {
         if self.governor.is_at_its_end() && !self.has_warned {
             self.has_warned = true;
             tracing::warn!(
-                "the budget of {} % is exceeded, and nothing is left to be turned down: new \
-                 programs and the ends of windows cost more (docs/agent.md, The budget)",
+                "the budget of {} % is exceeded even at the lowest step, because new programs \
+                 and the ends of windows cost more: raise `budget.cpu` (docs/always-on.md)",
                 self.config.budget.cpu * 100.0
             );
         } else if self.governor.step() == 0 {
@@ -497,11 +500,12 @@ impl Agent {
         self.control = None;
         match Control::open(&self.config.control.name) {
             Ok(control) => {
-                tracing::warn!("the control socket was deleted, and is there again");
+                tracing::warn!("the control socket was deleted; it was created again");
                 self.control = Some(control);
             }
             Err(error) => tracing::error!(
-                "the control socket was deleted: it cannot be steered until a restart ({error})"
+                "the control socket was deleted and cannot be created again ({error}): \
+                 `aiprof agent ctl` works after a restart"
             ),
         }
     }
@@ -524,7 +528,7 @@ impl Agent {
         }
         if waits {
             self.session.pause()?;
-            tracing::info!("nothing is recorded until its turn comes");
+            tracing::info!("not recording until this host's next slot");
         }
         // What lies between turns is no window.
         self.session.end_window()?;
@@ -535,7 +539,7 @@ impl Agent {
             }
             self.governor.meets_what_runs();
             self.counts.begin_turn();
-            tracing::info!("its turn to record has come");
+            tracing::info!("this host's slot begins, recording");
         }
         self.tell();
         Ok(())
@@ -548,7 +552,7 @@ impl Agent {
             let Err(error) = self.hand_over(&config, (before, level)).await else {
                 return Ok(());
             };
-            tracing::warn!("launches are not recorded again: {}", chain(&*error));
+            tracing::warn!("cannot resume recording launches: {}", chain(&*error));
             self.has_no_launches = true;
             self.governor.give_up_launches();
             level.launches = false;
@@ -584,8 +588,8 @@ impl Agent {
         }
         let next = self.make_ready(&wanted, level).await;
         let mut next = next.with_context(|| match has_devices {
-            true => "devices are not sampled any more, until a restart",
-            false => "another recording cannot begin",
+            true => "devices are not sampled until the agent restarts",
+            false => "cannot start another recording",
         })?;
         let is_paused = self.session.is_paused();
         self.session.pause()?;
@@ -599,7 +603,7 @@ impl Agent {
         self.host_id = host_id;
         let old = std::mem::replace(&mut self.session, next);
         if let Err(error) = old.finish() {
-            tracing::warn!("the recording so far did not end well: {error}");
+            tracing::warn!("the previous recording did not end cleanly: {error}");
         }
         // As that of the first, its start is not in the budget.
         self.counts.spent(&self.session, self.sender.as_ref());
@@ -654,7 +658,7 @@ impl Agent {
     /// Gives back memory, which is more than its budget.
     fn forget(&mut self, memory: u64) {
         tracing::warn!(
-            "{} of memory are more than its budget: what it knows of programs is forgotten",
+            "memory {} exceeds the budget; cached process data dropped",
             human_bytes(memory)
         );
         self.session.forget_programs();
@@ -682,7 +686,7 @@ impl Agent {
         }
         status.outputs = self.outputs.status();
         if let Err(error) = files::write_shared(&self.config.state, files::AGENT_FILE, &status) {
-            tracing::warn!("the status cannot be written: {error}");
+            tracing::warn!("cannot write the status file: {error}");
         }
     }
 
@@ -691,8 +695,11 @@ impl Agent {
         notify::reloading();
         self.changed = modified(&self.path);
         match self.try_reload(wakes).await {
-            Ok(()) => tracing::info!("{}: read again", self.path.display()),
-            Err(error) => tracing::error!("{}; nothing is changed", chain(&*error)),
+            Ok(()) => tracing::info!("{}: configuration reloaded", self.path.display()),
+            Err(error) => tracing::error!(
+                "{}; the previous configuration stays in use",
+                chain(&*error)
+            ),
         }
         notify::ready("recording");
         Ok(())
@@ -705,7 +712,10 @@ impl Agent {
             ("control", config.control != self.config.control),
         ] {
             if is_other {
-                bail!("{}: another `{key}` needs a restart", self.path.display());
+                bail!(
+                    "{}: a change of `{key}` needs a restart",
+                    self.path.display()
+                );
             }
         }
         let mut checked = Ok(());
@@ -717,7 +727,7 @@ impl Agent {
         let mut outputs = Outputs::open(&config)?;
         let is_sent = config.outputs.iter().any(|output| output.to.is_sent());
         if is_sent && self.sender.is_none() && !self.is_sent_by_others {
-            bail!("aiprof-send does not run, and another output needs it: restart");
+            bail!("an output needs aiprof-send, which is not running: restart the agent");
         }
         // What was recorded so far goes where it was to go.
         let before = self.so_far();
@@ -772,7 +782,7 @@ impl Agent {
                 }
             }
             Request::Dump if self.waits_for_turn => Err(anyhow::anyhow!(
-                "nothing is recorded until its turn comes (`one_in`)"
+                "not recording until this host's next slot (`one_in`)"
             )),
             Request::Dump => self
                 .session
@@ -781,7 +791,7 @@ impl Agent {
                 .map_err(anyhow::Error::from),
             Request::Rate(hz) => self.sample_at(hz).await,
             Request::Wait(_) => Err(anyhow::anyhow!(
-                "only recordings can be waited for, and this is the agent"
+                "--wait works with recordings only, not with the agent"
             )),
             Request::Status | Request::Stop => Ok(()),
         };
@@ -795,14 +805,14 @@ impl Agent {
     async fn sample_at(&mut self, hz: u32) -> Result<()> {
         if !FREQUENCY.contains(&hz) {
             let (least, most) = (FREQUENCY.start(), FREQUENCY.end());
-            bail!("the rate is {least} to {most} samples a second");
+            bail!("the rate must be {least} to {most} samples per second");
         }
         let before = self.so_far();
         self.rate = Some(hz);
         self.record(before, self.asked()).await?;
         let (share, cpus) = (self.config.budget.cpu, self.counts.cpus());
         self.governor.ask(self.asked(), share, cpus);
-        tracing::info!("asked to sample at {hz} Hz");
+        tracing::info!("sampling at {hz} Hz on request");
         Ok(())
     }
 
@@ -819,7 +829,7 @@ impl Agent {
             lost: progress.lost,
             dumps: 0,
             what: match self.waits_for_turn {
-                true => "nothing until its turn comes".to_owned(),
+                true => "nothing until this host's next slot".to_owned(),
                 false => {
                     let budget = self.config.budget.cpu;
                     self.counts.what(&self.governor, self.asked(), budget)

@@ -84,7 +84,7 @@ pub(super) async fn check(program: &Path, config: &Path) -> Result<Vec<(String, 
         // It may have ended just now.
         let _ = child.kill();
         let _ = child.wait();
-        bail!("it did not look at its part within {CHECKING:?}: a directory or file hangs");
+        bail!("its check did not end within {CHECKING:?}: a file or directory does not respond");
     }
     let status = child.wait().with_context(context)?;
     let said = read(&mut out)?;
@@ -104,7 +104,7 @@ pub(super) async fn check(program: &Path, config: &Path) -> Result<Vec<(String, 
 /// A file without a name, for what a child prints.
 fn scratch() -> Result<File> {
     let file = rustix::fs::memfd_create(PROGRAM, MemfdFlags::CLOEXEC);
-    Ok(file.context("cannot make a file")?.into())
+    Ok(file.context("cannot create a temporary file")?.into())
 }
 
 /// What was written to such a file.
@@ -117,7 +117,7 @@ fn read(file: &mut File) -> Result<String> {
 
 fn pidfd_of(child: &Child) -> Result<OwnedFd> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.context("a process without a number")?;
+    let pid = pid.context("the process has no PID")?;
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
@@ -156,7 +156,7 @@ impl Sender {
                 self.due = Instant::now();
             } else {
                 let how = status.map_or_else(|error| error.to_string(), |it| it.to_string());
-                tracing::error!("{PROGRAM} ended ({how}), and is started again");
+                tracing::error!("{PROGRAM} ended ({how}); restarting it");
             }
         }
         tokio::time::sleep_until(self.due).await;

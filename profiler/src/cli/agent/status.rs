@@ -256,10 +256,10 @@ impl Counts {
     pub(super) fn what(&self, governor: &Governor, asked: Level, budget: f64) -> String {
         let turned_down = match governor.step() {
             0 => String::new(),
-            step => format!(" (turned down by {step} from {})", asked.describe()),
+            step => format!(" (reduced from {}, step {step})", asked.describe()),
         };
         format!(
-            "the machine, {}{turned_down}; {:.3} % of the CPUs of {:.3} % allowed, {} memory",
+            "the machine, {}{turned_down}; {:.3} % of the CPUs (budget {:.3} %), {} memory",
             governor.level().describe(),
             100.0 * self.used,
             100.0 * budget,
