@@ -1,4 +1,4 @@
-//! The configuration of the agent: a TOML file, which docs/agent.md describes.
+//! The configuration of the agent: a TOML file, which docs/always-on.md describes.
 //!
 //! Each key has a default, and an unknown one is an error, with its line. What is secret is
 //! never in it: tokens and keys are in files of their own, which it names ([`crate::secret`]).
@@ -398,7 +398,7 @@ impl Config {
                 &mut text,
             )?;
             match read as u64 > MAX_BYTES {
-                true => Err(std::io::Error::other("longer than a configuration can be")),
+                true => Err(std::io::Error::other("larger than 1 MiB")),
                 false => Ok(text),
             }
         };
@@ -470,7 +470,7 @@ fn share<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     match percent {
         Some(percent) if percent.is_finite() => Ok(percent / 100.0),
         _ => Err(serde::de::Error::custom(
-            "a share of the machine's CPU time, as in \"0.1%\"",
+            "must be a share of the machine's CPU time such as \"0.1%\"",
         )),
     }
 }
@@ -480,7 +480,7 @@ fn listen<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<SocketAddr
     match text.as_str() {
         "off" => Ok(None),
         address => address.parse().map(Some).map_err(|_| {
-            serde::de::Error::custom("ADDRESS:PORT, as in \"127.0.0.1:9464\", or \"off\"")
+            serde::de::Error::custom("must be ADDRESS:PORT such as \"127.0.0.1:9464\", or \"off\"")
         }),
     }
 }

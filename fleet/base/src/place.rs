@@ -17,16 +17,16 @@ pub fn check(directory: &Path, room: usize) -> Result<(), String> {
             Ok(about) if about.is_dir() => {
                 return probe(place, room).map_err(|error| explain(place, &error));
             }
-            Ok(_) => return Err(format!("{} is no directory", place.display())),
+            Ok(_) => return Err(format!("{} is not a directory", place.display())),
             Err(error) if is_missing(&error) => {
                 if std::fs::symlink_metadata(place).is_ok() {
-                    return Err(format!("{} is a link that leads nowhere", place.display()));
+                    return Err(format!("{} is a broken symbolic link", place.display()));
                 }
             }
             Err(error) => return Err(explain(place, &error)),
         }
     }
-    Err("an absolute path".to_owned())
+    Err("must be an absolute path".to_owned())
 }
 
 fn is_missing(error: &io::Error) -> bool {
@@ -48,10 +48,10 @@ fn probe(directory: &Path, room: usize) -> io::Result<()> {
 fn explain(place: &Path, error: &io::Error) -> String {
     use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     let advice = match error.kind() {
-        StorageFull | QuotaExceeded => "free some space, or name another place",
-        PermissionDenied => "give its user the right to write there, or name another place",
-        ReadOnlyFilesystem => "name a place on a file system that can be written to",
-        _ => "name another place",
+        StorageFull | QuotaExceeded => "free some space, or name another directory",
+        PermissionDenied => "give its user permission to write there, or name another directory",
+        ReadOnlyFilesystem => "name a directory on a writable file system",
+        _ => "name another directory",
     };
     // tempfile puts its path into the error, which is of no use to anybody.
     let error = match error.raw_os_error() {
@@ -75,10 +75,10 @@ mod tests {
             ("", None),
             ("new", None),
             ("new/and/deeper", None),
-            ("file", Some("is no directory")),
-            ("file/in/it", Some("is no directory")),
-            ("link", Some("leads nowhere")),
-            ("link/in/it", Some("leads nowhere")),
+            ("file", Some("is not a directory")),
+            ("file/in/it", Some("is not a directory")),
+            ("link", Some("is a broken symbolic link")),
+            ("link/in/it", Some("is a broken symbolic link")),
         ] {
             let found = check(&at(name), ROOM);
             let why = found.err();

@@ -16,7 +16,7 @@ pub fn read(path: &Path, most: u64) -> Result<String, String> {
     let file = open(path).map_err(|error| error.to_string())?;
     let about = file.metadata().map_err(|error| error.to_string())?;
     if !about.is_file() {
-        return Err("is no file".to_owned());
+        return Err("is not a regular file".to_owned());
     }
     let mode = about.mode() & 0o777;
     if mode & OF_OTHERS != 0 {
@@ -28,10 +28,10 @@ pub fn read(path: &Path, most: u64) -> Result<String, String> {
     let mut bytes = Vec::new();
     let read = file.take(most.saturating_add(1)).read_to_end(&mut bytes);
     if read.map_err(|error| error.to_string())? as u64 > most {
-        return Err("is longer than a secret can be".to_owned());
+        return Err("is too long for a secret".to_owned());
     }
     // The error would have a part of it.
-    String::from_utf8(bytes).map_err(|_| "is no text".to_owned())
+    String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned())
 }
 
 /// Opens it. A pipe in its place is not waited for.
@@ -87,7 +87,7 @@ mod tests {
             let why = read(&file, most).unwrap_err();
             assert!(!why.contains("s3"), "{why}");
         }
-        assert_eq!(read(folder.path(), 5).unwrap_err(), "is no file");
+        assert_eq!(read(folder.path(), 5).unwrap_err(), "is not a regular file");
         read(&folder.path().join("none"), 5).unwrap_err();
     }
 }

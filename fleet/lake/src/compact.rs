@@ -543,7 +543,7 @@ impl Columns {
         for (slot, name) in columns.numbers.iter_mut().zip(NUMBERS) {
             let column = batch.column_by_name(name).ok_or("a column is missing")?;
             if column.null_count() > 0 {
-                return Err("a number is missing");
+                return Err("a number is null");
             }
             let as_time = column.as_primitive_opt::<TimestampMicrosecondType>();
             let as_number = column.as_primitive_opt::<Int64Type>();
@@ -553,7 +553,7 @@ impl Columns {
                     times.map(|us| us.saturating_mul(NS_PER_US)).collect()
                 }
                 (None, Some(numbers)) => numbers.values().to_vec(),
-                (None, None) => return Err("a number has another type"),
+                (None, None) => return Err("a number column has the wrong type"),
             };
         }
         for text in Text::ALL {
@@ -561,23 +561,23 @@ impl Columns {
                 .column_by_name(text.name())
                 .ok_or("a column is missing")?;
             if column.null_count() > 0 {
-                return Err("a text is missing");
+                return Err("a text is null");
             }
             let column = column
                 .as_dictionary_opt::<Int32Type>()
-                .ok_or("a text has another type")?;
+                .ok_or("a text column has the wrong type")?;
             let values = column.values().as_string_opt::<i32>();
-            let values = values.ok_or("a text has another type")?.clone();
+            let values = values.ok_or("a text column has the wrong type")?.clone();
             columns
                 .texts
                 .push((values, column.keys().values().to_vec()));
         }
         let labels = batch.column_by_name(LABELS).ok_or("a column is missing")?;
-        let labels = labels.as_map_opt().ok_or("labels are no map")?;
+        let labels = labels.as_map_opt().ok_or("labels are not a map")?;
         let keys = labels.keys().as_string_opt::<i32>();
         let values = labels.values().as_string_opt::<i32>();
         let (Some(keys), Some(values)) = (keys, values) else {
-            return Err("labels are no texts");
+            return Err("labels are not text");
         };
         for row in 0..labels.len() {
             let offset = |at: usize| labels.value_offsets().get(at).copied().unwrap_or(0);

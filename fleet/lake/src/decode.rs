@@ -51,16 +51,16 @@ const LEFT_OUT: [&str; 8] = [
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// It cannot be unpacked.
-    #[error("cannot be unpacked: {0}")]
+    #[error("cannot be decompressed: {0}")]
     Unpack(#[from] io::Error),
     /// It is no message.
-    #[error("not a pprof profile, or a damaged one")]
+    #[error("not a pprof profile, or damaged")]
     Damaged,
     /// It, or what it unfolds to, is larger than a window's can be.
-    #[error("larger than a window can be")]
+    #[error("too large for the profile of a window")]
     TooLarge,
     /// It has no sample types.
-    #[error("a pprof profile without sample types")]
+    #[error("has no sample types")]
     NoTypes,
 }
 

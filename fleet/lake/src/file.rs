@@ -135,7 +135,7 @@ impl FileWriter {
             .with_properties(properties)
             .with_skip_arrow_metadata(true);
         let writer = ArrowWriter::try_new_with_options(Vec::new(), schema::schema(), options)
-            .map_err(LakeError::parquet("a new file"))?;
+            .map_err(LakeError::parquet("cannot create a Parquet file"))?;
         let names = MapFieldNames {
             entry: "key_value".to_owned(),
             key: "key".to_owned(),
@@ -165,7 +165,7 @@ impl FileWriter {
                 self.flush()?;
                 self.writer
                     .flush()
-                    .map_err(LakeError::parquet("a row group"))?;
+                    .map_err(LakeError::parquet("cannot write a row group"))?;
             }
         } else if waiting >= BATCH_ROWS || self.batch_bytes >= BATCH_BYTES {
             self.flush()?;
@@ -208,7 +208,7 @@ impl FileWriter {
             .map_err(|error| LakeError::Config(error.to_string()))?;
         self.writer
             .write(&batch)
-            .map_err(LakeError::parquet("rows"))
+            .map_err(LakeError::parquet("cannot encode rows"))
     }
 
     /// Bytes of the row groups that are done.
@@ -230,7 +230,7 @@ impl FileWriter {
         let bytes = self
             .writer
             .into_inner()
-            .map_err(LakeError::parquet("the end of a file"))?;
+            .map_err(LakeError::parquet("cannot finish a Parquet file"))?;
         Ok(Written {
             bytes,
             rows: self.rows,
@@ -240,7 +240,8 @@ impl FileWriter {
 
 /// How columns are written.
 fn properties(packing: Packing) -> Result<WriterProperties, LakeError> {
-    let level = ZstdLevel::try_new(packing.level()).map_err(LakeError::parquet("zstd"))?;
+    let level =
+        ZstdLevel::try_new(packing.level()).map_err(LakeError::parquet("cannot set up zstd"))?;
     let place = |text: Text| {
         let at = NUMBERS.len() + text.at();
         i32::try_from(at).unwrap_or(0)

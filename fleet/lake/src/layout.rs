@@ -185,7 +185,7 @@ impl Lake {
     /// [`LakeError::Store`].
     pub async fn days(&self) -> Result<Vec<u32>, LakeError> {
         let listed = self.store.list_with_delimiter(None).await;
-        let listed = listed.map_err(LakeError::store("the lake"))?;
+        let listed = listed.map_err(LakeError::store("cannot list the lake"))?;
         let folders = listed.common_prefixes.iter();
         let days = folders.filter_map(|path| {
             let name = path.filename()?.strip_prefix("date=")?;
@@ -224,7 +224,7 @@ impl Lake {
                 why: why.to_owned(),
             };
             if let Some(path) = found.missing() {
-                return Err(wrong(path, "a compaction put it there, and it is gone"));
+                return Err(wrong(path, "a compaction wrote it, but it is missing"));
             }
             let from = u64::from(day).saturating_mul(DAY_NS);
             let live = found.live();
@@ -277,7 +277,7 @@ impl Lake {
         while let Some(about) = files.next().await {
             let about = about.map_err(LakeError::store(&path))?;
             if all.there.len() == MAX_FILES {
-                tracing::warn!("{path}: more than {MAX_FILES} files");
+                tracing::warn!("{path}: more than {MAX_FILES} files; the rest is ignored");
                 break;
             }
             all.there.insert(about.location.to_string(), about);

@@ -61,7 +61,7 @@ pub enum LakeError {
         cause: parquet::errors::ParquetError,
     },
     /// Columns are not those of a lake.
-    #[error("{what}: not a file of a lake: {why}")]
+    #[error("{what}: not a valid lake file: {why}")]
     Schema {
         /// Which file.
         what: String,
@@ -158,7 +158,9 @@ impl Lake {
     /// [`LakeError::Store`]: what it says.
     pub async fn reach(&self) -> Result<(), LakeError> {
         let first = self.store.list(None).try_next().await;
-        first.map(drop).map_err(LakeError::store("listing"))
+        first
+            .map(drop)
+            .map_err(LakeError::store("cannot list the lake"))
     }
 
     /// A lake to read. The directory of a local one must be there.

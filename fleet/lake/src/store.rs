@@ -66,7 +66,10 @@ fn bucket(config: &config::Lake, read: &Read<'_>) -> Result<Arc<dyn ObjectStore>
     let place = config.url.strip_prefix("s3://").unwrap_or_default();
     let (name, prefix) = place.split_once('/').unwrap_or((place, ""));
     if name.is_empty() {
-        return Err(LakeError::Config(format!("{}: has no bucket", config.url)));
+        return Err(LakeError::Config(format!(
+            "{}: the URL has no bucket",
+            config.url
+        )));
     }
     let mut options = ClientOptions::new().with_timeout(TIMEOUT);
     let endpoint = config.endpoint.as_deref();
@@ -93,7 +96,7 @@ fn bucket(config: &config::Lake, read: &Read<'_>) -> Result<Arc<dyn ObjectStore>
         Some(path) => {
             let text = read(path).map_err(LakeError::local(path))?;
             let found = credentials(&text).ok_or_else(|| {
-                let what = "no aws_access_key_id and aws_secret_access_key in profile `default`";
+                let what = "profile `default` needs aws_access_key_id and aws_secret_access_key";
                 LakeError::Config(format!("{}: {what}", path.display()))
             })?;
             let builder = AmazonS3Builder::new()

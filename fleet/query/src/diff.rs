@@ -22,9 +22,9 @@ const LEVEL: f64 = 0.05;
 /// Options of `diff`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A side is a time (yesterday, 2026-11-26, -2h..-1h) or a condition on a \
-                        column or label (version=1.2, host=web-1), which is of the time that \
-                        --from and --to say. Shares are of functions' own time."
+    after_help = "SIDE is a time (yesterday, 2026-11-26, -2h..-1h) or a condition on a column \
+                        or label (version=1.2, host=web-1). Conditions apply to the time from \
+                        --from to --to. The table compares the shares of the functions' own time."
 )]
 pub(crate) struct DiffArgs {
     #[command(flatten)]
@@ -32,15 +32,15 @@ pub(crate) struct DiffArgs {
     #[command(flatten)]
     select: SelectArgs,
 
-    /// From what
+    /// Side to compare with: a time or KEY=VALUE
     #[arg(long, value_name = "SIDE", allow_hyphen_values = true)]
     before: String,
 
-    /// To what
+    /// Side that may have changed: a time or KEY=VALUE
     #[arg(long, value_name = "SIDE", allow_hyphen_values = true)]
     after: String,
 
-    /// Rows at most
+    /// Maximum number of rows
     #[arg(long, default_value_t = 30)]
     limit: usize,
 
@@ -121,14 +121,18 @@ pub(crate) async fn run(args: DiffArgs) -> Result<()> {
     });
     let changed = rows.iter().filter(|row| row.2 == Verdict::Changed).count();
     if before.overlaps(&after) {
-        note("the sides have a time in common: what is in both of them is on both sides");
+        note("the two times overlap: windows in both count on both sides");
     }
     let of = match from.replicates(&to) {
         Replicates::Hosts => format!("{} and {} hosts", from.hosts(), to.hosts()),
-        Replicates::Pieces(_) => format!("pieces of the time: fewer than {MIN_HOSTS} hosts"),
+        Replicates::Pieces(_) => {
+            format!("parts of the time, because there are fewer than {MIN_HOSTS} hosts")
+        }
     };
     if from.has_few_others(&to) {
-        note("the sides have other hosts: what these always differ by looks like a change");
+        note(
+            "the sides have different hosts: permanent differences between hosts look like changes",
+        );
     }
     note(&format!(
         "{changed} of {} functions changed; 95 % intervals from {of}",

@@ -24,15 +24,15 @@ pub(crate) struct FlameArgs {
     #[command(flatten)]
     select: SelectArgs,
 
-    /// The file: .svg, .html, .folded or .pb.gz
+    /// Output file: .svg, .html, .folded or .pb.gz
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Begin each stack with a column or label: service, host, version, ...
+    /// Use this column or label as the root of stacks: service, host, version, ...
     #[arg(long, value_name = "KEY")]
     by: Option<String>,
 
-    /// Turn stacks around: the leaf first
+    /// Invert stacks, so that the leaf comes first
     #[arg(long)]
     inverted: bool,
 }
@@ -67,7 +67,7 @@ impl Stacks {
         };
         anyhow::ensure!(
             folded.total <= MAX_TOTAL,
-            "the values add up to more than can be drawn"
+            "the sum of the values is too large for a flame graph"
         );
         Ok(folded)
     }
@@ -158,7 +158,7 @@ impl Kind {
             Some(Format::Pprof) => Ok(Self::Pprof),
             _ if path.as_os_str() == "-" => Ok(Self::Folded),
             _ => {
-                let what = "a flame graph is written as .svg, .html, .folded or .pb.gz";
+                let what = "the name of the output must end in .svg, .html, .folded or .pb.gz";
                 Err(UsageError(format!("{}: {what}", path.display())).into())
             }
         }

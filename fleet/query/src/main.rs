@@ -28,7 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Asks a lake of profiles
+/// Query and compact a lake of profiles
 #[derive(Debug, Parser)]
 #[command(name = "aiprof-query", version, max_term_width = 100)]
 struct Cli {
@@ -38,57 +38,61 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The functions, services, hosts or labels that take most
+    /// List the functions, services, hosts or labels with the largest values
     Top(top::TopArgs),
-    /// A flame graph, folded stacks or a pprof file
+    /// Write a flame graph, folded stacks or a pprof file
     Flame(flame::FlameArgs),
-    /// What changed between two times, versions or hosts, with 95 % intervals
+    /// Compare two times, versions or hosts, with 95 % confidence intervals
     Diff(diff::DiffArgs),
-    /// What deploys changed: each version of each service with the one before
+    /// Find regressions: compare each version of each service with the one before
     Regressions(regressions::RegressionsArgs),
-    /// Any query, of a table `profiles`
+    /// Run an SQL query on the table `profiles`
     Sql(sql::SqlArgs),
-    /// The files that count, for other readers
+    /// List the valid Parquet files of the lake, for other programs
     Files(sql::FilesArgs),
-    /// Merges small files of a lake, and deletes those that are older than it keeps
+    /// Merge the small files of a lake, and optionally delete old days
     Compact(sql::CompactArgs),
 }
 
 /// Where a lake is.
 #[derive(Clone, Debug, Args)]
 struct LakeArgs {
-    /// A lake (file:///PATH, a path, s3://BUCKET[/PREFIX]), or a directory of pprof files that
-    /// the agent's output `files` wrote
+    /// The lake: a path, file:///PATH or s3://BUCKET[/PREFIX]
+    ///
+    /// A directory with pprof files that the agent's output `files` wrote works too, and so does
+    /// a single pprof file.
     #[arg(long, value_name = "URL", env = "AIPROF_LAKE")]
     lake: String,
 
-    /// Of S3: where it is, if not at AWS
+    /// URL of the S3 server, if it is not AWS
     #[arg(long, value_name = "URL")]
     endpoint: Option<String>,
 
-    /// Of S3: the region
+    /// Region of the S3 bucket
     #[arg(long)]
     region: Option<String>,
 
-    /// Of S3: a file in the form of ~/.aws/credentials; without it the environment is asked
+    /// File with S3 keys, like ~/.aws/credentials [default: the environment]
     #[arg(long, value_name = "FILE")]
     credentials_file: Option<PathBuf>,
 
-    /// Certificates of who is trusted, PEM [default: those of the system]
+    /// File with trusted certificates, in PEM [default: the system's certificates]
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
 
-    /// Most memory of a query, MiB
+    /// Memory limit of a query, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = memory)]
     memory: usize,
 }
 
 /// MiB of a query.
 fn memory(text: &str) -> Result<usize, String> {
-    let mib: usize = text.parse().map_err(|_| "not a number".to_owned())?;
+    let mib: usize = text
+        .parse()
+        .map_err(|_| "must be a whole number".to_owned())?;
     match (64..=1 << 24).contains(&mib) {
         true => Ok(mib),
-        false => Err("64 to 16777216".to_owned()),
+        false => Err("must be 64 to 16777216".to_owned()),
     }
 }
 
@@ -104,7 +108,7 @@ fn main() -> ExitCode {
             let work = || runtime.block_on(run(cli.command));
             catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
                 Err(anyhow::anyhow!(
-                    "a reader gave up, as said above: a file of the lake may be damaged, and \
+                    "reading failed (see above): a file of the lake may be damaged; \
                      `aiprof-query compact` names it"
                 ))
             })

@@ -154,8 +154,8 @@ impl Asked {
         for file in self.files(range).await.unwrap_or_default() {
             if let Err(why) = lake.check(&file).await {
                 return anyhow::Error::new(why).context(
-                    "a file of the lake is damaged or none of a lake; no query of its day is \
-                     answered while it is there",
+                    "a file of the lake is damaged or not a lake file; queries of its day fail \
+                     until you remove it",
                 );
             }
         }
@@ -166,11 +166,7 @@ impl Asked {
 /// The rows of a query. Readers of files panic where some are damaged: that is an error here.
 pub(crate) async fn collect(query: DataFrame) -> DataFusionResult<Vec<RecordBatch>> {
     let collected = AssertUnwindSafe(query.collect()).catch_unwind().await;
-    let gave_up = |_| {
-        Err(DataFusionError::External(
-            "a reader of files gave up".into(),
-        ))
-    };
+    let gave_up = |_| Err(DataFusionError::External("reading a file failed".into()));
     collected.unwrap_or_else(gave_up)
 }
 
@@ -257,9 +253,11 @@ async fn in_memory(windows: Vec<PathBuf>) -> Result<Source> {
     if let Some((_, rows)) = rows {
         files.push(put(&store, files.len(), rows).await?);
     }
-    ensure!(refused < all, "none of {all} files is a pprof profile");
+    ensure!(refused < all, "none of the {all} files is a pprof profile");
     if refused > 0 {
-        crate::output::note(&format!("{refused} of {all} files are no pprof profiles"));
+        crate::output::note(&format!(
+            "skipped {refused} of {all} files, which are not pprof profiles"
+        ));
     }
     Ok(Source::Windows(store, files))
 }

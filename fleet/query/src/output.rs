@@ -8,11 +8,11 @@ use std::path::PathBuf;
 /// Where and how a table is written.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TableArgs {
-    /// As what
+    /// Output format
     #[arg(long, value_enum, default_value_t = TableFormat::Text)]
     format: TableFormat,
 
-    /// To a file [default: stdout]
+    /// Output file [default: stdout]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -20,11 +20,11 @@ pub(crate) struct TableArgs {
 /// The form of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TableFormat {
-    /// Columns
+    /// Aligned columns
     Text,
     /// Comma-separated values
     Csv,
-    /// One object a line
+    /// One JSON object per line
     Json,
 }
 

@@ -34,19 +34,19 @@ pub(crate) struct RegressionsArgs {
     #[command(flatten)]
     select: SelectArgs,
 
-    /// The column or label that a deploy changes
+    /// Column or label that changes with a deployment
     #[arg(long, default_value = "version")]
     label: String,
 
-    /// Smallest change that is told, in points
+    /// Smallest change to report, in percentage points
     #[arg(long, value_name = "POINTS", default_value_t = 0.2, value_parser = points)]
     least: f64,
 
-    /// Share of what is told that may be false
+    /// Accepted share of false reports (false discovery rate)
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     level: f64,
 
-    /// Also tell what shrank
+    /// Also report functions that became cheaper
     #[arg(long)]
     improvements: bool,
 
@@ -118,13 +118,13 @@ pub(crate) async fn run(args: RegressionsArgs) -> Result<()> {
     if other_hosts > 0 {
         note(&format!(
             "{other_hosts} deploys are not compared: there are fewer than {MIN_HOSTS} hosts, and \
-             none ran both versions, so that what hosts differ by would look like a change"
+             none ran both versions, so differences between hosts would look like changes"
         ));
     }
     if side_by_side > 0 {
         note(&format!(
-            "{side_by_side} pairs of versions ran side by side all the time: which is newer is \
-             not known; a longer time (--from), or diff, may tell"
+            "{side_by_side} pairs of versions ran side by side all the time, so it is unknown \
+             which is newer: try a longer time (--from), or diff"
         ));
     }
     let columns = [
@@ -215,18 +215,18 @@ impl Order {
 
 /// A number of points.
 fn points(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let number: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
     match (0.0..=100.0).contains(&number) {
         true => Ok(number),
-        false => Err("0 to 100".to_owned()),
+        false => Err("must be 0 to 100".to_owned()),
     }
 }
 
 /// A share, of which 0 and 1 are none.
 fn share(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let number: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
     match number > 0.0 && number < 1.0 {
         true => Ok(number),
-        false => Err("between 0 and 1".to_owned()),
+        false => Err("must be between 0 and 1".to_owned()),
     }
 }

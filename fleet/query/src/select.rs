@@ -32,28 +32,33 @@ fn usage(message: impl Into<String>) -> anyhow::Error {
 /// A time, and conditions.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SelectArgs {
-    /// Windows that began then or later: RFC 3339, 2026-11-26, -1h, now, today, yesterday
-    /// [default: -1h]
+    /// Include windows that began at this time or later [default: -1h]
+    ///
+    /// TIME is now, today, yesterday, a day (2026-11-26), a time ago (-1h), or a time in
+    /// RFC 3339 (2026-11-26T10:00:00Z).
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) from: Option<String>,
 
-    /// Windows that began before: as --from [default: now]
+    /// Include windows that began before this time, in the format of --from [default: now]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) to: Option<String>,
 
-    /// Of this service
+    /// Include only this service
     #[arg(long)]
     pub(crate) service: Option<String>,
 
-    /// Of this host: its name or id
+    /// Include only this host, by name or ID
     #[arg(long)]
     pub(crate) host: Option<String>,
 
-    /// Where a column or label has this value; may be given several times
+    /// Include only rows in which a column or label has this value
+    ///
+    /// You can give this option several times: all conditions must be met. KEY= selects rows
+    /// without the label.
     #[arg(long = "where", value_name = "KEY=VALUE")]
     pub(crate) conditions: Vec<String>,
 
-    /// Which samples: cpu, off_cpu, launches, device_time, ...
+    /// Type of the samples: cpu, off_cpu, launches, device_time, ...
     #[arg(long = "type", value_name = "TYPE", default_value = "cpu")]
     pub(crate) sample_type: String,
 }
@@ -79,7 +84,7 @@ pub(crate) fn parse_time(text: &str, now: u64) -> Result<u64> {
     }
     let wrong = || {
         usage(format!(
-            "{text}: no time: 2026-11-26T10:00:00Z, 2026-11-26, -1h, today"
+            "{text}: not a time; write for example 2026-11-26T10:00:00Z, 2026-11-26, -1h or today"
         ))
     };
     if let Some(ago) = text.strip_prefix('-') {
@@ -126,7 +131,7 @@ pub(crate) fn parse_range(text: &str, now: u64) -> Result<Option<Range<u64>>> {
         };
         let range = parse_time(from, now)?..parse_time(to, now)?;
         if range.is_empty() {
-            return Err(usage(format!("{text}: ends before it begins")));
+            return Err(usage(format!("{text}: must end after it begins")));
         }
         return Ok(Some(range));
     }
@@ -144,7 +149,7 @@ impl SelectArgs {
         let from = parse_time(self.from.as_deref().unwrap_or("-1h"), now)?;
         let to = parse_time(self.to.as_deref().unwrap_or("now"), now)?;
         if from >= to {
-            return Err(usage("--from is not before --to"));
+            return Err(usage("--from must be before --to"));
         }
         Ok(from..to)
     }
@@ -161,7 +166,7 @@ impl SelectArgs {
         for condition in &self.conditions {
             text.push_str(&format!(", {condition}"));
         }
-        text.push_str(" in this time (--from, --to)");
+        text.push_str(" in this time range (--from, --to)");
         text
     }
 
@@ -200,7 +205,7 @@ pub(crate) fn in_range(range: &Range<u64>) -> Expr {
 pub(crate) fn equals(condition: &str) -> Result<Expr> {
     let (key, value) = condition
         .split_once('=')
-        .ok_or_else(|| usage(format!("{condition}: not KEY=VALUE")))?;
+        .ok_or_else(|| usage(format!("{condition}: must be KEY=VALUE")))?;
     let column = column(key)?;
     Ok(match value {
         // Who has no such label.
@@ -222,7 +227,7 @@ pub(crate) fn column(key: &str) -> Result<Expr> {
     if NUMBERS.contains(&key) || key == LABELS {
         let texts: Vec<&str> = Text::ALL.iter().map(|text| text.name()).collect();
         return Err(usage(format!(
-            "{key}: neither a label nor a column of text: {}",
+            "{key}: neither a label nor a text column: {}",
             texts.join(", ")
         )));
     }

@@ -184,7 +184,9 @@ pub(crate) async fn ask(
                 continue;
             }
             if group.functions.len() == MAX_FUNCTIONS {
-                anyhow::bail!("more than {MAX_FUNCTIONS} functions: ask for a service");
+                anyhow::bail!(
+                    "more than {MAX_FUNCTIONS} functions: select one service with --service"
+                );
             }
             let new = BTreeMap::from([(cluster, value)]);
             group.functions.insert(function.to_owned(), new);

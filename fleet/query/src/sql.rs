@@ -31,14 +31,16 @@ pub(crate) struct SqlArgs {
     #[command(flatten)]
     table: TableArgs,
 
-    /// The query; it only reads. Columns are described in docs/lake.md
+    /// SQL query, which can only read
+    ///
+    /// docs/lake.md describes the columns.
     query: String,
 }
 
 /// A time.
 #[derive(Clone, Debug, Args)]
 struct TimeArgs {
-    /// Windows that began then or later [default: -1d]
+    /// Include windows that began at this time or later
     #[arg(
         long,
         value_name = "TIME",
@@ -47,7 +49,7 @@ struct TimeArgs {
     )]
     from: String,
 
-    /// Windows that began before
+    /// Include windows that began before this time
     #[arg(
         long,
         value_name = "TIME",
@@ -120,7 +122,7 @@ async fn query(
         .with_allow_dml(false)
         .with_allow_statements(false);
     let planned = session.sql_with_options(query, options).await;
-    let planned = planned.context("the query")?;
+    let planned = planned.context("cannot run the query")?;
     let empty = RecordBatch::new_empty(Arc::clone(planned.schema().inner()));
     Ok(collect(planned).await.map(|mut batches| {
         batches.push(empty);
@@ -164,7 +166,7 @@ fn add(table: &mut Table, batch: &RecordBatch) -> Result<()> {
 
 /// Options of `files`.
 #[derive(Debug, Args)]
-#[command(after_help = "Of a local lake these are paths; of S3 they are names in the bucket.")]
+#[command(after_help = "Prints paths for a local lake, and s3:// URLs for S3.")]
 pub(crate) struct FilesArgs {
     #[command(flatten)]
     lake: LakeArgs,
@@ -193,11 +195,11 @@ pub(crate) struct CompactArgs {
     #[command(flatten)]
     lake: LakeArgs,
 
-    /// Delete days that are older than this: 30d
+    /// Delete days that are older than this, such as 30d
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     keep: Option<std::time::Duration>,
 
-    /// Leave files that were replaced for this long, for readers that are at them
+    /// Keep replaced files for this long, because queries may still read them
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "10m")]
     grace: std::time::Duration,
 }
@@ -208,7 +210,7 @@ pub(crate) async fn compact(args: CompactArgs) -> Result<()> {
     // It must be there: a path that is mistaken is not made.
     let lake = Lake::open_to_read(&config)?;
     if lake.days().await?.is_empty() {
-        note("there is nothing in it: no folder date=YYYY-MM-DD");
+        note("the lake is empty: it has no folder date=YYYY-MM-DD");
     }
     let options = CompactOptions {
         grace: args.grace,
@@ -216,8 +218,8 @@ pub(crate) async fn compact(args: CompactArgs) -> Result<()> {
     };
     let done = lake.compact(&options, select::now()).await?;
     note(&format!(
-        "{} files of {} bytes became {} of {} bytes; {} replaced files and {} days deleted; \
-         {} files cannot be read; {} merges were done by others",
+        "merged {} files of {} bytes into {} of {} bytes; deleted {} replaced files and {} days; \
+         {} files are unreadable; {} merges were done by other processes",
         done.merged,
         done.merged_bytes,
         done.files,
@@ -230,7 +232,7 @@ pub(crate) async fn compact(args: CompactArgs) -> Result<()> {
     // All else is done, and somebody must look.
     anyhow::ensure!(
         done.unreadable == 0,
-        "a file cannot be read, and no query of its day is answered while it is there: {}",
+        "cannot read a file; queries of its day fail until you remove it: {}",
         done.last_unreadable
     );
     Ok(())

@@ -19,15 +19,17 @@ pub(crate) struct TopArgs {
     #[command(flatten)]
     select: SelectArgs,
 
-    /// By what: function, service, host, kernel, device, idle_cause, any column or label
+    /// Column or label to group by: function, service, host, kernel, device, ...
+    ///
+    /// You can name any column, such as idle_cause, or any label.
     #[arg(long, default_value = "function")]
     by: String,
 
-    /// With what functions call, and not only their own time; of functions only
+    /// Also show total values, which include called functions; only with --by function
     #[arg(long)]
     total: bool,
 
-    /// Rows at most
+    /// Maximum number of rows
     #[arg(long, default_value_t = 30)]
     limit: usize,
 
@@ -80,7 +82,7 @@ pub(crate) async fn run(args: TopArgs) -> Result<()> {
     if found.is_empty() {
         note(&args.select.has_none());
     } else if !is_column(&args.by) && found.iter().all(|(key, ..)| key.is_empty()) {
-        note(&format!("nothing has a label {}", args.by));
+        note(&format!("no samples have a label {}", args.by));
     }
     let all: f64 = found.iter().map(|row| row.1).sum();
     let mut sums: HashMap<&str, Sum> = HashMap::new();

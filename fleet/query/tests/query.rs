@@ -637,10 +637,14 @@ fn what_is_mistaken_is_told() {
         (
             &["top", "--by", "value"][..],
             2,
-            "neither a label nor a column of text",
+            "neither a label nor a text column",
         ),
         (&["top", "--where", "count=1"], 2, "neither a label"),
-        (&["top", "--by", "nosuch"], 0, "nothing has a label nosuch"),
+        (
+            &["top", "--by", "nosuch"],
+            0,
+            "no samples have a label nosuch",
+        ),
         (
             &["top", "--service", "no"],
             0,

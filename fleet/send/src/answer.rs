@@ -115,18 +115,20 @@ impl Wire {
     fn advice(self) -> &'static str {
         match self {
             Self::Otlp => {
-                "is `url` the whole URL of its OTLP profiles (/v1development/profiles of \
-                 most)? A collector takes profiles only with the feature gate \
-                 service.profilesSupport and a pipeline of profiles"
+                "check that `url` is the complete URL for OTLP profiles (usually with \
+                 /v1development/profiles); an OpenTelemetry Collector needs the feature gate \
+                 service.profilesSupport and a pipeline for profiles"
             }
             Self::OtlpGrpc => {
-                "does it take OTLP profiles (v1development)? A collector does only with the \
-                 feature gate service.profilesSupport and a pipeline of profiles"
+                "check that it accepts OTLP profiles (v1development); an OpenTelemetry \
+                 Collector needs the feature gate service.profilesSupport and a pipeline for \
+                 profiles"
             }
             Self::Pyroscope => {
-                "is `url` that of Pyroscope (1.0 or newer), without /push.v1.PusherService?"
+                "check that `url` is the base URL of Pyroscope (1.0 or newer), without \
+                 /push.v1.PusherService"
             }
-            Self::Parca => "is `url` that of Parca's gRPC port?",
+            Self::Parca => "check that `url` is the gRPC port of Parca",
         }
     }
 }
@@ -156,12 +158,12 @@ pub(crate) fn of_http(wire: Wire, status: u16, headers: &HeaderMap, body: &[u8])
     };
     match status {
         300..=399 => {
-            let why = "the server redirects elsewhere, which is not followed: set `url`";
+            let why = "the server redirects, which is not followed: write the target in `url`";
             fail(Pace::Slow, format!("HTTP {status}: {why}"))
         }
         401 | 403 | 407 => fail(Pace::Slow, said(denied(&format!("HTTP {status}")))),
         404 | 405 | 415 | 501 => {
-            let what = format!("HTTP {status}: the server takes no profiles there");
+            let what = format!("HTTP {status}: the server does not accept profiles at this URL");
             fail(Pace::Slow, said(format!("{what}; {}", wire.advice())))
         }
         408 | 425 | 429 => fail(Pace::Normal, said(format!("HTTP {status}"))),
@@ -218,7 +220,7 @@ pub(crate) fn of_grpc(wire: Wire, trailers: &HeaderMap, body: &[u8]) -> Verdict 
         },
         // NOT_FOUND, UNIMPLEMENTED.
         5 | 12 => {
-            let what = format!("{name}: the server takes no profiles there");
+            let what = format!("{name}: the server does not accept profiles at this URL");
             fail(Pace::Slow, said(format!("{what}; {}", wire.advice())))
         }
         // PERMISSION_DENIED, UNAUTHENTICATED.
@@ -234,7 +236,7 @@ pub(crate) fn of_no_grpc(wire: Wire, status: u16, headers: &HeaderMap, body: &[u
         // Whatever it took or refused, it was no profile.
         _ => Verdict::Failed(Failure {
             cause: Cause::Protocol,
-            why: format!("HTTP {status} without a gRPC status: is there gRPC at `url`?"),
+            why: format!("HTTP {status} without a gRPC status: check that `url` is a gRPC port"),
             pace: Pace::Slow,
             wait: None,
         }),
@@ -243,8 +245,8 @@ pub(crate) fn of_no_grpc(wire: Wire, status: u16, headers: &HeaderMap, body: &[u
 
 fn denied(what: &str) -> String {
     format!(
-        "{what}: the server wants other credentials; `token_file`, `basic_auth_file` and \
-         `tenant` are read anew for each request"
+        "{what}: the server rejects the credentials: check `token_file`, `basic_auth_file` and \
+         `tenant`; the files are read again for each request"
     )
 }
 

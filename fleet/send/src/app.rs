@@ -63,7 +63,7 @@ pub(crate) fn main(args: &cli::Args) -> anyhow::Result<End> {
         .max_blocking_threads(2)
         .thread_keep_alive(Duration::from_secs(2))
         .build()
-        .context("starting")?;
+        .context("cannot start the runtime")?;
     let done = runtime.block_on(async {
         match confined {
             None => Ok(End::of(
@@ -94,10 +94,10 @@ async fn deliver(
 ) -> anyhow::Result<End> {
     // Before anything else: they must not end it in the middle.
     let mut ends = [
-        signal(SignalKind::terminate()).context("SIGTERM")?,
-        signal(SignalKind::interrupt()).context("SIGINT")?,
+        signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?,
+        signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?,
     ];
-    let reload = signal(SignalKind::hangup()).context("SIGHUP")?;
+    let reload = signal(SignalKind::hangup()).context("cannot watch for SIGHUP")?;
     let lock = lock(&config).await?;
     let mut app = App::new(config, args.once, lock, keeper);
     if args.once {
@@ -111,12 +111,12 @@ async fn deliver(
     let metrics = tokio::spawn(metrics::serve(app.board.clone(), app.listen.subscribe()));
     let written = tokio::spawn(app.board.clone().keep_written());
     let (end, why) = serve(&mut app, args, &confined, text, (reload, ends)).await;
-    tracing::info!("ending: {why}");
+    tracing::info!("stopping: {why}");
     app.stop_all().await;
     metrics.abort();
     written.abort();
     if let Err(error) = app.board.write() {
-        tracing::warn!("the status: {error}");
+        tracing::warn!("cannot write the status file: {error}");
     }
     Ok(end)
 }
@@ -139,27 +139,30 @@ async fn serve(
             _ = look.tick() => false,
             _ = terminate.recv() => return (End::Well, "SIGTERM"),
             _ = interrupt.recv() => return (End::Well, "SIGINT"),
-            () = &mut stdin_ends => return (End::Well, "the end of stdin"),
+            () = &mut stdin_ends => return (End::Well, "stdin was closed"),
         };
         // An agent that started it asks when it has read it.
         let is_other = || app.keeper.config_text().is_ok_and(|now| now != known);
         if is_asked || (!stdin::is_pipe() && is_other()) {
             match read(&args.config, &app.keeper) {
                 Err(error) => {
-                    tracing::error!("{error}; the configuration before it stays");
+                    tracing::error!("{error}; the previous configuration stays in use");
                 }
                 Ok((config, _)) if confined.is_too_narrow_for(&config) => {
-                    return (End::Again, "it begins anew with another lake, or `state`");
+                    return (End::Again, "another lake or `state` needs a restart");
                 }
                 Ok((config, _)) => app.reload(config, &args.config).await,
             }
             known = app.keeper.config_text().unwrap_or(known);
         }
         if confined.is_outdated() {
-            return (End::Again, "names of hosts are looked up with other files");
+            return (
+                End::Again,
+                "the files that resolve host names were replaced",
+            );
         }
         if !app.keeper.answers() {
-            return (End::Again, "its keeper has ended");
+            return (End::Again, "its keeper ended");
         }
     }
 }
@@ -179,7 +182,10 @@ async fn lock(config: &Config) -> anyhow::Result<File> {
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
             Err(TryLockError::WouldBlock) => {
-                anyhow::bail!("{}: another aiprof-send delivers", path.display());
+                anyhow::bail!(
+                    "{}: another aiprof-send already uses this directory",
+                    path.display()
+                );
             }
             Err(TryLockError::Error(error)) => {
                 return Err(error).with_context(|| path.display().to_string());
@@ -288,7 +294,7 @@ impl App {
             if bodies.is_ok_and(|bodies| !bodies.is_empty()) {
                 let directory = entry.path();
                 tracing::warn!(
-                    "{}: bodies of an output that there is not: they stay",
+                    "{}: these profiles belong to no configured output; they are kept",
                     directory.display()
                 );
             }
@@ -302,7 +308,7 @@ impl App {
             all &= running.task.await.is_ok_and(|end| end.all);
         }
         if let Err(error) = self.board.write() {
-            tracing::warn!("the status: {error}");
+            tracing::warn!("cannot write the status file: {error}");
         }
         all
     }
@@ -334,7 +340,7 @@ impl App {
         });
         self.config = config;
         self.start_all();
-        tracing::info!("{}: read anew", path.display());
+        tracing::info!("{}: reloaded", path.display());
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) async fn run(config: &Config, keeper: &Keeper, looked: &Looked, offli
         print("metrics.listen", found.map(|()| shown));
     }
     if sent == 0 && !offline {
-        println!("the configuration is right, and has no output that is sent");
+        println!("the configuration is valid; no output needs aiprof-send");
     }
     all
 }
@@ -98,7 +98,7 @@ async fn reach_lake(lake: &config::Lake, keeper: &Keeper) -> Result<String, Stri
     let read = |file: &Path| keeper.read_to_string(file);
     let opened = Lake::open_with(lake, "", "", &read).map_err(|error| chain(&error))?;
     match tokio::time::timeout(ANSWER, opened.reach()).await {
-        Ok(Ok(())) => Ok(format!("{} answers", lake.url)),
+        Ok(Ok(())) => Ok(format!("{} is reachable", lake.url)),
         Ok(Err(error)) => Err(chain(&error)),
         Err(_) => Err(format!("{}: no answer within {ANSWER:?}", lake.url)),
     }
@@ -110,10 +110,10 @@ async fn reach_server(to: &To, keeper: &Keeper) -> Result<String, String> {
     };
     let name = server.name();
     match server.send(Payload::empty(server.is_grpc())).await {
-        Verdict::Delivered(_) => Ok(format!("{name} takes profiles")),
+        Verdict::Delivered(_) => Ok(format!("{name} accepts profiles")),
         // What it says of a profile that is there is another matter.
         Verdict::Refused(_, why) | Verdict::TooOld(why) => Ok(format!(
-            "{name} answers, and refuses an empty message, as some do: {why}"
+            "{name} is reachable (it rejects empty requests: {why})"
         )),
         Verdict::Failed(failure) => Err(format!("{name}: {}", failure.why)),
     }
@@ -135,6 +135,6 @@ async fn listens(address: SocketAddr, config: &Config) -> Result<(), String> {
         }
     }
     Err(format!(
-        "{address}: another program listens there: name another port, or \"off\""
+        "{address}: another program uses this port: choose another one, or write \"off\""
     ))
 }

@@ -9,54 +9,59 @@ pub(crate) const FAILURE: u8 = 1;
 const HELP: &str = "\
 Examples:
   aiprof-send --config /etc/aiprof/agent.toml --check
-      Says of each output whether its server can be reached and knows the credentials, or
-      whether its lake can be written to.
+      Checks for each output that its server is reachable and accepts the credentials, or
+      that its lake is writable. Prints one line for each.
   aiprof-send --config /etc/aiprof/agent.toml --once
-      Delivers what waits, each body tried once, and ends.
+      Tries to send each waiting profile once, and exits.
   aiprof-send --config /etc/aiprof/agent.toml
-      Delivers until it gets SIGTERM. `aiprof agent` starts it so.
+      Sends profiles until SIGTERM. `aiprof agent` starts it this way.
 
 Signals:
-  SIGHUP            Reads the configuration anew, and tries at once what failed. A broken one
-                    changes nothing.
-  SIGTERM, SIGINT   Ends, after the requests under way, in 3 s at most. So does the end of
-                    a pipe as stdin: the agent has ended.
+  SIGHUP            Reloads the configuration, and retries at once what failed. An invalid
+                    configuration changes nothing.
+  SIGTERM, SIGINT   Exits within 3 s, when the current requests have ended. It also exits if
+                    stdin is a pipe and is closed, because the agent has ended.
 
-What it delivers are the files in STATE/spool/OUTPUT, oldest first. A file is deleted when the
-server has it, refused it for good, or it is too old; all are counted in STATE/sender/sender.json and in
-the metrics (docs/agent-metrics.md). Everything else is tried again, 1 s to 5 min later.
+aiprof-send sends the files in STATE/spool/OUTPUT, oldest first. It deletes a file that the server
+accepted, that the server refused for good, or that is too old. It counts these in
+STATE/sender/sender.json and in the metrics (docs/agent-metrics.md). It retries everything else
+after 1 s to 5 min.
 
-Proxies are those of HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
+Proxies: HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
 
-It opens no files but these, and starts nothing; started by root it becomes the user nobody. What
-the configuration names (tokens, keys, certificates) is read by its keeper, a process without
-network that stays the user it was started by.
+aiprof-send opens no other files and starts no programs. If root starts it, it becomes the user
+nobody. Its keeper, a process without network, stays the user that started it. The keeper reads the
+files that the configuration names: tokens, keys and certificates.
 
-Exit codes: 0 all well; 1 something failed (--check, --once: of any output); 2 wrong usage; 75 it is
-to be started anew: the configuration has another lake, or what names of hosts are looked up with
-was replaced.";
+Exit codes:
+  0   success
+  1   something failed (--check, --once: at least one output)
+  2   wrong usage
+  75  restart needed: the configuration has another lake or `state`, the files that resolve host
+      names were replaced, or the keeper ended";
 
-/// Deliver what `aiprof agent` has recorded, and serve its metrics.
+/// Send the profiles that `aiprof agent` recorded, and serve its metrics
 #[derive(Debug, Parser)]
 #[command(name = "aiprof-send", version, after_help = HELP)]
 pub(crate) struct Args {
-    /// The configuration of the agent.
+    /// Configuration file of the agent
     #[arg(long, value_name = "FILE", default_value = "/etc/aiprof/agent.toml")]
     pub(crate) config: PathBuf,
-    /// Check the configuration and reach each server; deliver nothing.
+    /// Check the configuration and contact each server, without sending profiles
     #[arg(long, conflicts_with = "once")]
     pub(crate) check: bool,
-    /// With --check: ask no server, and print what is wrong only. `aiprof agent --check` does it
-    /// so.
+    /// With --check: contact no server, and print only problems
+    ///
+    /// `aiprof agent --check` runs this.
     #[arg(long, requires = "check")]
     pub(crate) offline: bool,
-    /// Deliver what waits now, then end.
+    /// Send the profiles that wait now, then exit
     #[arg(long)]
     pub(crate) once: bool,
-    /// Be the keeper: read what the configuration names, for who asks on stdin.
+    /// Run as the keeper, which reads the files that the configuration names
     #[arg(long, hide = true)]
     pub(crate) keeper: bool,
-    /// Say more.
+    /// Log more details
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }

@@ -180,7 +180,7 @@ impl Client {
                 let found = rustls_native_certs::load_native_certs();
                 roots.add_parsable_certificates(found.certs);
                 if roots.is_empty() {
-                    let why = "the system has no certificates of who is trusted: set `ca_file`";
+                    let why = "the system has no trusted certificates: set `ca_file`";
                     return Err(why.to_owned());
                 }
             }

@@ -137,12 +137,14 @@ fn look(config: &Config, lakes: &[PathBuf]) -> Looked {
 }
 
 fn restrict(config: &Config, lakes: &[PathBuf]) -> anyhow::Result<()> {
-    if !landlock::restrict(&rules(config, lakes)).context("Landlock")? {
+    if !landlock::restrict(&rules(config, lakes))
+        .context("cannot restrict file access with Landlock")?
+    {
         tracing::warn!(
-            "the kernel has no Landlock: which files aiprof-send opens is up to its user's rights"
+            "the kernel has no Landlock: only file permissions limit what aiprof-send can open"
         );
     }
-    seccomp::restrict(seccomp::Calls::OfSender).context("seccomp")
+    seccomp::restrict(seccomp::Calls::OfSender).context("cannot restrict system calls with seccomp")
 }
 
 /// Confines the keeper: it reads files, and writes, sends and starts nothing.
@@ -152,8 +154,9 @@ fn restrict(config: &Config, lakes: &[PathBuf]) -> anyhow::Result<()> {
 pub(crate) fn enter_keeper() -> anyhow::Result<()> {
     privileges::drop_to(CapabilitySet::empty())?;
     // The program itself warns where there is none.
-    landlock::restrict(&Rules::to_read_all()).context("Landlock")?;
-    seccomp::restrict(seccomp::Calls::OfKeeper).context("seccomp")
+    landlock::restrict(&Rules::to_read_all())
+        .context("cannot restrict file access with Landlock")?;
+    seccomp::restrict(seccomp::Calls::OfKeeper).context("cannot restrict system calls with seccomp")
 }
 
 impl Confined {

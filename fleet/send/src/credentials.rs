@@ -44,7 +44,7 @@ impl Credentials {
             let wrong = |why| format!("basic_auth_file {}: {why}", file.display());
             let both = read(file).map_err(wrong)?;
             let Some((_, password)) = both.split_once(':') else {
-                return Err(wrong(io::Error::other("is no user:password")));
+                return Err(wrong(io::Error::other("is not user:password")));
             };
             let packed = base64::engine::general_purpose::STANDARD.encode(&both);
             let header = format!("Basic {packed}");
@@ -56,7 +56,8 @@ impl Credentials {
             return Ok(credentials);
         };
         let header = HeaderValue::from_str(&header);
-        let mut header = header.map_err(|_| "a secret has characters that no header can have")?;
+        let mut header =
+            header.map_err(|_| "the secret has characters that a header cannot have")?;
         header.set_sensitive(true);
         credentials.header = Some(header);
         // A secret in another may be the shorter one.

@@ -61,7 +61,7 @@ impl Keeper {
     /// # Errors
     /// It cannot be started.
     pub(crate) fn start(config: &Path) -> anyhow::Result<Self> {
-        let (own, its) = UnixStream::pair().context("the keeper's socket")?;
+        let (own, its) = UnixStream::pair().context("cannot create the keeper's socket")?;
         own.set_read_timeout(Some(PATIENCE))?;
         own.set_write_timeout(Some(PATIENCE))?;
         let mut command = Command::new("/proc/self/exe");
@@ -73,7 +73,7 @@ impl Keeper {
         // Ctrl-C is for the program, which still asks while it ends.
         command.process_group(0);
         command.stdin(OwnedFd::from(its)).stdout(Stdio::null());
-        command.spawn().context("starting the keeper")?;
+        command.spawn().context("cannot start the keeper")?;
         Ok(Self {
             stream: Arc::new(Mutex::new(Some(own))),
         })
@@ -103,7 +103,9 @@ impl Keeper {
         let stream = self.stream.lock();
         let mut stream = stream.unwrap_or_else(PoisonError::into_inner);
         let Some(open) = stream.as_mut() else {
-            return Err(io::Error::other("nobody reads it: the keeper has ended"));
+            return Err(io::Error::other(
+                "cannot be read, because the keeper has ended",
+            ));
         };
         let asked = ask(open, path);
         if asked.is_err() {
@@ -117,7 +119,7 @@ impl Keeper {
     /// # Errors
     /// As there, or it is no text.
     pub(crate) fn read_to_string(&self, path: &Path) -> io::Result<String> {
-        String::from_utf8(self.read(path)?).map_err(|_| io::Error::other("is no text"))
+        String::from_utf8(self.read(path)?).map_err(|_| io::Error::other("is not UTF-8 text"))
     }
 
     /// Whether it still answers.
@@ -165,7 +167,7 @@ fn read_counted(stream: &mut UnixStream, most: u32) -> io::Result<Vec<u8>> {
 /// # Errors
 /// It cannot be confined, or stdin is no socket.
 pub(crate) fn serve(config: &Path) -> anyhow::Result<()> {
-    rustix::thread::set_name(c"aiprof-keeper").context("a name")?;
+    rustix::thread::set_name(c"aiprof-keeper").context("cannot set the process name")?;
     let stdin = std::io::stdin().as_fd().try_clone_to_owned()?;
     let mut stream = UnixStream::from(stdin);
     confine::enter_keeper()?;
@@ -279,7 +281,7 @@ fn one_line(content: Vec<u8>) -> io::Result<Vec<u8>> {
     match content.trim_ascii() {
         b"" => Err(io::Error::other("is empty")),
         line if line.iter().any(u8::is_ascii_control) => Err(io::Error::other(
-            "has more than one line, or characters that no secret has",
+            "has more than one line, or control characters",
         )),
         line => Ok(line.to_vec()),
     }

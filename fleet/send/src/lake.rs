@@ -94,15 +94,12 @@ fn shown(context: &mut Context, done: &RolledUp) {
     let name = context.name().to_owned();
     if done.refused > 0 {
         let why = &done.last_refusal;
-        tracing::error!(
-            "{name}: {} bodies are refused for good: {why}",
-            done.refused
-        );
+        tracing::error!("{name}: {} profiles refused for good: {why}", done.refused);
     }
     if done.refused_samples > 0 || done.refused_labels > 0 {
         tracing::warn!(
-            "{name}: {} samples that say nothing are left out, and {} labels, of which there \
-             were too many",
+            "{name}: dropped {} samples that are too large or invalid, and {} labels beyond the \
+             limit",
             done.refused_samples,
             done.refused_labels
         );
@@ -111,7 +108,7 @@ fn shown(context: &mut Context, done: &RolledUp) {
         return;
     }
     tracing::info!(
-        "{name}: {} windows became {} rows in {} files of {} bytes",
+        "{name}: rolled up {} profiles into {} rows in {} files, {} bytes",
         done.bodies,
         done.rows,
         done.files,

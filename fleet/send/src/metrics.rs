@@ -56,14 +56,14 @@ async fn serve_at(board: &Board, address: Option<SocketAddr>) {
             Ok(listener) => break listener,
             Err(error) => {
                 if !said {
-                    tracing::error!("metrics at {address}: {error}; trying again");
+                    tracing::error!("cannot serve metrics at {address}: {error}; retrying");
                 }
                 said = true;
                 tokio::time::sleep(AGAIN).await;
             }
         }
     };
-    tracing::info!("metrics at http://{address}/metrics");
+    tracing::info!("serving metrics at http://{address}/metrics");
     let mut connections = Connections::default();
     loop {
         match listener.accept().await {
@@ -129,10 +129,10 @@ fn answer(board: &Board, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         response
     };
     if request.uri().path() != "/metrics" {
-        return simple(StatusCode::NOT_FOUND, "only /metrics is here\n");
+        return simple(StatusCode::NOT_FOUND, "not found: use /metrics\n");
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
-        let mut response = simple(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+        let mut response = simple(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD\n");
         response
             .headers_mut()
             .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));

@@ -46,7 +46,7 @@ impl Payload {
         };
         let length = file.metadata().map_err(NoPayload::Unread)?.len();
         if length > MAX_BYTES {
-            let why = format!("a body of {length} bytes: more than 64 MiB");
+            let why = format!("the profile has {length} bytes, more than the limit of 64 MiB");
             return Err(NoPayload::Unfit(Cause::Size, why));
         }
         let mut bytes = Vec::with_capacity(prefix + usize::try_from(length).unwrap_or(0));
@@ -63,12 +63,12 @@ impl Payload {
         }
         let length = bytes.len() - prefix;
         if length as u64 > MAX_BYTES {
-            let why = "a body of more than 64 MiB".to_owned();
+            let why = "the profile is larger than the limit of 64 MiB".to_owned();
             return Err(NoPayload::Unfit(Cause::Size, why));
         }
         // A machine that lost power leaves such files.
         if length == 0 {
-            let why = "a body without a byte".to_owned();
+            let why = "the file is empty".to_owned();
             return Err(NoPayload::Unfit(Cause::Size, why));
         }
         if is_grpc {

@@ -114,7 +114,7 @@ impl Server {
                     return Attempt::Done { verdict, bytes: 0 };
                 }
                 Err(NoPayload::Unread(error)) => {
-                    let why = format!("reading the spool: {error}");
+                    let why = format!("cannot read the spool: {error}");
                     let verdict = Verdict::Failed(Failure::soon(Cause::Storage, why));
                     return Attempt::Done { verdict, bytes: 0 };
                 }
@@ -238,7 +238,7 @@ async fn read(response: Response) -> Answer {
                 if data.len() > room {
                     answer.broken = Some(Failure {
                         cause: Cause::Protocol,
-                        why: "an answer of more than 4 MiB".to_owned(),
+                        why: "the answer is larger than 4 MiB".to_owned(),
                         pace: Pace::Slow,
                         wait: None,
                     });
@@ -333,9 +333,9 @@ fn own_headers(http: &Http) -> Result<HeaderMap, String> {
     for (name, value) in given {
         let wrong = |what: &str| format!("headers.{name}: {what}");
         let parsed = HeaderName::from_bytes(name.as_bytes());
-        let parsed = parsed.map_err(|_| wrong("is no name of a header"))?;
+        let parsed = parsed.map_err(|_| wrong("is not a header name"))?;
         let value = HeaderValue::from_str(value);
-        let mut value = value.map_err(|_| wrong("has characters that no header can have"))?;
+        let mut value = value.map_err(|_| wrong("has characters that a header cannot have"))?;
         value.set_sensitive(true);
         headers.insert(parsed, value);
     }

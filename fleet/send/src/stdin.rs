@@ -11,7 +11,7 @@ pub(crate) async fn end() {
         Ok(Some(pipe)) => read_to_end(&pipe).await,
         Ok(None) => std::future::pending().await,
         Err(error) => {
-            tracing::warn!("stdin: {error}: the end of the agent will not be seen");
+            tracing::warn!("stdin: {error}: aiprof-send will not notice when the agent ends");
             std::future::pending().await
         }
     }

@@ -24,7 +24,7 @@ impl Watch {
             .map_err(io::Error::from)
             .and_then(Receiver::from_owned_fd_unchecked);
         if let Err(error) = &events {
-            tracing::warn!("inotify: {error}; looking for bodies every few seconds instead");
+            tracing::warn!("inotify: {error}; reading the spool every few seconds instead");
         }
         Self {
             events: events.ok(),

@@ -88,7 +88,7 @@ pub(crate) async fn run(mut context: Context) -> End {
             context.scan();
             context.failed(&Failure {
                 cause: Cause::Credentials,
-                why: format!("the configuration: {why}; nothing is sent until it is changed"),
+                why: format!("invalid configuration: {why}; nothing is sent until you change it"),
                 pace: Pace::Slow,
                 wait: None,
             });
@@ -172,9 +172,9 @@ impl Context {
         let name = &self.output.name;
         if self.report.failing.insert(failure.cause) {
             match failure.pace {
-                Pace::Normal => tracing::warn!("{name}: {}; trying again", failure.why),
+                Pace::Normal => tracing::warn!("{name}: {}; retrying", failure.why),
                 Pace::Slow => {
-                    tracing::error!("{name}: {}; trying again every few minutes", failure.why);
+                    tracing::error!("{name}: {}; retrying every few minutes", failure.why);
                 }
             }
         }
@@ -190,14 +190,14 @@ impl Context {
         let failures = std::mem::take(&mut self.report.failures);
         self.report.failing.clear();
         if failures > 0 {
-            tracing::info!("{name}: delivering again, after {failures} failures");
+            tracing::info!("{name}: sending again after {failures} failures");
         }
         let said = rejected.profiles > 0 || !rejected.message.is_empty();
         if said && !std::mem::replace(&mut self.report.rejected, true) {
             let Rejected { profiles, message } = rejected;
             tracing::warn!(
-                "{name}: the server took a body, rejected {profiles} of its profiles, and said: \
-                 {message}; further ones are counted only"
+                "{name}: the server accepted a request but rejected {profiles} profiles in it: \
+                 {message}; further rejections are only counted"
             );
         }
         self.board.update(name, |status| {
@@ -225,7 +225,9 @@ impl Context {
     fn refused(&mut self, cause: Cause, why: &str) {
         let name = &self.output.name;
         if self.report.refused.insert(cause) {
-            tracing::error!("{name}: refused for good: {why}; further ones are counted only");
+            tracing::error!(
+                "{name}: profile refused for good: {why}; further ones are only counted"
+            );
         }
         self.board.update(name, |status| {
             status.refused += 1;
@@ -237,7 +239,7 @@ impl Context {
         let name = &self.output.name;
         if !std::mem::replace(&mut self.report.too_old, true) {
             tracing::warn!(
-                "{name}: not delivered, as too old: {why}; further ones are counted only"
+                "{name}: profile too old, not sent: {why}; further ones are only counted"
             );
         }
         self.board.update(name, |status| status.too_old += 1);
@@ -280,11 +282,7 @@ impl Worker {
     }
 
     async fn run(mut self) -> End {
-        tracing::debug!(
-            "{}: delivers to {}",
-            self.context.name(),
-            self.server.name()
-        );
+        tracing::debug!("{}: sending to {}", self.context.name(), self.server.name());
         loop {
             self.scan();
             if self.waiting.is_empty() {
@@ -464,7 +462,7 @@ impl Worker {
         self.context.failed(failure);
         let wait = self.backoff.next(failure.pace, failure.wait);
         tracing::debug!(
-            "{}: {}; again in {wait:?}",
+            "{}: {}; next attempt in {wait:?}",
             self.context.name(),
             failure.why
         );
@@ -485,7 +483,7 @@ impl Worker {
                 .spool
                 .join(self.context.name())
                 .join(body.name());
-            let why = format!("{}: cannot be deleted: {error}", file.display());
+            let why = format!("cannot delete {}: {error}", file.display());
             self.context.failed(&Failure::soon(Cause::Storage, why));
             if self.context.once {
                 return Step::Stop;
@@ -503,7 +501,7 @@ impl Worker {
         let age = Duration::from_nanos(now_unix_ns().saturating_sub(body.start_unix_ns));
         (age > most).then(|| {
             let age = Duration::from_secs(age.as_secs());
-            format!("a window that began {age:?} ago, `max_age` is {most:?}")
+            format!("the window began {age:?} ago, and `max_age` is {most:?}")
         })
     }
 }

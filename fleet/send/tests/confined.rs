@@ -180,7 +180,7 @@ fn where_nobody_comes_it_stays_root_without_rights() {
     ));
     fs::set_permissions(host.path(""), Permissions::from_mode(0o700)).unwrap();
     host.start();
-    host.wait_for_log("nobody but its owner may work there");
+    host.wait_for_log("only its owner can write there");
     host.put_windows("otlp", 1..=1);
     assert_eq!(number(&server.request()), 1);
     let pid = host.pid();

@@ -235,6 +235,6 @@ fn tls_with_an_own_authority_and_a_client_certificate() {
         assert_eq!(number(&server.request()), 1);
         let (code, stdout, _) = host.run(&["--check"]);
         assert_eq!(code, 0, "{stdout}");
-        assert!(stdout.contains("takes profiles"), "{stdout}");
+        assert!(stdout.contains("accepts profiles"), "{stdout}");
     }
 }

@@ -130,7 +130,7 @@ fn what_keeps_it_from_delivering_is_found_without_asking_anybody() {
         ),
         (lake(&shown(&host.path("lake")), ""), None),
         (lake(&shown(&file), ""), Some("lake: FAILED: ")),
-        (lake(&shown(&file), ""), Some("is no directory")),
+        (lake(&shown(&file), ""), Some("is not a directory")),
         (lake("/proc/lake", ""), Some("cannot write to /proc")),
         (
             lake("s3://abc", &format!("credentials_file = {open:?}")),
@@ -184,7 +184,7 @@ fn the_end_of_a_pipe_ends_it_and_nothing_else_of_stdin() {
     assert!(host.child().try_wait().unwrap().is_none());
     drop(writer);
     assert!(host.ended().success());
-    host.wait_for_log("the end of stdin");
+    host.wait_for_log("stdin was closed");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_reload_changes_what_changed_and_a_broken_one_nothing() {
     let right = std::fs::read(host.path("agent.toml")).unwrap();
     std::fs::write(host.path("agent.toml"), "state = 7").unwrap();
     host.signal("-HUP");
-    host.wait_for_log("the configuration before it stays");
+    host.wait_for_log("the previous configuration stays in use");
     host.put_windows("a", 2..=2);
     assert_eq!(number(&first.request()), 2);
     // The same again, and then others.

@@ -36,11 +36,12 @@ const HOST_ID: &str = "host.id";
 /// Pyroscope refuses what is older than an hour. Requests take their time.
 const PYROSCOPE: Duration = Duration::from_secs(58 * 60);
 
-const NAME_RULE: &str = "letters, digits, `.`, `_` and `-`, 64 at most, a letter or digit first";
-const KEY_RULE: &str = "a key has letters, digits, `_`, `.` and `-`, 64 at most";
-const PATH_RULE: &str = "an absolute path without control characters";
+const NAME_RULE: &str = "must have 1 to 64 letters, digits, `.`, `_` and `-`, and begin with a \
+                         letter or digit";
+const KEY_RULE: &str = "the key of a label must have 1 to 64 letters, digits, `_`, `.` and `-`";
+const PATH_RULE: &str = "must be an absolute path without control characters";
 /// What a host can be called.
-pub const HOST_RULE: &str = "a name of 1 to 253 bytes without control characters";
+pub const HOST_RULE: &str = "must have 1 to 253 bytes and no control characters";
 
 /// Whether a host can be called so.
 pub fn is_host(name: &str) -> bool {
@@ -73,7 +74,7 @@ impl Config {
         self.check_names(faults);
         self.check_labels(faults);
         if self.outputs.len() > MAX_OUTPUTS {
-            faults.add("output", format!("{MAX_OUTPUTS} at most"));
+            faults.add("output", format!("must be at most {MAX_OUTPUTS} outputs"));
         }
         for (at, output) in self.outputs.iter().enumerate() {
             let before = self.outputs.get(..at).unwrap_or_default();
@@ -84,26 +85,30 @@ impl Config {
     fn check_numbers(&self, faults: &mut Faults) {
         if !FREQUENCY.contains(&self.frequency) {
             let (least, most) = (FREQUENCY.start(), FREQUENCY.end());
-            faults.add("frequency", format!("{least} to {most} per second and CPU"));
+            let why = format!("must be {least} to {most} samples per second and CPU");
+            faults.add("frequency", why);
         }
         if !WINDOW.contains(&self.window) {
-            faults.add("window", "1s to 1h");
+            faults.add("window", "must be 1s to 1h");
         }
         if !ONE_IN.contains(&self.one_in) {
-            faults.add("one_in", "1 (always) to 1000");
+            faults.add("one_in", "must be 1 (always) to 1000");
         }
         if !(self.budget.cpu > 0.0 && self.budget.cpu <= 1.0) {
-            faults.add("budget.cpu", "above 0% and up to 100%");
+            faults.add("budget.cpu", "must be above 0% and at most 100%");
         }
         if self.budget.memory < LEAST_MEMORY {
-            faults.add("budget.memory", "16MiB at least");
+            faults.add("budget.memory", "must be at least 16MiB");
         }
         if self.spool.size < LEAST_SPOOL {
-            let why = "1MiB at least: of less, nothing waits for a server that is down";
+            let why = "must be at least 1MiB to hold profiles while a server is down";
             faults.add("spool.size", why);
         }
         if self.metrics.listen.is_some_and(|at| at.port() == 0) {
-            faults.add("metrics.listen", "a port of 1 to 65535, or \"off\"");
+            faults.add(
+                "metrics.listen",
+                "the port must be 1 to 65535, or write \"off\"",
+            );
         }
     }
 
@@ -123,7 +128,7 @@ impl Config {
 
     fn check_labels(&self, faults: &mut Faults) {
         if self.labels.len() > MAX_LABELS {
-            faults.add("labels", format!("{MAX_LABELS} at most"));
+            faults.add("labels", format!("must be at most {MAX_LABELS} labels"));
         }
         for (key, value) in &self.labels {
             let name = format!("labels.{key}");
@@ -131,9 +136,9 @@ impl Config {
             if key.is_empty() || key.len() > 64 || !key.bytes().all(is_letter) {
                 faults.add(name, KEY_RULE);
             } else if key == HOST_ID {
-                faults.add(name, "the agent sets it: write `host_id`");
+                faults.add(name, "the agent sets this label: use `host_id`");
             } else if !value.is_empty() && !is_line(value, MAX_LABEL) {
-                let why = format!("{MAX_LABEL} bytes at most, without control characters");
+                let why = format!("must have at most {MAX_LABEL} bytes and no control characters");
                 faults.add(name, why);
             }
         }
@@ -147,7 +152,7 @@ impl Output {
             faults.add(key("name"), NAME_RULE);
         }
         if before.iter().any(|other| other.name == self.name) {
-            let why = "two outputs are called so: give each a `name`";
+            let why = "two outputs have this name: give each a different `name`";
             faults.add(key("name"), why);
         }
         let mut add = |part: &str, why: &str| faults.add(key(part), why);
@@ -156,7 +161,8 @@ impl Output {
             To::Otlp(Otlp { http, .. }) | To::Pyroscope(http) | To::Parca(http) => {
                 http.check(&self.to, &mut add);
                 if self.to.max_age().is_some_and(|age| age <= window) {
-                    let why = "longer than `window`: a window is as old when it ends";
+                    let why =
+                        "must be longer than `window`, because a window is that old when it ends";
                     add("max_age", why);
                 }
             }
@@ -174,14 +180,14 @@ impl Files {
             add("directory", PATH_RULE);
         }
         if self.keep == Some(0) {
-            add("keep", "1 at least");
+            add("keep", "must be at least 1");
         }
         let is_same = |other: &Output| match &other.to {
             To::Files(other) => other.directory == self.directory && other.format == self.format,
             _ => false,
         };
         if before.iter().any(is_same) {
-            let why = "another output writes the same files: name a directory of its own";
+            let why = "another output writes the same files: name a different directory";
             add("directory", why);
         }
     }
@@ -214,13 +220,19 @@ impl Http {
         ];
         check_paths(&files, add);
         if self.cert_file.is_some() != self.key_file.is_some() {
-            add("cert_file", "`cert_file` and `key_file` go together");
+            add(
+                "cert_file",
+                "set both `cert_file` and `key_file`, or neither",
+            );
         }
         if self.token_file.is_some() && self.basic_auth_file.is_some() {
-            add("token_file", "one of `token_file` and `basic_auth_file`");
+            add(
+                "token_file",
+                "set `token_file` or `basic_auth_file`, not both",
+            );
         }
         if self.timeout.is_zero() || self.timeout > TIMEOUT {
-            add("timeout", "more than 0s and up to 1h");
+            add("timeout", "must be more than 0s and at most 1h");
         }
     }
 
@@ -229,12 +241,12 @@ impl Http {
         if is_grpc && !matches!(place.rest, "" | "/") {
             add(
                 "url",
-                "has a path, and gRPC has none: write HOST:PORT alone",
+                "has a path, which gRPC does not use: end it after HOST:PORT",
             );
         }
         let is_whole = matches!(to, To::Otlp(_));
         if place.rest.contains('#') || (!is_whole && place.rest.contains('?')) {
-            add("url", "write it without what begins with `?` or `#`");
+            add("url", "remove the part that begins with `?` or `#`");
         }
         if place.is_tls {
             return;
@@ -243,11 +255,14 @@ impl Http {
             .iter()
             .any(|file| file.is_some())
         {
-            add("url", "certificates are of https:// only: write https://");
+            add(
+                "url",
+                "certificates need https://: write https:// in the URL",
+            );
         }
         let is_secret = self.token_file.is_some() || self.basic_auth_file.is_some();
         if is_secret && !place.is_loopback() {
-            let why = "http:// shows a secret to everybody on the way: write https://, or an \
+            let why = "http:// would send the secret unencrypted: write https://, or an \
                        address of this machine such as 127.0.0.1";
             add("url", why);
         }
@@ -258,12 +273,13 @@ impl Http {
             let key = format!("headers.{name}");
             let lower = name.to_ascii_lowercase();
             if !is_header(name) {
-                add(&key, "is no name of a header: letters, digits and `-`");
+                add(&key, "is not a header name: use letters, digits and `-`");
             } else if lower == "authorization" {
-                let why = "would be a secret in this file: use `token_file` or `basic_auth_file`";
+                let why =
+                    "would put a secret into this file: use `token_file` or `basic_auth_file`";
                 add(&key, why);
             } else if OWN_HEADERS.contains(&lower.as_str()) {
-                add(&key, "aiprof-send sets it: leave it out");
+                add(&key, "aiprof-send sets this header: remove it");
             } else if !is_header_value(value) {
                 add(&key, HEADER_RULE);
             }
@@ -276,7 +292,7 @@ impl Http {
     }
 }
 
-const HEADER_RULE: &str = "a text in one line, without control characters";
+const HEADER_RULE: &str = "must be one line of text without control characters";
 
 /// Headers that are of the request itself.
 const OWN_HEADERS: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
@@ -309,20 +325,20 @@ impl Lake {
                 let bucket = place.split('/').next().unwrap_or_default();
                 let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
                 if !(3..=63).contains(&bucket.len()) || !bucket.bytes().all(is_letter) {
-                    let why = "s3://BUCKET[/PREFIX], where BUCKET has 3 to 63 letters, digits, \
-                               `.` and `-`";
+                    let why = "must be s3://BUCKET[/PREFIX], where BUCKET has 3 to 63 letters, \
+                               digits, `.` and `-`";
                     add("url", why);
                 } else if place.contains(char::is_control) {
-                    add("url", "a prefix without control characters");
+                    add("url", "the prefix must not have control characters");
                 }
             }
             None if !is_path(Path::new(path)) => {
-                add("url", "file:///PATH, /PATH or s3://BUCKET[/PREFIX]");
+                add("url", "must be file:///PATH, /PATH or s3://BUCKET[/PREFIX]");
             }
             None => {}
         }
         if !ROLL_UP.contains(&self.roll_up) {
-            add("roll_up", "10s at least, and 1d at most");
+            add("roll_up", "must be 10s to 1d");
         }
         if let Some(Err(why)) = self.endpoint.as_deref().map(Place::of) {
             add("endpoint", why);
@@ -347,7 +363,7 @@ impl Lake {
         {
             add(
                 key,
-                "is of s3:// only: leave it out, or write s3://BUCKET as `url`",
+                "works with s3:// only: remove it, or set `url` to s3://BUCKET",
             );
         }
     }
@@ -367,10 +383,10 @@ impl<'a> Place<'a> {
         let (is_tls, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
             (Some(rest), _) => (true, rest),
             (None, Some(rest)) => (false, rest),
-            (None, None) => return Err("begins with https:// or http://"),
+            (None, None) => return Err("must begin with https:// or http://"),
         };
         if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("has blanks or letters that are not ASCII: write them as %20, or xn--");
+            return Err("has spaces or non-ASCII characters: write %20, or xn-- in a host name");
         }
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (place, rest) = rest.split_at(end);
@@ -385,7 +401,7 @@ impl<'a> Place<'a> {
             return Err("has no host");
         }
         if !is_address(host) {
-            return Err("HOST has letters, digits, `.`, `-` and `_`, or is [IPv6]");
+            return Err("HOST must have only letters, digits, `.`, `-` and `_`, or be [IPv6]");
         }
         let is_port = |port: &str| {
             port.bytes().all(|byte| byte.is_ascii_digit())
@@ -393,7 +409,7 @@ impl<'a> Place<'a> {
         };
         match port.is_none_or(is_port) {
             true => Ok(Self { is_tls, host, rest }),
-            false => Err("PORT is 1 to 65535"),
+            false => Err("PORT must be 1 to 65535"),
         }
     }
 

@@ -66,18 +66,18 @@ fn all_of_it_is_read() {
 fn what_is_wrong_is_told_with_its_place() {
     for (text, expected) in [
         ("frequenzy = 1", "line 1"),
-        ("frequency = 0", "agent.toml: frequency: 1 to 1000"),
-        ("window = \"1d\"", "window: 1s to 1h"),
-        ("one_in = 0", "one_in: 1 (always) to 1000"),
+        ("frequency = 0", "agent.toml: frequency: must be 1 to 1000"),
+        ("window = \"1d\"", "window: must be 1s to 1h"),
+        ("one_in = 0", "one_in: must be 1 (always) to 1000"),
         ("[budget]\ncpu = 0.1", "line 2"),
         ("[budget]\ncpu = \"0%\"", "budget.cpu"),
         (
             "[[output]]\ntype = \"files\"\ndirectory = \"x\"",
-            "output.files.directory: an absolute path",
+            "output.files.directory: must be an absolute path",
         ),
         (
             "[[output]]\ntype = \"parca\"\nurl = \"ftp://x\"",
-            "output.parca.url: begins with",
+            "output.parca.url: must begin with",
         ),
         (
             "[[output]]\ntype = \"parca\"\nurl = \"http://u:p@x\"",
@@ -90,7 +90,7 @@ fn what_is_wrong_is_told_with_its_place() {
         ("[[output]]\ntype = \"smoke\"", "smoke"),
         (
             "[[output]]\ntype = \"lake\"\nurl = \"/a\"\n[[output]]\ntype = \"lake\"\nurl = \"/b\"",
-            "two outputs are called so",
+            "two outputs have this name",
         ),
         (
             "[[output]]\nname = \"../x\"\ntype = \"lake\"\nurl = \"/a\"",
@@ -114,110 +114,131 @@ fn values_that_nothing_can_be_done_with_are_found() {
     for (text, expected) in [
         (
             "host = \"a\\nb\"".to_owned(),
-            "host: a name of 1 to 253 bytes",
+            "host: must have 1 to 253 bytes",
         ),
-        ("host = \"\"".to_owned(), "host: a name"),
-        ("host_id = \"a\\u0007\"".to_owned(), "host_id: a name"),
-        ("state = \"x\"".to_owned(), "state: an absolute path"),
-        ("state = \"/a\\nb\"".to_owned(), "state: an absolute path"),
+        ("host = \"\"".to_owned(), "host: must have"),
+        ("host_id = \"a\\u0007\"".to_owned(), "host_id: must have"),
+        (
+            "state = \"x\"".to_owned(),
+            "state: must be an absolute path",
+        ),
+        (
+            "state = \"/a\\nb\"".to_owned(),
+            "state: must be an absolute path",
+        ),
         (
             "labels = { \"a b\" = \"c\" }".to_owned(),
-            "labels.a b: a key has",
+            "labels.a b: the key of a label must have",
         ),
         (
             "labels = { a = \"b\\rc\" }".to_owned(),
-            "labels.a: 255 bytes at most",
+            "labels.a: must have at most 255 bytes",
         ),
         (
             "labels = { \"host.id\" = \"x\" }".to_owned(),
-            "write `host_id`",
+            "use `host_id`",
         ),
-        ("[spool]\nsize = 0".to_owned(), "spool.size: 1MiB at least"),
+        (
+            "[spool]\nsize = 0".to_owned(),
+            "spool.size: must be at least 1MiB",
+        ),
         (
             "[budget]\nmemory = \"1MiB\"".to_owned(),
-            "budget.memory: 16MiB",
+            "budget.memory: must be at least 16MiB",
         ),
         (
             "[budget]\ncpu = \"101%\"".to_owned(),
-            "budget.cpu: above 0%",
+            "budget.cpu: must be above 0%",
         ),
         (
             "[control]\nname = \"../x\"".to_owned(),
-            "control.name: letters",
+            "control.name: must have 1 to 64 letters",
         ),
         (
             "[metrics]\nlisten = \"127.0.0.1:0\"".to_owned(),
-            "metrics.listen: a port",
+            "metrics.listen: the port",
         ),
         (parca("url = \"http://\""), "output.parca.url: has no host"),
         (parca("url = \"http://:80\""), "url: has no host"),
-        (parca("url = \"http://x:0\""), "url: PORT is 1 to 65535"),
-        (parca("url = \"http://x:70000\""), "url: PORT is"),
-        (parca("url = \"http://x:+1\""), "url: PORT is"),
-        (parca("url = \"http://[x\""), "url: HOST has letters"),
-        (parca("url = \"http://a\\\\b/\""), "url: HOST has letters"),
-        (parca("url = \"http://x/a b\""), "url: has blanks"),
-        (parca("url = \"http://x\\n\""), "url: has blanks"),
-        (parca("url = \"http://x?a=b\""), "url: write it without"),
+        (
+            parca("url = \"http://x:0\""),
+            "url: PORT must be 1 to 65535",
+        ),
+        (parca("url = \"http://x:70000\""), "url: PORT must be"),
+        (parca("url = \"http://x:+1\""), "url: PORT must be"),
+        (
+            parca("url = \"http://[x\""),
+            "url: HOST must have only letters",
+        ),
+        (
+            parca("url = \"http://a\\\\b/\""),
+            "url: HOST must have only letters",
+        ),
+        (parca("url = \"http://x/a b\""), "url: has spaces"),
+        (parca("url = \"http://x\\n\""), "url: has spaces"),
+        (parca("url = \"http://x?a=b\""), "url: remove the part"),
         (
             output("otlp", "url = \"http://x/a\"\nprotocol = \"grpc\""),
             "output.otlp.url: has a path",
         ),
         (
             parca("url = \"http://x\"\ntoken_file = \"/t\""),
-            "url: http:// shows a secret",
+            "url: http:// would send the secret",
         ),
         (
             parca("url = \"http://127.0.0.1.example\"\nbasic_auth_file = \"/t\""),
-            "url: http:// shows a secret",
+            "url: http:// would send the secret",
         ),
         (
             parca("url = \"https://x\"\ntoken_file = \"t\""),
-            "token_file: an absolute path",
+            "token_file: must be an absolute path",
         ),
         (
             parca("url = \"http://x\"\nca_file = \"/ca\""),
-            "url: certificates are of https://",
+            "url: certificates need https://",
         ),
         (
             parca("url = \"http://x\"\ntenant = \"a\\r\\nb: c\""),
-            "tenant: a text in one line",
+            "tenant: must be one line",
         ),
-        (parca("url = \"http://x\"\ntenant = \"\""), "tenant: a text"),
+        (
+            parca("url = \"http://x\"\ntenant = \"\""),
+            "tenant: must be one line",
+        ),
         (
             parca("url = \"http://x\"\nheaders = { a = \"b\\nc\" }"),
-            "headers.a: a text in one line",
+            "headers.a: must be one line",
         ),
         (
             parca("url = \"http://x\"\nheaders = { \"a b\" = \"c\" }"),
-            "headers.a b: is no name",
+            "headers.a b: is not a header name",
         ),
         (
             parca("url = \"http://x\"\nheaders = { Host = \"c\" }"),
-            "headers.Host: aiprof-send sets it",
+            "headers.Host: aiprof-send sets this header",
         ),
         (
             parca("url = \"http://x\"\nheaders = { Authorization = \"Bearer x\" }"),
-            "headers.Authorization: would be a secret",
+            "headers.Authorization: would put a secret",
         ),
         (
             parca("url = \"http://x\"\ntimeout = \"0s\""),
-            "timeout: more than 0s",
+            "timeout: must be more than 0s",
         ),
         (
             parca("url = \"http://x\"\nmax_age = \"10s\""),
-            "max_age: longer than `window`",
+            "max_age: must be longer than `window`",
         ),
         (
             format!(
                 "window = \"1h\"\n{}",
                 output("pyroscope", "url = \"http://x\"")
             ),
-            "output.pyroscope.max_age: longer than `window`",
+            "output.pyroscope.max_age: must be longer than `window`",
         ),
         (
             output("files", "directory = \"/x\"\nkeep = 0"),
-            "output.files.keep: 1 at least",
+            "output.files.keep: must be at least 1",
         ),
         (
             output("files", "directory = \"/x\"")
@@ -226,31 +247,31 @@ fn values_that_nothing_can_be_done_with_are_found() {
         ),
         (
             output("lake", "url = \"x\""),
-            "output.lake.url: file:///PATH",
+            "output.lake.url: must be file:///PATH",
         ),
         (
             output("lake", "url = \"/a\\nb\""),
-            "output.lake.url: file:///PATH",
+            "output.lake.url: must be file:///PATH",
         ),
         (
             output("lake", "url = \"s3:///x\""),
-            "output.lake.url: s3://BUCKET",
+            "output.lake.url: must be s3://BUCKET",
         ),
         (
             output("lake", "url = \"/a\"\nroll_up = \"0s\""),
-            "roll_up: 10s at least",
+            "roll_up: must be 10s to 1d",
         ),
         (
             output("lake", "url = \"/a\"\nregion = \"x\""),
-            "region: is of s3:// only",
+            "region: works with s3:// only",
         ),
         (
             output("lake", "url = \"s3://abc\"\nendpoint = \"abc\""),
-            "endpoint: begins with https://",
+            "endpoint: must begin with https://",
         ),
         (
             output("lake", "url = \"s3://abc\"\ncredentials_file = \"abc\""),
-            "credentials_file: an absolute path",
+            "credentials_file: must be an absolute path",
         ),
     ] {
         let error = parse(&text).expect_err(&text);

@@ -58,13 +58,13 @@ pub(super) fn become_nobody(
     let mut places = own.iter().chain(lakes);
     if let Some(place) = places.find(|place| !can_work_in(place, group)) {
         tracing::warn!(
-            "{}: nobody but its owner may work there: aiprof-send stays root, without \
+            "{}: only its owner can write there, so aiprof-send stays root, without \
              capabilities",
             place.display()
         );
         return Ok(());
     }
-    let context = || format!("becoming user {}", user.as_raw());
+    let context = || format!("cannot become user {}", user.as_raw());
     rustix::thread::set_thread_groups(&[]).with_context(context)?;
     rustix::thread::set_thread_res_gid(group, group, group).with_context(context)?;
     rustix::thread::set_thread_res_uid(user, user, user).with_context(context)

@@ -248,70 +248,71 @@ macro_rules! metric {
 /// All metrics, in the order of the output and of the documentation.
 pub(crate) static METRICS: &[Metric] = &[
     metric!(Gauge "aiprof_up" "" []
-        "1: the agent wrote its status within the last window and 30 s." up),
+        "1 if the agent wrote its status within the last window plus 30 s, else 0." up),
     metric!(Info "aiprof_build" "" ["program" "version"]
         "Versions of the programs." builds),
     metric!(Info "aiprof_host" "" ["host" "host_id"]
-    "What the host is called in profiles." |known| {
+    "Name and ID of the host in profiles." |known| {
         let agent = known.agent.iter();
         agent.map(|it| (vec![it.host.clone(), it.host_id.clone()], 1.0)).collect()
     }),
     metric!(Gauge "aiprof_start_time_seconds" "seconds" ["program"]
-        "When the program started, since the Unix epoch."
+        "Time at which the program started, since the Unix epoch."
         |known| programs(known, |agent| agent.started_unix_ns, known.sender.started_unix_ns)),
     metric!(Gauge "aiprof_status_time_seconds" "seconds" []
-        "When the agent wrote its status, since the Unix epoch."
+        "Time at which the agent last wrote its status, since the Unix epoch."
         |known| agent(known, |it| seconds(it.written_unix_ns))),
     metric!(Gauge "aiprof_cpus" "" []
-        "CPUs of the machine." |known| agent(known, |it| f64::from(it.cpus))),
+        "Number of CPUs of the machine." |known| agent(known, |it| f64::from(it.cpus))),
     metric!(Gauge "aiprof_paused" "" []
-        "1: the agent is paused." |known| agent(known, |it| flag(it.paused))),
+        "1 if the agent is paused, else 0." |known| agent(known, |it| flag(it.paused))),
     metric!(Gauge "aiprof_waits_for_turn" "" []
-        "1: nothing is recorded until it is this host's turn (`one_in`)."
+        "1 if the agent waits for this host's next slot (`one_in`) and records nothing, else 0."
         |known| agent(known, |it| flag(it.waits_for_turn))),
     metric!(Gauge "aiprof_recording" "" ["what"]
-    "1: this is recorded: cpu, off_cpu, launches or devices." |known| {
+    "1 for each part that is recorded: cpu, off_cpu, launches or devices." |known| {
         let what = known.agent.iter().flat_map(|it| &it.recording);
         what.map(|what| (vec![what.clone()], 1.0)).collect()
     }),
     metric!(Counter "aiprof_windows" "" []
-        "Windows recorded." |known| agent(known, |it| count(it.windows))),
+        "Number of windows recorded." |known| agent(known, |it| count(it.windows))),
     metric!(Counter "aiprof_samples" "" []
-        "Samples recorded." |known| agent(known, |it| count(it.samples))),
+        "Number of samples recorded." |known| agent(known, |it| count(it.samples))),
     metric!(Counter "aiprof_losses" "" ["cause"]
-    "What was not recorded or was thrown away, by cause." |known| {
+    "Data that was not recorded or was thrown away, by cause." |known| {
         let losses = known.agent.iter().flat_map(|it| &it.losses);
         losses.map(|(cause, lost)| (vec![cause.clone()], count(*lost))).collect()
     }),
     metric!(Gauge "aiprof_frequency_hertz" "hertz" []
-        "Samples per second and CPU now."
+        "Current number of samples per second and CPU."
         |known| agent(known, |it| f64::from(it.frequency_hz))),
     metric!(Gauge "aiprof_frequency_asked_hertz" "hertz" []
-        "Samples per second and CPU that the configuration asks for."
+        "Configured number of samples per second and CPU."
         |known| agent(known, |it| f64::from(it.frequency_asked_hz))),
     metric!(Gauge "aiprof_budget_step" "" []
-        "How far the budget has turned the agent down; 0: not at all."
+        "Number of steps by which the budget reduced the recording; 0 if not reduced."
         |known| agent(known, |it| f64::from(it.step))),
     metric!(Counter "aiprof_budget_changes" "" []
-        "How often the budget has turned the agent down or up."
+        "Number of times that the budget reduced or restored the recording."
         |known| agent(known, |it| count(it.steps_changed))),
     metric!(Gauge "aiprof_cpu_budget_ratio" "ratio" []
         "Share of the machine's CPU time that the agent may use."
         |known| agent(known, |it| it.budget_cpu)),
     metric!(Gauge "aiprof_cpu_used_ratio" "ratio" []
-        "Share of the machine's CPU time that the agent used lately, with eBPF."
+        "Share of the machine's CPU time that the agent used in about the last minute, including \
+         eBPF programs."
         |known| agent(known, |it| it.used_cpu)),
     metric!(Counter "aiprof_cpu_seconds" "seconds" []
-        "CPU time of the agent's programs, this one included."
+        "CPU time of the agent's programs, including an aiprof-send that the agent started."
         |known| agent(known, |it| seconds(it.own_cpu_ns))),
     metric!(Counter "aiprof_bpf_seconds" "seconds" []
-        "Time in the agent's eBPF programs; 0 where the kernel does not measure it."
+        "Time in the agent's eBPF programs; 0 if the kernel does not measure it."
         |known| agent(known, |it| seconds(it.bpf_ns))),
     metric!(Gauge "aiprof_memory_bytes" "bytes" []
-        "Memory of the agent: anonymous and shared."
+        "Anonymous and shared memory of the agent."
         |known| agent(known, |it| count(it.memory_bytes))),
     metric!(Gauge "aiprof_memory_budget_bytes" "bytes" []
-        "Memory that the agent may have."
+        "Memory that the agent may use."
         |known| agent(known, |it| count(it.budget_memory_bytes))),
     metric!(Gauge "aiprof_bpf_memory_bytes" "bytes" []
         "Memory of the agent's eBPF maps."
@@ -323,38 +324,41 @@ pub(crate) static METRICS: &[Metric] = &[
         "Anonymous memory of aiprof-send."
         |known| vec![(Vec::new(), count(known.own.memory_bytes))]),
     metric!(Counter "aiprof_written_bodies" "" ["output"]
-        "Bodies that the agent wrote, into the spool or as files."
+        "Profiles that the agent wrote to the spool or as files."
         |known| written(known, |it| it.written)),
     metric!(Counter "aiprof_written_bytes" "bytes" ["output"]
-        "Bytes of these." |known| written(known, |it| it.written_bytes)),
+        "Bytes of the profiles that the agent wrote."
+        |known| written(known, |it| it.written_bytes)),
     metric!(Counter "aiprof_write_failures" "" ["output"]
-        "Bodies that the agent could not write." |known| written(known, |it| it.failed)),
+        "Profiles that the agent could not write." |known| written(known, |it| it.failed)),
     metric!(Counter "aiprof_dropped_samples" "" ["output"]
-        "Samples in bodies that were dropped, undelivered, because the spool was full."
+        "Samples in profiles that were dropped before delivery because the spool was full."
         |known| written(known, |it| it.dropped_samples)),
     metric!(Counter "aiprof_pushes" "" ["output" "result"]
-        "Bodies that were sent, refused for good, too_old, or dropped because the spool was \
-         full; and requests that failed and are retried." pushes),
+        "Profiles by result: sent, refused by the server for good, too_old, or dropped because \
+         the spool was full; retried counts failed requests." pushes),
     metric!(Counter "aiprof_sent_bytes" "bytes" ["output"]
-        "Bytes of bodies that were sent." |known| sent(known, |it| count(it.sent_bytes))),
+        "Bytes of the profiles that were sent." |known| sent(known, |it| count(it.sent_bytes))),
     metric!(Counter "aiprof_rejected_profiles" "" ["output"]
-        "Profiles that a server did not take of bodies that it took."
+        "Profiles that a server rejected in requests that it accepted."
         |known| sent(known, |it| count(it.rejected))),
     metric!(Gauge "aiprof_spool_bodies" "" ["output"]
-        "Bodies that wait for delivery." |known| sent(known, |it| count(it.waiting))),
+        "Profiles that wait for delivery." |known| sent(known, |it| count(it.waiting))),
     metric!(Gauge "aiprof_spool_bytes" "bytes" ["output"]
-        "Bytes of these." |known| sent(known, |it| count(it.waiting_bytes))),
+        "Bytes of the profiles that wait for delivery."
+        |known| sent(known, |it| count(it.waiting_bytes))),
     metric!(Gauge "aiprof_spool_oldest_age_seconds" "seconds" ["output"]
-    "How long ago the window of the oldest of these began; 0: none waits."
+    "Time since the window of the oldest waiting profile began; 0 if none waits."
     |known| sent(known, |it| match it.oldest_unix_ns {
         0 => 0.0,
         oldest => seconds(known.now_unix_ns.saturating_sub(oldest)),
     })),
     metric!(Gauge "aiprof_last_sent_time_seconds" "seconds" ["output"]
-        "When a body was delivered last, since the Unix epoch; 0: never."
+        "Time of the last delivery, since the Unix epoch; 0 if there was none."
         |known| sent(known, |it| seconds(it.last_sent_unix_ns))),
     metric!(Gauge "aiprof_output_failing" "" ["output"]
-        "1: the last request failed." |known| sent(known, |it| flag(!it.last_error.is_empty()))),
+        "1 if the last request failed, else 0."
+        |known| sent(known, |it| flag(!it.last_error.is_empty()))),
     metric!(Gauge "aiprof_accelerator_busy_ratio" "ratio" ["device"]
     "Share of the last window in which the accelerator was busy." |known| {
         let devices = known.agent.iter().flat_map(|it| &it.devices);
