@@ -1,6 +1,6 @@
 #!/bin/sh
-# After the files are there. $1 is `configure` for dpkg, with the version before as $2; for rpm
-# it is how many versions there are: 1 at the first installation.
+# Runs after the files are installed. dpkg passes `configure` as $1 and the previous version as $2.
+# rpm passes the number of installed versions as $1: 1 at the first installation.
 set -e
 unit=aiprof-agent.service
 is_update=
@@ -8,10 +8,10 @@ case "$1" in
 configure) [ -z "$2" ] || is_update=yes ;;
 1) ;;
 [2-9]*) is_update=yes ;;
-*) exit 0 ;; # What dpkg does after a failure.
+*) exit 0 ;; # dpkg recovers from a failure.
 esac
 
-# Who disabled or masked the unit keeps it so.
+# If the administrator disabled or masked the unit, it stays that way.
 if [ -x /usr/bin/deb-systemd-helper ]; then
     deb-systemd-helper unmask $unit >/dev/null
     if deb-systemd-helper --quiet was-enabled $unit; then
@@ -23,16 +23,16 @@ elif [ -z "$is_update" ] && [ -x /usr/bin/systemctl ]; then
     systemctl enable $unit >/dev/null 2>&1 || :
 fi
 
-# A container that is built has no service manager, and nothing is started there.
+# A container build has no service manager, so nothing is started there.
 [ -d /run/systemd/system ] || exit 0
 systemctl daemon-reload >/dev/null || :
 if [ -x /usr/bin/deb-systemd-invoke ]; then
-    # It asks policy-rc.d, and does nothing to a unit that is disabled.
+    # It respects policy-rc.d and ignores disabled units.
     invoke=deb-systemd-invoke
 else
     invoke=systemctl
 fi
-# `try-restart` leaves an agent alone that somebody stopped.
+# `try-restart` does not start an agent that was stopped.
 if [ -n "$is_update" ]; then
     $invoke try-restart $unit >/dev/null || :
 else

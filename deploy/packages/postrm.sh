@@ -1,6 +1,6 @@
 #!/bin/sh
-# After the files are gone. Profiles stay when dpkg removes the package, and go when it purges
-# it. rpm knows no purge: there they go never, and docs/deploy.md says so.
+# Runs after the files are removed. dpkg keeps profiles when it removes the package, and deletes
+# them when it purges the package. rpm has no purge, so it never deletes them (docs/deploy.md).
 set -e
 unit=aiprof-agent.service
 if [ -d /run/systemd/system ]; then
@@ -8,7 +8,7 @@ if [ -d /run/systemd/system ]; then
 fi
 case "$1" in
 remove)
-    # Its links in /etc stay until it is purged; nothing starts what is not there.
+    # Links in /etc stay until the purge. The mask prevents a start without the program.
     if [ -x /usr/bin/deb-systemd-helper ]; then
         deb-systemd-helper mask $unit >/dev/null
     fi
@@ -18,12 +18,12 @@ purge)
         deb-systemd-helper purge $unit >/dev/null
         deb-systemd-helper unmask $unit >/dev/null
     fi
-    # Not what an output elsewhere wrote.
+    # Files that an output wrote elsewhere are kept.
     rm -rf /var/lib/aiprof
-    # Locks and sockets of recordings that still run lie there too.
+    # Running recordings may have locks and sockets there too.
     rm -f /run/aiprof/control-agent.sock
     rmdir /run/aiprof 2>/dev/null || :
-    # Secrets that the administrator put beside the configuration are not the package's.
+    # Secrets of the administrator in this directory are kept.
     rmdir /etc/aiprof 2>/dev/null || :
     ;;
 esac

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Before the files go. $1 is `remove` for dpkg, or how many versions stay for rpm; with an
-# update the agent runs on until postinst restarts it.
+# Runs before the files are removed. $1 is `remove` for dpkg, or the number of remaining versions
+# for rpm. During an update, the agent keeps running until postinst restarts it.
 set -e
 unit=aiprof-agent.service
 case "$1" in

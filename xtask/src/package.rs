@@ -229,7 +229,7 @@ impl Stage {
             ("deploy/aiprof-agent.service", "aiprof-agent.service"),
             ("deploy/aiprof-send.service", "aiprof-send.service"),
             ("deploy/agent.toml", "agent.toml"),
-            ("docs/agent.md", "agent.md"),
+            ("docs/always-on.md", "always-on.md"),
             ("docs/lake.md", "lake.md"),
             ("CHANGELOG.md", "CHANGELOG.md"),
         ] {

@@ -1,4 +1,4 @@
-{{/* What each object has. */}}
+{{/* Labels of each object. */}}
 {{- define "aiprof.labels" -}}
 app.kubernetes.io/name: aiprof
 app.kubernetes.io/instance: {{ .Release.Name }}
