@@ -22,6 +22,7 @@ mod run;
 mod test;
 mod toolchain;
 mod vm;
+mod words;
 
 use std::process::ExitCode;
 
@@ -106,6 +107,13 @@ const TASKS: &[Task] = &[
         about: "rebuild the committed eBPF object, or check it",
         help: build_ebpf::HELP,
         main: build_ebpf::main,
+    },
+    Task {
+        name: "words",
+        usage: "words [--update] [--all] [PATH...]",
+        about: "find words and sentences that are not plain English",
+        help: words::HELP,
+        main: words::main,
     },
 ];
 
