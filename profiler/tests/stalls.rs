@@ -151,7 +151,7 @@ fn what_is_missing_is_said() {
     );
     let (message, code) = fail(&[&csv, "-k", "gemm"]);
     assert!(
-        code == Some(1) && message.contains("it has nobody"),
+        code == Some(1) && message.contains("the sampled kernels are nobody"),
         "{message}"
     );
     let empty = dir.path().join("empty.csv");

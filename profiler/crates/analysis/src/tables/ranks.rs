@@ -452,7 +452,7 @@ mod tests {
         ]);
         let (rows, notes) = rows(&timeline, &WAITS);
         assert_eq!(rows.len(), 0);
-        assert!(notes[0].starts_with("3 kernels"), "{notes:?}");
+        assert!(notes[0].starts_with("3 collective kernels"), "{notes:?}");
     }
 
     #[test]

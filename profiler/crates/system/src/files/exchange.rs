@@ -212,7 +212,7 @@ mod tests {
         std::fs::write(made.path().join("roots"), b"1").unwrap();
         made.give(4711, 4711).unwrap();
         let error = made.open("roots", 100).unwrap_err().to_string();
-        assert!(error.contains("user 0, not 4711"), "{error}");
+        assert!(error.contains("user 0, not to user 4711"), "{error}");
         std::os::unix::fs::chown(made.path().join("roots"), Some(4711), None).unwrap();
         assert!(made.open("roots", 100).unwrap().is_some());
     }

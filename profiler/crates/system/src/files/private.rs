@@ -211,7 +211,7 @@ mod tests {
         let mode = std::fs::metadata(&own).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         std::fs::set_permissions(&own, PermissionsExt::from_mode(0o750)).unwrap();
-        assert!(open().unwrap_err().to_string().contains("others"));
+        assert!(open().unwrap_err().to_string().contains("other users"));
         std::fs::remove_dir(&own).unwrap();
         symlink("/tmp", &own).unwrap();
         open().unwrap_err();

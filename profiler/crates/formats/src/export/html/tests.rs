@@ -148,7 +148,7 @@ fn only_the_longest_of_too_many_kernels_are_shown_and_the_rest_counted() {
     // 250 of each rank, 0 to 249 us long, of twice 0 + 1 + .. + 1249.
     let percent = 249.0 * 250.0 / (1249.0 * 1250.0) * 100.0;
     assert!(page.contains(&format!(
-        "500 further kernels, {percent:.2} % of the kernel time"
+        "500 more kernels, with {percent:.2} % of the kernel time"
     )));
     assert!(page.contains("<bdi>k250</bdi>") && !page.contains("<bdi>k249</bdi>"));
     assert!(page.contains("<bdi>k1500</bdi>") && !page.contains("<bdi>k1499</bdi>"));
