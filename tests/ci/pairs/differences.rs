@@ -89,7 +89,7 @@ fn folded_stacks_say_what_a_sample_is_taken_for() -> anyhow::Result<()> {
     let noise = named(&noise, "functions")?;
     anyhow::ensure!(title(noise).starts_with("nothing changed"), "{noise:#}");
     anyhow::ensure!(
-        noise.to_string().contains("taken for 10101 us"),
+        noise.to_string().contains("stand for 10101 us"),
         "{noise:#}"
     );
     let after = tables(dir.path(), &["before", "after"])?;
