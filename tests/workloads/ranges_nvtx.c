@@ -1,7 +1,7 @@
 // Names ranges with NVIDIA's own headers (nvtx3), and writes down what it did: a line for
 // each range with its thread, its name, and the clock before and after each call.
 //
-//   ranges_nvtx plain | pops | many N | threads N | fork | signals N
+//   ranges_nvtx plain | pops | many N | threads N | fork | signals N | leave
 //
 // The lines go to the file that RANGES_TRUTH names. What it prints does not depend on who
 // listens.
@@ -266,6 +266,23 @@ static void signals(long n)
     timer_delete(timer);
 }
 
+// Runs on after the first thread has ended; exit() comes with its own end.
+static void *stay(void *first)
+{
+    pthread_join(*(pthread_t *)first, NULL);
+    plain();
+    return NULL;
+}
+
+static void leave(void)
+{
+    static pthread_t first, other;
+    first = pthread_self();
+    pthread_create(&other, NULL, stay, &first);
+    pthread_detach(other);
+    pthread_exit(NULL);
+}
+
 int main(int argc, char **argv)
 {
     const char *file = getenv("RANGES_TRUTH");
@@ -284,6 +301,8 @@ int main(int argc, char **argv)
         forks();
     else if (!strcmp(mode, "signals"))
         signals(n);
+    else if (!strcmp(mode, "leave"))
+        leave();
     printf("done\n");
     fclose(truth);
     return 0;

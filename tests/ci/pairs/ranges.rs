@@ -334,6 +334,21 @@ fn what_is_not_paired_is_counted_and_harms_no_other() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The helper's thread does not keep a process alive that has no other any more.
+#[test]
+fn a_program_ends_with_its_own_last_thread() -> anyhow::Result<()> {
+    let Some(bench) = Bench::with_packages("a_program_ends_with_its_own_last_thread")? else {
+        return Ok(());
+    };
+    let program = bench.nvtx()?;
+    let alone = bench.run(None, &program, &["leave"], &[])?;
+    let run = bench.run(Some("t.json"), &program, &["leave"], &["--ranges"])?;
+    ensure!(run.output == alone.output, "{}", run.output);
+    ensure!(!run.truth.is_empty(), "{}", run.stderr);
+    nothing_lost(&run.stderr)?;
+    judge(&run.trace.context("a trace")?, &run.truth, "NVTX")
+}
+
 #[test]
 fn a_million_ranges_are_recorded_or_counted() -> anyhow::Result<()> {
     let Some(bench) = Bench::with_packages("a_million_ranges_are_recorded_or_counted")? else {

@@ -5,6 +5,7 @@
 //! read here at the same places.
 
 use crate::batch::{Batch, head};
+use crate::thread::{self, Watch};
 use crate::timing::{
     MAX_TIMING_NAME, TIMING_CUDA, TimingCall, TimingRefused, TimingWork, WORK_COPY, WORK_FILL,
     WORK_KERNEL,
@@ -159,11 +160,8 @@ pub(crate) fn start() {
         });
         *lock() = Some(batch);
     }
-    ffi::without_signals(|| {
-        let thread = std::thread::Builder::new().name("aiprof-timing".to_owned());
-        // Without it all is handed over at the end.
-        let _ = thread.spawn(move || guarded(|| fetch(is_on)));
-    });
+    // Without it all is handed over at the end.
+    let _ = thread::spawn(move || fetch(is_on));
 }
 
 /// Libraries to try: what the program has, else what aiprof has found, else what the
@@ -464,13 +462,14 @@ fn direction(kind: u8) -> u32 {
 /// Fetches what is complete, as long as the program runs; if nothing is recorded, until
 /// that was told.
 fn fetch(is_on: bool) {
+    let mut watch = Watch::new();
     loop {
         std::thread::sleep(PERIOD);
         if is_on {
             flush(0);
         }
         let is_told = lock().as_mut().is_none_or(Batch::hand_over);
-        if is_told && !is_on {
+        if (is_told && !is_on) || watch.is_over() {
             return;
         }
     }

@@ -24,6 +24,7 @@ mod cl;
 mod cupti;
 mod ffi;
 mod ranges;
+mod thread;
 mod ze;
 
 use std::ffi::c_int;

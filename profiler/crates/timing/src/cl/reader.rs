@@ -5,6 +5,7 @@ use super::clock::{Clocks, DeviceClock};
 use super::held::{self, Held, Waiting};
 use super::{names, queues};
 use crate::batch::{Batch, head};
+use crate::thread::{self, Watch};
 use crate::timing::{
     TIMING_OPENCL, TimingCall, TimingClock, TimingOwnThread, TimingRefused, TimingWork,
 };
@@ -33,11 +34,7 @@ pub(super) fn start() {
     ffi::at_exit(finish);
     ffi::in_children(child);
     held::set_on(true);
-    let is_there = ffi::without_signals(|| {
-        let thread = std::thread::Builder::new().name("aiprof-timing".to_owned());
-        thread.spawn(|| guarded(run)).is_ok()
-    });
-    if !is_there {
+    if thread::spawn(run).is_none() {
         held::set_on(false);
     }
 }
@@ -78,8 +75,12 @@ fn run() {
         record: head::<TimingOwnThread>(),
         pad: 0,
     });
+    let mut watch = Watch::new();
     loop {
         held::begin_pass(PAUSE);
+        if watch.is_over() {
+            held::set_on(false);
+        }
         let is_last = !held::is_on();
         let mut waiting = held::waiting();
         let waiting = waiting.get_or_insert_default();

@@ -3,8 +3,9 @@
 use super::writer::{FullBatch, Writer};
 use super::{ring, tables};
 use crate::batch::{aiprof_timing_batch, is_probed};
+use crate::guarded;
+use crate::thread::{self, Watch};
 use crate::timing::{MARKS_LOST_ROOM, MARKS_LOST_THREADS};
-use crate::{ffi, guarded};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -39,15 +40,12 @@ pub(super) fn lock() -> MutexGuard<'static, Option<Drainer>> {
 
 /// Starts the thread; `None`: all is handed over when the program ends.
 pub(super) fn spawn() -> Option<Thread> {
-    ffi::without_signals(|| {
-        let thread = std::thread::Builder::new().name("aiprof-timing".to_owned());
-        let started = thread.spawn(|| guarded(run)).ok()?;
-        Some(started.thread().clone())
-    })
+    thread::spawn(run)
 }
 
 fn run() {
-    loop {
+    let mut watch = Watch::new();
+    while !watch.is_over() {
         match round() {
             Found::More => std::thread::sleep(PAUSE),
             Found::Some => std::thread::park_timeout(PERIOD),

@@ -26,7 +26,7 @@ mod report;
 mod state;
 mod tables;
 
-use crate::{ffi, guarded};
+use crate::{ffi, guarded, thread};
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -52,11 +52,8 @@ fn start() {
             ffi::at_exit(report::finish);
             ffi::around_fork(before_fork, after_fork_parent, after_fork_child);
         }
-        ffi::without_signals(|| {
-            let thread = std::thread::Builder::new().name("aiprof-timing".to_owned());
-            // Without it all is handed over at the end.
-            let _ = thread.spawn(|| guarded(report::run));
-        });
+        // Without it all is handed over at the end.
+        let _ = thread::spawn(report::run);
     });
 }
 

@@ -5,6 +5,7 @@ use super::state::{self, Answered, Done, ProgramState, Taken};
 use super::{real, tables};
 use crate::batch::{Batch, head};
 use crate::ffi;
+use crate::thread::Watch;
 use crate::timing::{
     TIMING_LEVEL_ZERO, TimingCall, TimingRefused, TimingUntimed, TimingWork, UNTIMED_CLOCK,
     UNTIMED_REASONS,
@@ -66,7 +67,8 @@ pub(super) fn lock() -> MutexGuard<'static, Option<Reporter>> {
 
 /// As long as the program runs.
 pub(super) fn run() {
-    loop {
+    let mut watch = Watch::new();
+    while !watch.is_over() {
         std::thread::sleep(PERIOD);
         round(false);
     }
