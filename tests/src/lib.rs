@@ -54,6 +54,7 @@ pub mod packages;
 pub mod pprof;
 pub mod python;
 pub mod range_packages;
+pub mod ranges;
 pub mod shadow;
 pub mod stall_run;
 pub mod stall_truth;

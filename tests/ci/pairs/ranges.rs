@@ -1,199 +1,18 @@
 //! `--ranges` and ROCTX: programs that name ranges by the makers' own NVTX and ITT (packages
-//! of PyPI, PyTorch's `emit_itt`), and by a library of ours in ROCTX's place (*synthetic*).
+//! of PyPI), and by a library of ours in ROCTX's place (*synthetic*).
 //! What is right is what the programs wrote down: the clock before and after each call.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
 use aiprof_tests::aiprof::{binary, lost};
-use aiprof_tests::need::{Need, lacks, skip};
-use aiprof_tests::range_packages::RangePackages;
-use aiprof_tests::torch::TorchPython;
-use aiprof_tests::trace::{Span, Trace};
-use aiprof_tests::workload::{Workshop, checked, source_path};
-
-const NEEDS: [Need; 3] = [Need::Root, Need::Tool("cc"), Need::Tool("python3")];
-const DROPPED: &str = "begins and ends of ranges not recorded (no room)";
-const UNMATCHED: &str = "ends of ranges without a begin";
-const UNENDED: &str = "ranges whose end was not seen";
-const CUT: &str = "texts of ranges cut or left out";
-
-/// A range as its program wrote it down.
-#[derive(Clone, Debug)]
-struct Truth {
-    /// `n` nested, `l` loose, `m` a moment, `o` ended by its thread.
-    form: char,
-    pid: u64,
-    tid: u64,
-    name: String,
-    domain: String,
-    begin: [u64; 2],
-    end: [u64; 2],
-}
-
-/// A run of a program.
-struct Run {
-    output: String,
-    stderr: String,
-    truth: Vec<Truth>,
-    trace: Option<Trace>,
-}
-
-/// What programs are built of and with.
-struct Bench {
-    shop: Workshop,
-    packages: Option<RangePackages>,
-}
-
-impl Bench {
-    /// `None`, after saying why: the makers' packages cannot be had.
-    fn with_packages(name: &str) -> anyhow::Result<Option<Self>> {
-        let Some(mut bench) = Self::new(name)? else {
-            return Ok(None);
-        };
-        match RangePackages::find() {
-            Ok(packages) => bench.packages = Some(packages),
-            Err(reason) => {
-                skip(name, &reason);
-                return Ok(None);
-            }
-        }
-        Ok(Some(bench))
-    }
-
-    fn new(name: &str) -> anyhow::Result<Option<Self>> {
-        if lacks(name, &NEEDS) {
-            return Ok(None);
-        }
-        Ok(Some(Self {
-            shop: Workshop::new()?,
-            packages: None,
-        }))
-    }
-
-    fn nvtx(&self) -> anyhow::Result<PathBuf> {
-        let packages = self.packages.as_ref().context("packages")?;
-        let include = format!("-I{}", packages.include.display());
-        let flags = ["-ldl", "-lpthread", "-lrt", &include];
-        self.shop.build("ranges_nvtx.c", "ranges_nvtx", &flags)
-    }
-
-    /// Runs a program, alone or under aiprof; `out`: where the recording goes.
-    fn run(
-        &self,
-        out: Option<&str>,
-        program: &Path,
-        args: &[&str],
-        options: &[&str],
-    ) -> anyhow::Result<Run> {
-        let truth = self.shop.path("truth");
-        std::fs::write(&truth, "")?;
-        let out = out.map(|name| self.shop.path(name));
-        let mut command = match &out {
-            Some(out) => {
-                let mut command = Command::new(binary()?);
-                command.arg("--only").args(options).arg("-o").arg(out).arg("--");
-                command.arg(program);
-                command
-            }
-            None => Command::new(program),
-        };
-        let output = command
-            .args(args)
-            .env("RANGES_TRUTH", &truth)
-            .env_remove("NVTX_INJECTION64_PATH")
-            .env_remove("INTEL_LIBITTNOTIFY64")
-            .output()?;
-        let stderr = String::from_utf8(output.stderr)?;
-        ensure!(output.status.success(), "{}\n{stderr}", output.status);
-        let is_trace = |out: &&PathBuf| out.extension().is_some_and(|e| e == "json");
-        let trace = out.as_ref().filter(is_trace);
-        Ok(Run {
-            output: String::from_utf8(output.stdout)?,
-            stderr,
-            truth: read(&truth)?,
-            trace: trace.map(|out| Trace::read(out)).transpose()?,
-        })
-    }
-}
-
-fn read(path: &Path) -> anyhow::Result<Vec<Truth>> {
-    let text = std::fs::read_to_string(path)?;
-    let lines = text.lines().map(|line| {
-        let fields: Vec<&str> = line.split('\t').collect();
-        let [form, pid, tid, name, domain, a, b, c, d] = fields[..] else {
-            anyhow::bail!("{line}");
-        };
-        Ok(Truth {
-            form: form.chars().next().context("a form")?,
-            pid: pid.parse()?,
-            tid: tid.parse()?,
-            name: name.to_owned(),
-            domain: domain.to_owned(),
-            begin: [a.parse()?, b.parse()?],
-            end: [c.parse()?, d.parse()?],
-        })
-    });
-    lines.collect()
-}
-
-fn ranges(trace: &Trace) -> Vec<&Span> {
-    let all = trace.spans.iter();
-    all.filter(|span| ["user_annotation", "mark"].contains(&span.category.as_str()))
-        .collect()
-}
-
-/// Each range is there once, on its thread, with its name, domain and times, and no other of
-/// these names.
-fn judge(trace: &Trace, truth: &[Truth], api: &str) -> anyhow::Result<()> {
-    let origin = trace.start_ns()?;
-    ensure!(!truth.is_empty(), "no truth");
-    let mut left: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
-    for span in ranges(trace) {
-        left.entry(&span.name).or_default().push(span);
-    }
-    for range in truth {
-        let within = |at: u64, [from, to]: [u64; 2]| (from..=to).contains(&(at + origin));
-        let fits = |span: &&&Span| {
-            let thread = match range.form {
-                'l' => span.args["thread"].as_u64(),
-                _ => Some(span.tid),
-            };
-            let category = if range.form == 'm' {
-                "mark"
-            } else {
-                "user_annotation"
-            };
-            span.pid == range.pid
-                && thread == Some(range.tid)
-                && span.category == category
-                && span.args["domain"].as_str().unwrap_or("") == range.domain
-                && span.args["api"] == api
-                && within(span.start, range.begin)
-                && (range.form == 'o' || within(span.end, range.end))
-        };
-        let of_name = left.get_mut(range.name.as_str());
-        let of_name = of_name.with_context(|| format!("none of this name: {range:?}"))?;
-        let at = of_name.iter().position(|span| fits(&span));
-        let at = at.with_context(|| format!("{range:?}: origin {origin}, {of_name:?}"))?;
-        of_name.remove(at);
-    }
-    for range in truth {
-        let more = &left[range.name.as_str()];
-        ensure!(more.is_empty(), "more than there were: {more:?}");
-    }
-    Ok(())
-}
-
-fn nothing_lost(stderr: &str) -> anyhow::Result<()> {
-    for kind in [DROPPED, UNMATCHED, UNENDED, CUT] {
-        ensure!(lost(stderr, kind) == 0, "{stderr}");
-    }
-    Ok(())
-}
+use aiprof_tests::ranges::{
+    Bench, CUT, DROPPED, UNENDED, UNMATCHED, judge, nothing_lost, ranges,
+};
+use aiprof_tests::trace::Trace;
+use aiprof_tests::workload::{checked, source_path};
 
 #[test]
 fn nvtx_ranges_of_a_program_are_what_it_wrote_down() -> anyhow::Result<()> {
@@ -401,8 +220,8 @@ fn a_million_ranges_are_recorded_or_counted() -> anyhow::Result<()> {
 }
 
 #[test]
-fn python_names_ranges_by_nvtx_itt_and_pytorch() -> anyhow::Result<()> {
-    let name = "python_names_ranges_by_nvtx_itt_and_pytorch";
+fn python_names_ranges_by_nvtx_and_itt() -> anyhow::Result<()> {
+    let name = "python_names_ranges_by_nvtx_and_itt";
     let Some(bench) = Bench::with_packages(name)? else {
         return Ok(());
     };
@@ -421,33 +240,7 @@ fn python_names_ranges_by_nvtx_itt_and_pytorch() -> anyhow::Result<()> {
         judge(&run.trace.context("a trace")?, &run.truth, api)?;
         nothing_lost(&run.stderr)?;
     }
-    let torch = match TorchPython::find() {
-        Ok(torch) => torch,
-        Err(reason) => {
-            skip(name, &reason);
-            return Ok(());
-        }
-    };
-    let mut env = Command::new("true");
-    let stubs = torch.prepare(&mut env).get_envs();
-    let stubs: Vec<String> = stubs
-        .filter_map(|(key, value)| {
-            let value = value?.to_string_lossy();
-            Some(format!("{}={value}", key.to_string_lossy()))
-        })
-        .collect();
-    let program = torch.program.to_string_lossy().into_owned();
-    let mut args: Vec<&str> = stubs.iter().map(String::as_str).collect();
-    args.extend([&*program, script, "torch"]);
-    let run = bench.run(
-        Some("t.json"),
-        Path::new("/usr/bin/env"),
-        &args,
-        &["--ranges"],
-    )?;
-    ensure!(run.truth.len() == 21, "{}", run.stderr);
-    judge(&run.trace.context("a trace")?, &run.truth, "ITT")?;
-    nothing_lost(&run.stderr)
+    Ok(())
 }
 
 #[test]
