@@ -210,7 +210,7 @@ pub(crate) struct ViewArgs {
     ///
     /// A function then has a separate frame for each of its lines. The lines of CPU code come
     /// from DWARF: build the program with -g, or install its debug files. For folded stacks and
-    /// flame graphs; pprof and captures always contain source lines.
+    /// flame graphs; pprof, OTLP and captures always contain source lines.
     #[arg(long, hide_short_help = true, conflicts_with = "device_only")]
     lines: bool,
 
@@ -218,7 +218,7 @@ pub(crate) struct ViewArgs {
     ///
     /// Without this option, a profile with device samples contains only the CPU samples of
     /// processes that launched work. aiprof prints how many others it left out. For flame
-    /// graphs, folded stacks and pprof.
+    /// graphs, folded stacks, pprof and OTLP.
     #[arg(long, hide_short_help = true, conflicts_with_all = ["cpu_only", "device_only", "events"])]
     all_processes: bool,
 }

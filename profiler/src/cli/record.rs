@@ -75,11 +75,12 @@ pub(crate) struct RecordArgs {
 
     /// Write the profile to FILE; the extension selects the format
     ///
-    /// FILE.folded: folded stacks. FILE.svg: flame graph. FILE.pb.gz: pprof. FILE.json or
-    /// FILE.json.gz: Chrome trace of calls and samples. FILE.pftrace: the same for Perfetto,
-    /// with no limit on its length. FILE.html: findings and tables of what devices did.
-    /// FILE.aiprof: capture, for `aiprof report`. DIR/: directory for TensorBoard, created if
-    /// it does not exist. `-`: stdout.
+    /// FILE.folded: folded stacks. FILE.svg: flame graph. FILE.pb.gz or FILE.pprof: pprof.
+    /// FILE.otlp: OTLP profiles. FILE.json or FILE.json.gz: Chrome trace of calls and samples.
+    /// FILE.pftrace: the same for Perfetto, with no limit on its length. FILE.html: findings and
+    /// tables of what devices did. FILE.stalls.csv or FILE.iaprof: device samples, as unitrace
+    /// or iaprof writes them. FILE.aiprof: capture, for `aiprof report`. DIR/: directory for
+    /// TensorBoard, created if it does not exist. `-`: stdout.
     ///
     /// Without -o, aiprof writes folded stacks to stdout, or a short summary if stdout is a
     /// terminal. The file appears only when it is complete. It belongs to the user who called
@@ -224,9 +225,9 @@ pub(crate) struct RecordArgs {
     ///
     /// CUDA: a small helper is loaded into COMMAND through NVIDIA's interface
     /// (CUDA_INJECTION64_PATH). It uses CUPTI to find when each kernel, copy and fill ran. It
-    /// changes no result and prints nothing; a launch takes slightly longer. The helper does
-    /// nothing if the program uses CUPTI itself (torch.profiler, Nsight), or if the variable is
-    /// already set.
+    /// changes no result and prints nothing; a launch takes slightly longer. If the program uses
+    /// CUPTI itself (torch.profiler), both work until the program's tool takes the records. Then
+    /// only that tool gets them. If the variable is already set, CUDA devices are not timed.
     ///
     /// Level Zero: the loader loads the helper as one of its drivers (LD_LIBRARY_PATH), and
     /// commands signal events with timestamps.

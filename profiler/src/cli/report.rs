@@ -30,9 +30,9 @@ pub(crate) struct ReportArgs {
 
     /// File to write; its extension chooses the format; `-` writes to stdout
     ///
-    /// Extensions: .folded, .svg, .pb.gz, .otlp, .json, .json.gz, .pftrace, .html, .stalls.csv
-    /// and .iaprof. `DIR/` writes a trace for TensorBoard. Without this option, a terminal
-    /// gets a summary, and a pipe gets folded stacks.
+    /// Extensions: .folded, .svg, .pb.gz, .pprof, .otlp, .json, .json.gz, .pftrace, .html,
+    /// .stalls.csv and .iaprof. `DIR/` writes a trace for TensorBoard. Without this option, a
+    /// terminal gets a summary, and a pipe gets folded stacks.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath,
         help_heading = "Output")]
     output: Option<PathBuf>,
