@@ -2,7 +2,7 @@
 
 use super::analysis::{self, Analysis, Style};
 use super::categorize::{AggregatorArg, categories_of};
-use super::companions::Written;
+use super::companions::{self, Written};
 use super::memory::MemoryArgs;
 use super::moment::{Moment, parse_moment};
 use super::output::{self, OutputFile, STDOUT};
@@ -353,11 +353,17 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
         return list_tables();
     }
     check_format(args)?;
-    let tables = wanted_tables(args)?;
     args.memory.apply()?;
+    let tables = wanted_tables(args)?;
     let config = config(args, verbosity)?;
     let kept = kept(args)?;
     let files = files(&config)?;
+    let beside = companions::places(&config.output);
+    let also = [&args.torch_log, &args.categories].into_iter().flatten();
+    output::keep_inputs(
+        also.map(PathBuf::as_path),
+        beside.iter().map(PathBuf::as_path),
+    )?;
     if let Some(directory) = directory(args) {
         output::open_directory(directory)?;
     }
@@ -569,16 +575,13 @@ fn files(config: &Config) -> Result<Vec<PathBuf>> {
             example.display()
         );
     }
-    // A trace is not to be made again.
-    let place = caller::canonicalize(output).ok();
-    let place = place.filter(|place| caller::is_file(place));
-    let is_place = |file: &&PathBuf| place.is_some() && caller::canonicalize(file).ok() == place;
-    if let Some(file) = files.iter().find(is_place) {
-        bail!(
-            "{} is an input and would be overwritten: name another file with -o",
-            file.display()
-        );
-    }
+    let mut written = companions::places(output);
+    written.push(output.clone());
+    let read = files.iter().chain(&config.compiler_info);
+    output::keep_inputs(
+        read.map(PathBuf::as_path),
+        written.iter().map(PathBuf::as_path),
+    )?;
     Ok(files)
 }
 
@@ -816,6 +819,11 @@ mod tests {
         let link = dir.path().join("link.json");
         std::os::unix::fs::symlink(&here, &link).unwrap();
         assert!(message(&config(&[&here], &link)).contains("would be overwritten"));
+        // A name of what stands beside the output.
+        let report = dir.path().join("x_report.json");
+        std::fs::write(&report, "[]").unwrap();
+        let beside = config(&[&here, &report], &dir.path().join("x.json"));
+        assert!(message(&beside).contains("x_report.json is an input and would be overwritten"));
         assert!(message(&config(&[&here], dir.path())).contains("such as -o"));
         let mut config = config(&[&here], none);
         config.compiler_info.push(lost);

@@ -88,6 +88,13 @@ const COMPANIONS: [Companion; 11] = [
     ),
 ];
 
+/// Where a run may write, or delete what an older run wrote, beside its output.
+pub(super) fn places(output: &Path) -> Vec<PathBuf> {
+    let all = COMPANIONS.iter().filter(|_| !output.as_os_str().is_empty());
+    all.map(|known| beside(output, known.purpose, known.extension))
+        .collect()
+}
+
 /// The files that a run has written, in their order, and what each is.
 #[derive(Debug, Default)]
 pub(super) struct Written(Vec<(PathBuf, &'static str)>);

@@ -4,7 +4,7 @@ use super::destination;
 use super::diff_traces;
 use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
-use super::output::OutputFile;
+use super::output::{OutputFile, keep_inputs};
 use super::profile_out::{ValueArgs, ViewArgs};
 use super::stdout;
 use super::values::parse_duration;
@@ -183,6 +183,8 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Verbosity) -> Result<()> {
             "--inverted applies to flame graphs only: use -o FILE.svg",
         ));
     }
+    let read = [&args.before, &args.after].map(PathBuf::as_path);
+    keep_inputs(read, target)?;
     let mut file = match target {
         Some(path) => Some(OutputFile::create(path)?),
         None => {

@@ -2,6 +2,7 @@
 
 use super::stdout;
 use aiprof_formats::export::ExportError;
+use aiprof_system::files::caller;
 use aiprof_system::files::directory::{Directory, Temporary};
 use aiprof_system::files::place::{self, Place, PlaceError, Special};
 use aiprof_system::files::rights;
@@ -14,6 +15,34 @@ use std::path::{Path, PathBuf};
 
 /// Where results go that go to stdout.
 pub(crate) const STDOUT: &str = "/dev/stdout";
+
+/// Refuses to overwrite files that are read, whatever they are called.
+///
+/// # Errors
+/// A place where something is to be written is one of these files.
+pub(crate) fn keep_inputs<'a>(
+    read: impl IntoIterator<Item = &'a Path>,
+    written: impl IntoIterator<Item = &'a Path>,
+) -> Result<()> {
+    let file = |path: &Path| {
+        caller::canonicalize(path)
+            .ok()
+            .filter(|p| caller::is_file(p))
+    };
+    let read: Vec<_> = read
+        .into_iter()
+        .filter_map(|path| Some((path, file(path)?)))
+        .collect();
+    for place in written.into_iter().filter_map(file) {
+        if let Some((path, _)) = read.iter().find(|(_, read)| *read == place) {
+            bail!(
+                "{} is an input and would be overwritten: name another file with -o",
+                path.display()
+            );
+        }
+    }
+    Ok(())
+}
 
 /// A file being written. It takes its name only in [`OutputFile::commit`]; dropped
 /// before that, it leaves nothing behind.

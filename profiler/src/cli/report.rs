@@ -4,6 +4,7 @@ use super::choice::{self, ChoiceArgs, KernelArgs};
 use super::destination::Destination;
 use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
+use super::output::keep_inputs;
 use super::profile_out::{self, ProfileFormat, ValueArgs, ViewArgs};
 use super::target::{self, Target};
 use super::trace_out::{self, TraceOut};
@@ -114,6 +115,7 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
         return Err(usage_error("--wakers needs --off-cpu or --wall"));
     }
     let kernels = args.kernels.choice(&destination)?;
+    keep_inputs([path.as_path()], args.output.as_deref())?;
     let input = input::open(path)?;
     let contents = input.contents;
     if contents == Contents::Capture && destination.is_trace() {
