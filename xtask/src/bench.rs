@@ -68,8 +68,8 @@ Measures, in a release build, all but the last three as root:
 
   --wait N      seconds to wait in all for a quiet machine (600)
 
-A round in which others took much of the CPUs is run again while there is time
-to wait left; the results say how much they were disturbed.
+A round in which other programs used much of the CPUs is repeated while waiting time
+is left. The results show how much they were disturbed.
 ";
 
 /// What was asked for.

@@ -23,7 +23,8 @@ profiler/crates/collect/src/bpf/aiprof.bpf.o, with a manifest beside it
 (aiprof.bpf.toml): digests of sources and object, versions of the tools.
 Commit both. Needs a compiler with core's sources (a rustup nightly with
 rust-src, or Debian's rustc-web and rust-web-src; AIPROF_EBPF_RUSTC names
-another) and bpf-linker; installs them as root on Debian, else says how.
+another) and bpf-linker. As root on Debian it installs them; elsewhere it prints
+how to.
 
   --check   Fails when the sources are not those of the manifest. Then rebuilds:
             with the manifest's tool versions, code, relocations, maps and BTF
@@ -113,7 +114,7 @@ fn check() -> Result<()> {
     let differences =
         BpfObject::parse(&committed)?.differences(&BpfObject::parse(&fs::read(&built)?)?);
     if differences.is_empty() {
-        eprintln!("xtask: the committed eBPF object is what its sources say");
+        eprintln!("xtask: the committed eBPF object matches its sources");
         return Ok(());
     }
     let differences = differences.join(", ");

@@ -11,10 +11,10 @@ use crate::packages::Group;
 use crate::proc::{cargo, find_program, root, run};
 
 pub(crate) const HELP: &str = "
-Builds the crates that need neither libbpf nor root (analysis, formats and what is
-below them) for s390x with Debian's cross compiler, and runs the unit tests of the
-first two under qemu's user emulation: about ten minutes. It adds the target to the
-toolchain with rustup, and builds in target/foreign.
+Builds the crates that need neither libbpf nor root for s390x, with Debian's cross
+compiler, and runs the unit tests of analysis and formats under qemu's user emulation.
+It takes about ten minutes, adds the target to the toolchain with rustup, and builds in
+target/foreign.
 ";
 
 /// The machine that IBM's accelerators are in; big-endian.

@@ -171,7 +171,7 @@ fn overview() {
     for task in TASKS {
         println!("  cargo xtask {}\n      {}", task.usage, task.about);
     }
-    println!("\n`cargo xtask help TASK` says what a task does, needs and writes.");
+    println!("\n`cargo xtask help TASK` explains what a task does, needs and writes.");
 }
 
 fn explain(name: &str) -> Result<ExitCode> {

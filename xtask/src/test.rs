@@ -15,9 +15,9 @@ use crate::proc::{cargo, find_program, is_root, root, run, target_dir};
 use crate::{fleet, foreign, fuzz, junit, pip, reap, vm};
 
 pub(crate) const HELP: &str = "
-Installs what the tests need (as root on Debian; else prints the command), builds the
-product and its tests in one go, and runs the tests of the first tier: unit tests,
-golden tests, and end-to-end tests that prove each promise of the README once.
+Builds the product and its tests once, and runs the first tier: unit tests, golden
+tests, and one end-to-end test for each promise of the README. As root on Debian it
+installs what the tests need; elsewhere it prints the command.
 
   FILTER        run the tests whose names contain it, of all tiers
   --ci          the first two tiers: also all that is judged by counts, names, CPU
@@ -235,7 +235,7 @@ pub(crate) fn nextest(tests: &str, options: &Options) -> Result<Counts> {
         .join("target/nextest")
         .join(profile)
         .join("junit.xml");
-    // Of an earlier run.
+    // An earlier run may have left one.
     let _ = std::fs::remove_file(&written);
     let ran = run(&mut command);
     let (counts, cases) = match (&ran, junit::read(&written)) {

@@ -27,15 +27,14 @@ use initramfs::Initramfs;
 use modules::Module;
 
 pub(crate) const HELP: &str = "
-Boots Debian's 6.1 and 6.12 kernels at once under qemu (emulated: no KVM needed)
-and in each runs `aiprof doctor`, a system-wide recording of a program whose stack
-is exactly 100 calls deep, and `aiprof COMMAND`. At least 99 % of that program's
-samples must show the whole chain. Programs make real DRM, CUSE and VFIO ioctls
-there too, on vgem, on character devices of their own and on an emulated PCI
-device behind an emulated IOMMU; profiler/tests/drivers compares what aiprof
-recorded of them with what they say they did. Packages are downloaded with apt-get and kept
-in target/vm, where each kernel's console lies too. The last line is
-`N passed, N failed, N skipped`.
+Boots Debian's 6.1 and 6.12 kernels at once under qemu, emulated and without KVM. Each
+runs `aiprof doctor`, `aiprof COMMAND`, and a system-wide recording of a program whose
+stack is exactly 100 calls deep. At least 99 % of that program's samples must show the
+whole chain. Other programs make real DRM, CUSE and VFIO ioctls on vgem, on their own
+character devices and on an emulated PCI device behind an emulated IOMMU.
+profiler/tests/drivers compares the recordings with what these programs printed.
+apt-get downloads the packages to target/vm, which also has each kernel's console log.
+The last line is `N passed, N failed, N skipped`.
 
   --kernel 6.1|6.12|all   which kernel; default all
   --bpf-object FILE       run aiprof with this eBPF object instead of its own
