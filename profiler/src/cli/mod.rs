@@ -164,7 +164,7 @@ struct Cli {
     subcommand: Option<Sub>,
 }
 
-/// How much is said on stderr.
+/// How much is printed on stderr.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Verbosity {
     /// Print more on stderr: what is missing and what it costs; -vv: details

@@ -216,8 +216,8 @@ pub(crate) struct RecordArgs {
 
     /// Leave out the driver's frames between launches and devices
     ///
-    /// If a call that launches work or executes a command list hands the work over by an
-    /// ioctl, the frames of the driver and of the Linux kernel appear below its function.
+    /// A call that launches work, or executes a command list, may hand the work over by an
+    /// ioctl. Then frames of the driver and of the Linux kernel appear below its function.
     #[arg(long, hide_short_help = true, help_heading = CONTENTS)]
     no_driver_frames: bool,
 

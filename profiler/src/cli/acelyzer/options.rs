@@ -127,7 +127,7 @@ pub(super) static OPTIONS: &[Opt<Id>] = &[
         "-D",
         "--loglevel",
         "{0,1,2,3,4}",
-        "What to say: 0 errors, 1 warnings, 2 information, 3 details, 4 every step \
+        "What to print: 0 errors, 1 warnings, 2 information, 3 details, 4 every step \
          (default: 2)",
     ),
     one(
@@ -220,9 +220,9 @@ pub(super) static OPTIONS: &[Opt<Id>] = &[
         "-O",
         "--overlap",
         "{drop,tid,async,warn,shift}",
-        "What to do about events of a thread that overlap in part: drop the later one, \
-         move it to another tid, make it asynchronous, only count it, or let it start \
-         later where that is a matter of nanoseconds (default: tid)",
+        "What to do if two events of a thread overlap in part. drop: drop the later one. \
+         tid: move it to another tid. async: make it asynchronous. warn: only count it. \
+         shift: let it start some nanoseconds later (default: tid)",
     ),
     one(
         Id::MaxTidStreams,
