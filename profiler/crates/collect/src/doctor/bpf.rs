@@ -38,7 +38,7 @@ struct ProgAttr {
     log_buf: u64,
 }
 
-const MEND: &str = "sudo aiprof ...; in a container also --privileged or --cap-add BPF,PERFMON";
+const MEND: &str = "sudo aiprof ...; in a container, also --privileged or --cap-add BPF,PERFMON";
 
 /// The checks of this file.
 pub(super) fn checks() -> Vec<Check> {
@@ -53,12 +53,12 @@ pub(super) fn checks() -> Vec<Check> {
         check(
             "mmapable_array",
             "memory-mapped array map",
-            "unwind tables cannot be handed to the kernel",
+            "unwind tables cannot be passed to the kernel",
             map(BPF_MAP_TYPE_ARRAY, 4, page, 1, BPF_F_MMAPABLE),
         ),
         check(
             "perf_event_program",
-            "program on a perf event",
+            "program for perf events",
             "the sampler cannot be loaded",
             perf_event_program(),
         ),
@@ -86,14 +86,14 @@ fn bpf_loop() -> Check {
     });
     let detail = match &result {
         Ok(true) => "bpf_loop".to_owned(),
-        Ok(false) => "bpf_loop: not in this kernel".to_owned(),
+        Ok(false) => "bpf_loop: not supported by this kernel".to_owned(),
         Err(error) => format!("bpf_loop: {error}"),
     };
     Check::new("bpf", "bpf_loop", matches!(result, Ok(true)), detail)
         .required()
         .otherwise(
             "stacks cannot be unwound in the kernel",
-            format!("a kernel of 5.17 or later, and {MEND}"),
+            format!("use Linux 5.17 or later; {MEND}"),
         )
 }
 
@@ -101,13 +101,15 @@ fn bpf_loop() -> Check {
 fn uprobe_multi() -> Check {
     let known = probe::uprobe_multi();
     let detail = match known {
-        UprobeMulti::Complete => "one link to many functions",
-        UprobeMulti::WithoutPid => "one link to many functions, not for one process alone",
-        UprobeMulti::Absent => "one link to many functions: not in this kernel, or not allowed",
+        UprobeMulti::Complete => "one link probes many functions",
+        UprobeMulti::WithoutPid => "one link probes many functions, but not for a single process",
+        UprobeMulti::Absent => {
+            "one link for many functions: not supported by this kernel, or not permitted"
+        }
     };
     Check::new("bpf", "uprobe_multi", known.exists(), detail.to_owned()).otherwise(
         "probes of accelerator runtimes are attached one by one, and take long to detach",
-        format!("a kernel of 6.6 or later, and {MEND}"),
+        format!("use Linux 6.6 or later; {MEND}"),
     )
 }
 
@@ -117,15 +119,15 @@ fn uprobe_cost() -> Check {
     let result = probe::probe_cost();
     let detail = match &result {
         Ok(cost) => format!(
-            "probe of a function: {:.1} us a call, {:.1} us where the kernel must single-step",
+            "function probe: {:.1} us per call, {:.1} us if the kernel must single-step",
             us(cost.emulated),
             us(cost.stepped)
         ),
-        Err(error) => format!("probe of a function: {error}"),
+        Err(error) => format!("function probe: {error}"),
     };
     Check::new("bpf", "uprobe", result.is_ok(), detail).otherwise(
-        "calls of accelerator runtimes are not seen",
-        format!("a kernel with CONFIG_UPROBES, and {MEND}"),
+        "calls of accelerator runtimes are not recorded",
+        format!("use a kernel with CONFIG_UPROBES; {MEND}"),
     )
 }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 const INTEL: u16 = 0x8086;
 /// The first kernel whose xe driver samples execution units.
 const SINCE: (u32, u32) = (6, 15);
-const FALLBACK: &str = "kernels have no device stacks, only their launches and times";
+const FALLBACK: &str = "there are no device samples, only launches and times of kernels";
 
 /// What of the machine decides.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +75,7 @@ fn summary(accelerators: &[Accelerator], machine: &Machine) -> Check {
         };
         details.push(format!("{} {detail}", card.address));
     }
-    let none = "no GPU that is known to have it (Intel Ponte Vecchio, Xe2 and later)";
+    let none = "no GPU that supports it (Intel Ponte Vecchio, Xe2 and later)";
     let detail = match &*details {
         [] => none.into(),
         details => details.join("; "),
@@ -90,7 +90,7 @@ fn verdict(card: &Accelerator, machine: &Machine) -> Verdict {
         return match found {
             // Its IP version may tell more, once it is opened.
             Some(_) => Verdict::Yes(format!(
-                "is unknown (device {:#06x}): sampled if it says a version that is known",
+                "is unknown (device {:#06x}), but is sampled if its driver reports a known version",
                 card.device
             )),
             None => Verdict::None,
@@ -108,12 +108,12 @@ fn verdict(card: &Accelerator, machine: &Machine) -> Verdict {
                 "load the xe driver (Linux 6.15 or later)",
             ),
             "vfio-pci" => no(
-                "is given to a virtual machine (vfio-pci)".into(),
-                "run aiprof in that machine",
+                "is assigned to a virtual machine (vfio-pci)".into(),
+                "run aiprof in that virtual machine",
             ),
             driver => no(
-                format!("has the driver {driver}, whose streams aiprof does not read"),
-                "bind it to the xe driver (Linux 6.15 or later), for Ponte Vecchio with \
+                format!("has the driver {driver}, which aiprof cannot sample"),
+                "bind it to the xe driver (Linux 6.15 or later); Ponte Vecchio also needs \
                  xe.force_probe",
             ),
         };
@@ -123,20 +123,20 @@ fn verdict(card: &Accelerator, machine: &Machine) -> Verdict {
     }
     if machine.kernel.is_none_or(|version| version < SINCE) {
         return no(
-            "has an xe driver that does not sample".into(),
-            "Linux 6.15 or later",
+            "has an xe driver without EU stall sampling".into(),
+            "use Linux 6.15 or later",
         );
     }
     if machine.paranoid == Some(true) && !machine.perfmon {
         return no(
-            "may not be sampled (dev.xe.observation_paranoid is 1)".into(),
-            "sudo aiprof ..., or sysctl dev.xe.observation_paranoid=0",
+            "cannot be sampled without CAP_PERFMON (dev.xe.observation_paranoid is 1)".into(),
+            "sudo aiprof ..., or sudo sysctl dev.xe.observation_paranoid=0",
         );
     }
     if !kernel::is_readable(&found.node) {
         return no(
             format!("cannot be opened ({})", found.node.display()),
-            "sudo aiprof ..., or add the user to the group of the node",
+            "sudo aiprof ..., or add the user to the device node's group",
         );
     }
     let gts = found.gts;

@@ -52,7 +52,7 @@ fn version(release: &str) -> Check {
     Check::new("kernel", "version", possible, detail)
         .required()
         .otherwise(
-            "the eBPF programs need a kernel of 5.17 or later",
+            "the eBPF programs need Linux 5.17 or later",
             "install a newer kernel",
         )
 }
@@ -67,13 +67,13 @@ fn btf() -> Check {
         if readable {
             path.to_owned()
         } else {
-            format!("no {path}")
+            format!("cannot open {path}")
         },
     )
     .required()
     .otherwise(
-        "the layout of the kernel's structures is not known",
-        "use a kernel with CONFIG_DEBUG_INFO_BTF=y, as distributions have",
+        "the layout of the kernel's structures is unknown",
+        "use a kernel with CONFIG_DEBUG_INFO_BTF=y, such as a distribution's",
     )
 }
 
@@ -88,7 +88,7 @@ fn lockdown(text: Option<&str>) -> Check {
             "kernel",
             "lockdown",
             Status::NotApplicable,
-            "this kernel has no lockdown, or it cannot be read",
+            "this kernel has no lockdown, or its state cannot be read",
         ),
         Some(mode) => Check::new(
             "kernel",
@@ -97,7 +97,7 @@ fn lockdown(text: Option<&str>) -> Check {
             format!("mode {mode}"),
         )
         .otherwise(
-            "eBPF programs may not read memory: no stacks",
+            "eBPF programs may not read memory, so there are no stacks",
             "start the kernel without lockdown=confidentiality",
         ),
     }
@@ -119,7 +119,10 @@ fn memlock(release: &str) -> Check {
         limit.is_none(),
         limit.map_or("unlimited".into(), |bytes| format!("{bytes} bytes")),
     )
-    .otherwise("eBPF maps may be refused", "ulimit -l unlimited")
+    .otherwise(
+        "the kernel may refuse to create eBPF maps",
+        "ulimit -l unlimited",
+    )
 }
 
 fn tracefs() -> Check {
@@ -133,7 +136,7 @@ fn tracefs() -> Check {
         mounted.unwrap_or("not mounted, or not readable"),
     )
     .otherwise(
-        "no tracepoints of accelerator drivers; CPU sampling works without",
+        "tracepoints of accelerator drivers are not recorded; CPU sampling still works",
         "sudo mount -t tracefs tracefs /sys/kernel/tracing",
     )
 }
@@ -165,7 +168,7 @@ fn paranoid() -> Check {
         return absent("kernel", name);
     };
     if let Some(value) = privileges::strict_perf().filter(|_| !super::perf::can_open()) {
-        let detail = format!("{value}: this kernel asks for CAP_SYS_ADMIN");
+        let detail = format!("{value}: this kernel requires CAP_SYS_ADMIN");
         return Check::new("kernel", name, false, detail).otherwise(
             "no perf event can be opened",
             "sudo aiprof ..., or sudo sysctl kernel.perf_event_paranoid=2",
@@ -173,7 +176,7 @@ fn paranoid() -> Check {
     }
     let exempt = has(CapabilitySet::PERFMON);
     let note = if exempt {
-        ", does not apply to CAP_PERFMON"
+        " (does not apply with CAP_PERFMON)"
     } else {
         ""
     };
@@ -185,7 +188,7 @@ fn paranoid() -> Check {
         format!("{value}{note}"),
     )
     .otherwise(
-        "only root, or CAP_PERFMON, may sample the machine",
+        "only root, or a program with CAP_PERFMON, may sample the machine",
         "sudo aiprof ...",
     )
 }
@@ -221,7 +224,7 @@ fn sample_rate() -> Check {
         format!("{value} Hz at most"),
     )
     .otherwise(
-        "the kernel throttles sampling: periods are lost, and counted",
+        "the kernel throttles sampling; lost sampling periods are counted",
         format!("sudo sysctl kernel.{name}=100000"),
     )
 }
@@ -233,7 +236,7 @@ fn cpu_time_limit() -> Check {
     };
     let detail = match value {
         0 | 100 => "no limit on the CPU time of sampling".to_owned(),
-        percent => format!("sampling may take {percent} % of the CPU time"),
+        percent => format!("sampling may take up to {percent} % of the CPU time"),
     };
     Check::new("kernel", name, true, detail)
 }
@@ -247,7 +250,7 @@ fn unprivileged_bpf() -> Check {
         "kernel",
         name,
         Status::NotApplicable,
-        format!("{value}, does not apply to CAP_BPF"),
+        format!("{value} (does not apply with CAP_BPF)"),
     )
 }
 
@@ -263,7 +266,7 @@ fn map_files() -> Check {
         "mapped files cannot be opened"
     };
     Check::new("symbols", "map_files", works, found).otherwise(
-        "files that were deleted or replaced while running give no names",
+        "no names from files that were deleted or replaced while running",
         "sudo aiprof ... (CAP_CHECKPOINT_RESTORE)",
     )
 }
@@ -275,7 +278,7 @@ fn debuginfod() -> Check {
             "symbols",
             "debuginfod",
             Status::NotApplicable,
-            "DEBUGINFOD_URLS is not set: names come from files on this machine only",
+            "DEBUGINFOD_URLS is not set; names come only from files on this machine",
         ),
     }
 }

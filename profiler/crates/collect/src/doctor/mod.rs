@@ -168,8 +168,8 @@ fn notes(accelerators: &[Accelerator], runtimes: &[Runtime]) -> Vec<String> {
     let has_runtime = runtimes.iter().any(|r| r.name.starts_with("IBM AIU"));
     let aiu = on_bus || has_runtime;
     let text = format!(
-        "AIU: times of devices are exact only where the program has activity records \
-         switched on; else they are only known to lie between launch and wait calls. {}",
+        "AIU: device times are exact only if activity records are enabled; otherwise, they are \
+         only known to lie between launch and wait calls; {}",
         aiprof_analysis::aiu::timing::HINT_COMMAND
     );
     aiu.then_some(text).into_iter().collect()

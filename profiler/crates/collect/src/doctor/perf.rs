@@ -34,7 +34,7 @@ fn cpu_clock(error: Option<&io::Error>) -> Check {
     let detail = describe("cpu-clock event", error);
     Check::new("perf", "cpu_clock", error.is_none(), detail)
         .required()
-        .otherwise("there is no time base to sample by", "sudo aiprof ...")
+        .otherwise("there is no clock event to sample with", "sudo aiprof ...")
 }
 
 /// An eBPF program on that event: the sampler in small.
@@ -70,11 +70,12 @@ fn cycles() -> Check {
         .is_some_and(|e| matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EOPNOTSUPP)));
     let detail = describe("hardware cycles", error.as_ref());
     if absent {
-        let detail = format!("{detail}: no PMU, as in most virtual machines; cpu-clock is used");
+        let detail =
+            format!("{detail}: no PMU, like most virtual machines; cpu-clock is used instead");
         return Check::new("perf", "cycles", Status::NotApplicable, detail);
     }
     Check::new("perf", "cycles", error.is_none(), detail)
-        .otherwise("cpu-clock is used", "sudo aiprof ...")
+        .otherwise("cpu-clock is used instead", "sudo aiprof ...")
 }
 
 fn describe(what: &str, error: Option<&io::Error>) -> String {

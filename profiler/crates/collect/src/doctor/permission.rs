@@ -53,16 +53,16 @@ fn json_name(capability: &'static str) -> &'static str {
 fn pid_namespace() -> Check {
     let initial = is_initial_pid_namespace();
     let found = match initial {
-        true => "initial process ids",
-        false if !has_proc() => "not known: /proc is not mounted",
-        false => "a container's process ids",
+        true => "the host's process IDs",
+        false if !has_proc() => "unknown: /proc is not mounted",
+        false => "a container's process IDs",
     };
     Check::new("permission", "pid_namespace", initial, found)
         .required()
         .otherwise(
-            "processes cannot be looked up: user frames have no names",
+            "processes cannot be looked up, so user frames have no names",
             match has_proc() {
-                true => "run on the host, or start the container with --pid=host",
+                true => "run aiprof on the host, or start the container with --pid=host",
                 false => MOUNT_PROC,
             },
         )
@@ -84,14 +84,14 @@ fn is_initial_pid_namespace() -> bool {
 pub fn pid_namespace_warning() -> Option<&'static str> {
     if !has_proc() {
         return Some(
-            "/proc is not mounted: processes cannot be looked up, most user stacks are cut, and \
-             user code has no names; mount -t proc proc /proc",
+            "/proc is not mounted, so processes cannot be looked up: most user stacks are cut and \
+             user code has no names; run mount -t proc proc /proc",
         );
     }
     (!is_initial_pid_namespace()).then_some(
-        "this is a container with process ids of its own: samples carry those of the host, \
-         so processes cannot be looked up, most user stacks are cut, and user code has no \
-         names; run on the host, or start the container with --pid=host",
+        "this container has its own process IDs, but samples carry the host's, so processes cannot \
+         be looked up: most user stacks are cut and user code has no names; run aiprof on the \
+         host, or start the container with --pid=host",
     )
 }
 
@@ -102,20 +102,24 @@ fn user_namespace() -> Check {
             "permission",
             "user_namespace",
             Status::NotApplicable,
-            "no user namespaces in this kernel",
+            "this kernel has no user namespaces",
         );
     };
     let initial = map.split_whitespace().eq(["0", "0", "4294967295"]);
-    let found = if initial { "initial" } else { "a container's" };
+    let found = if initial {
+        "the host's"
+    } else {
+        "a container's"
+    };
     Check::new(
         "permission",
         "user_namespace",
         initial,
-        format!("{found} user ids"),
+        format!("{found} user IDs"),
     )
     .otherwise(
-        "capabilities held here do not count for the kernel's checks",
-        "run on the host, or in a container that is not rootless",
+        "the kernel does not accept the capabilities of this user namespace for eBPF and perf",
+        "run aiprof on the host, or in a container that is not rootless",
     )
 }
 
