@@ -433,7 +433,7 @@ fn nobody_else_can_steer_a_recording() -> anyhow::Result<()> {
     open(&socket, 0o600)?;
     open(SOCKETS, 0o700)?;
     assert!(
-        said(&answer).contains("no only the user"),
+        said(&answer).contains("no only root and the user"),
         "{}",
         said(&answer)
     );

@@ -543,8 +543,8 @@ impl Binaries {
         // Mapped only to show where it is.
         self.failed += u64::from(!is_jitdump(path));
         match error {
-            OpenError::Replaced => tracing::warn!("{path}: {error}: not used"),
-            OpenError::Io(_) => tracing::debug!("{path}: cannot be opened: {error}"),
+            OpenError::Replaced => tracing::warn!("{path}: not used: {error}"),
+            OpenError::Io(_) => tracing::debug!("cannot open {path}: {error}"),
         }
     }
 

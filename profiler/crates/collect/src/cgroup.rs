@@ -75,7 +75,7 @@ pub fn containers() -> Vec<String> {
 pub(crate) fn id_of(path: &Path) -> io::Result<u64> {
     let meta = caller::metadata(path)?;
     if !meta.is_dir() {
-        return Err(io::Error::other("not a control group (no directory)"));
+        return Err(io::Error::other("not a directory"));
     }
     Ok(meta.ino())
 }

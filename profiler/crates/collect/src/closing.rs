@@ -91,7 +91,7 @@ pub(crate) fn in_background(links: Vec<Link>) {
     }
     let descriptors = links.into_iter().map(Link::into_fd).collect();
     if let Err(error) = perf::close_elsewhere(descriptors) {
-        tracing::debug!("links are closed here: {error}");
+        tracing::debug!("no other process can close links, so aiprof closes them: {error}");
     }
 }
 

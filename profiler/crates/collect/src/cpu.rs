@@ -142,7 +142,7 @@ impl CpuSet {
             return Err(error);
         }
         for (cpu, error) in refused {
-            tracing::warn!("CPU {cpu}: no process events: {error}");
+            tracing::warn!("CPU {cpu}: cannot record process events: {error}");
         }
         Ok(())
     }
@@ -167,12 +167,12 @@ impl CpuSet {
         self.cpus
             .retain(|number, cpu| cpu.switched_on == switched_on(*number));
         if let Err(error) = self.open_rings() {
-            tracing::warn!("CPU hotplug is not followed: {error}");
+            tracing::warn!("cannot record CPUs that come online: {error}");
         }
         let new = self.cpus.values().filter(|cpu| cpu.sampler.is_none());
         let new = new.count() as u64;
         if new > 0 {
-            tracing::info!("{new} CPUs came or were away: they are sampled anew");
+            tracing::info!("{new} CPUs came online and are sampled");
             self.start_sampling(program)?;
             let hertz = match self.clock {
                 Clock::CpuClock { period_ns } => 1e9 / period_ns.max(1) as f64,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// found by its parents, as long as they live.
 fn choose(kernel: &MapWriter, pid: u32) {
     if let Err(error) = kernel.set(&pid, &1u32) {
-        tracing::debug!("calls of process {pid} are perhaps not recorded: {error}");
+        tracing::debug!("calls of process {pid} may be missing: {error}");
     }
 }
 

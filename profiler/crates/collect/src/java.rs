@@ -127,7 +127,7 @@ impl Javas {
             }
             FoundJava::Declined(error) if looks >= MAX_LOOKS => {
                 if self.reported.insert(error.clone()) {
-                    tracing::warn!("process {pid}: no frames of Java: {error}");
+                    tracing::warn!("process {pid}: Java functions have no names: {error}");
                 }
                 State::Declined
             }

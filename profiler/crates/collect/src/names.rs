@@ -405,7 +405,7 @@ impl NameService {
             }
             Outcome::Done((Err(NamingError::TooLong), _)) | Outcome::Stuck => self.too_long(asked),
             Outcome::Done((Err(NamingError::Failed(error)), _)) => {
-                tracing::warn!("names cannot be looked up: {error}");
+                tracing::warn!("cannot look up names: {error}");
                 self.give_up(&asked);
             }
             Outcome::Failed => self.give_up(&asked),

@@ -131,7 +131,7 @@ impl Publisher {
                 continue;
             };
             if let Err(error) = bpf.set_process(pid, entry) {
-                tracing::warn!("cannot publish a process: {error}");
+                tracing::warn!("cannot pass a process to the eBPF programs: {error}");
                 tables.release(now.1);
                 self.withdraw(pid, bpf, tables);
                 continue;

@@ -211,9 +211,9 @@ impl NamedUnwind {
         }
         let path = &self.path;
         match error {
-            Some(error) => tracing::warn!("{path}: unwind data not usable: {error}"),
+            Some(error) => tracing::warn!("{path}: cannot use the unwind data: {error}"),
             None => tracing::warn!(
-                "{path}: unwind data (.eh_frame) malformed: stacks through it may be cut"
+                "{path}: malformed unwind data (.eh_frame); stacks through this file may be cut"
             ),
         }
     }
@@ -625,7 +625,7 @@ impl Reader {
             Err(error) => {
                 self.late += 1;
                 if error == Refused::NoThread {
-                    tracing::warn!("nothing can be read of other processes: {error}");
+                    tracing::warn!("cannot read other processes: {error}");
                 }
                 false
             }
@@ -647,7 +647,7 @@ impl Reader {
                 (Outcome::Done(answer @ Answer::File { .. }), None) => answers.push(answer),
                 (Outcome::Stuck | Outcome::Failed, Some(asked)) => {
                     self.late += 1;
-                    tracing::debug!("not read in time: {asked:?}");
+                    tracing::debug!("read timed out: {asked:?}");
                     answers.push(Answer::Late(asked));
                 }
                 (_, None) => {}
@@ -762,7 +762,7 @@ fn run(remote: &Client, here: &mut Option<Opened>, errand: Errand) -> Option<Ans
             here.get_or_insert_default().read(&job, fds)
         }
         Err(error) => {
-            tracing::debug!("a reader has gone: {error}");
+            tracing::debug!("a reader ended: {error}");
             return None;
         }
     };
@@ -979,7 +979,7 @@ fn is_linked((_, file): &(NamedUnwind, Shared)) -> bool {
 /// Finds the file of a mapping; one that is opened is added to `opened`.
 fn find(pid: u32, map: &MapEvent, opened: &mut Vec<OwnedFd>) -> Behind {
     if opened.len() >= MAX_FILES {
-        return Behind::Failed("too many files at once".to_owned());
+        return Behind::Failed("too many files in one request".to_owned());
     }
     match procfs::open_exact(pid, map) {
         Ok(MappedFile {

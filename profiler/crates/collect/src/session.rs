@@ -89,10 +89,10 @@ pub enum CollectError {
     #[error("cannot open a perf event: {} ({})", .0, perf_remedy(.0))]
     PerfEvent(io::Error),
     /// The programs that record waits could not be attached.
-    #[error("cannot record waits: {0} (the kernel must have BTF: CONFIG_DEBUG_INFO_BTF)")]
+    #[error("cannot record waits: {0} (the Linux kernel needs BTF: CONFIG_DEBUG_INFO_BTF)")]
     Waits(io::Error),
     /// A control group given does not exist.
-    #[error("{path}: no control group")]
+    #[error("{path}: not a control group")]
     Cgroup {
         /// The path.
         path: String,
@@ -494,7 +494,7 @@ impl Session {
         session.start_waits(config)?;
         session.tell_of_devices(false)?;
         tracing::debug!(
-            "sampling since {} ms, after {} ms",
+            "sampling for {} ms; it began after {} ms",
             session.started.elapsed().as_millis(),
             (session.started - now).as_millis()
         );
@@ -517,7 +517,7 @@ impl Session {
         }
         self.serve(stop, |_| {}, true).await?;
         let took = self.started.elapsed().as_millis();
-        tracing::debug!("all is attached {took} ms after sampling began");
+        tracing::debug!("all probes were attached {took} ms after sampling began");
         Ok(())
     }
 
@@ -943,19 +943,19 @@ impl Session {
 fn perf_remedy(error: &io::Error) -> String {
     let refused = error.raw_os_error() == Some(libc::EACCES);
     if kernel::metadata("/sys/devices").is_err() {
-        return "/sys is not mounted: mount -t sysfs sysfs /sys".into();
+        return "/sys is not mounted: run mount -t sysfs sysfs /sys".into();
     }
     if error.raw_os_error() == Some(libc::ENOENT) {
-        return "no PMU: this machine has no hardware counters, as most virtual machines; \
-                leave out --event cycles to sample by CPU time"
+        return "no PMU: this machine has no hardware counters, like most virtual machines; leave \
+                out --event cycles to sample by CPU time"
             .into();
     }
     match privileges::strict_perf().filter(|_| refused) {
         Some(value) => format!(
-            "kernel.perf_event_paranoid is {value}, with which kernels of Debian and Ubuntu ask \
-             for CAP_SYS_ADMIN: run it as root, or sudo sysctl kernel.perf_event_paranoid=2"
+            "kernel.perf_event_paranoid is {value}, so kernels of Debian and Ubuntu require \
+             CAP_SYS_ADMIN: run aiprof as root, or run sudo sysctl kernel.perf_event_paranoid=2"
         ),
-        None => "`aiprof doctor` tells what is missing".into(),
+        None => "run `aiprof doctor` to see what is missing".into(),
     }
 }
 
@@ -1011,7 +1011,7 @@ fn receive(
             arrived.extend(pieces.take(record).map(Event::PythonCode));
         }
         Err(error) => {
-            tracing::debug!("record: {error}");
+            tracing::debug!("cannot decode a record: {error}");
             return 1;
         }
     }

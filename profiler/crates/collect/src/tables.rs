@@ -305,7 +305,7 @@ impl Tables {
         let layout = python.layout(bias, is_musl);
         if layout.is_none() && self.unknown.insert(python.version) {
             tracing::warn!(
-                "Python {} is not known: it shows as C functions; 3.8 to 3.14 have frames of their own",
+                "Python {} is not supported (supported: 3.8 to 3.14); its stacks show C functions",
                 python.version
             );
         }

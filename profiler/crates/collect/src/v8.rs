@@ -50,14 +50,16 @@ impl V8s {
         let library = match found {
             Ok(library) => library,
             Err(error) => {
-                self.report(format!("{path}: no functions of JavaScript: {error}"));
+                self.report(format!(
+                    "{path}: JavaScript functions have no names: {error}"
+                ));
                 return None;
             }
         };
         if library.interpreter().is_empty() {
             self.report(format!(
-                "{path}: functions of JavaScript that are interpreted show as functions of \
-                 V8: the file has no symbol table"
+                "{path}: interpreted JavaScript functions are shown as functions of V8, because \
+                 the file has no symbol table"
             ));
         }
         // V8 maps its code again near the code that it generates.

@@ -33,7 +33,7 @@ impl KernelNamer {
         let mut frames = Vec::with_capacity(addresses.len());
         for some in addresses.chunks(KERNEL_NAMES) {
             let names = self.name_some(some).unwrap_or_else(|error| {
-                tracing::warn!("kernel functions have no names: {error}");
+                tracing::warn!("functions of the Linux kernel have no names: {error}");
                 Box::new(empty())
             });
             frames.extend(names.names.iter().take(some.len()).map(frame));

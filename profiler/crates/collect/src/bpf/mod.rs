@@ -55,7 +55,10 @@ pub enum BpfError {
     #[error("the eBPF object has no `{0}`")]
     Missing(&'static str),
     /// The object was built for another version of aiprof.
-    #[error("the eBPF object is of another version: `{name}` has {found} bytes, not {wanted}")]
+    #[error(
+        "the eBPF object belongs to another version of aiprof: `{name}` has {found} bytes, not \
+         {wanted}"
+    )]
     Version {
         /// The variable that tells.
         name: &'static str,
@@ -68,7 +71,7 @@ pub enum BpfError {
     #[error("eBPF map operation failed: {0:#}")]
     Map(#[from] libbpf_rs::Error),
     /// The descriptor of a program could not be kept.
-    #[error("cannot keep an eBPF program: {0}")]
+    #[error("cannot keep the descriptor of an eBPF program: {0}")]
     Descriptor(io::Error),
     /// The pool could not be mapped into memory.
     #[error("cannot map the unwind pool: {0}")]
@@ -196,7 +199,7 @@ impl Bpf {
         let program = bpf.loaded.program(EXECD)?;
         let execd = probe::attach_raw_tracepoint(program.as_fd(), "sched_process_exec");
         bpf._execd = execd
-            .inspect_err(|error| tracing::warn!("execs are not followed at once: {error}"))
+            .inspect_err(|error| tracing::warn!("execs are noticed late: {error}"))
             .ok();
         Ok(bpf)
     }
@@ -238,7 +241,7 @@ impl Bpf {
     pub(crate) fn remove_process(&mut self, pid: u32) {
         self.remove(PROCS, &pid);
         if let Err(error) = self.processes_changed() {
-            tracing::warn!("process {pid} is not forgotten at once: {error}");
+            tracing::warn!("the eBPF programs forget process {pid} late: {error}");
         }
     }
 
@@ -386,7 +389,7 @@ impl MapWriter {
 fn settings(options: &BpfOptions) -> Settings {
     let btf = btf::Btf::vmlinux()
         .inspect_err(|e| {
-            tracing::warn!("{e}: forks and return probes are not followed in the kernel")
+            tracing::warn!("{e}; forks and return probes are not followed in the kernel")
         })
         .ok();
     let offset = |structure, member| {

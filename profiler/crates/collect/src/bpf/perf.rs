@@ -83,7 +83,7 @@ pub(crate) fn open_sampler(
     // SAFETY: an ioctl on two open perf events.
     if unsafe { sys::ioctls::SET_OUTPUT(fd.as_raw_fd(), ring.as_raw_fd()) } < 0 {
         tracing::debug!(
-            "throttling will not be seen: {}",
+            "throttling of sampling is not counted: {}",
             io::Error::last_os_error()
         );
     }

@@ -18,10 +18,10 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The directory of sockets.
-    #[error("recordings of this user cannot be looked for: {0}")]
+    #[error("cannot look for recordings of this user: {0}")]
     Directory(io::Error),
     /// There is none of the name.
-    #[error("no recording is called {0}")]
+    #[error("no recording is named {0}")]
     Nobody(String),
     /// It ended without an answer.
     #[error("the recording {0} ended without an answer")]
@@ -33,7 +33,7 @@ pub enum ControlError {
     #[error("{0} is not a recording of this user")]
     Foreign(String),
     /// The socket.
-    #[error("cannot ask the recording {name}: {source}")]
+    #[error("cannot send a request to the recording {name}: {source}")]
     Socket {
         /// The recording.
         name: String,

@@ -58,7 +58,7 @@ impl FromStr for RecordState {
         };
         // Not +7, nor 007.
         let state = state.filter(|state| state.to_string() == text);
-        state.ok_or("the states are attached, sampling and known=PID")
+        state.ok_or("the state must be attached, sampling or known=PID")
     }
 }
 
@@ -118,25 +118,28 @@ impl Request {
     /// # Errors
     /// The reason, for the sender.
     pub fn decode(message: &[u8]) -> Result<Self, &'static str> {
-        let text = std::str::from_utf8(message).map_err(|_| "the request is no text")?;
+        let text = std::str::from_utf8(message).map_err(|_| "the request is not UTF-8 text")?;
         let Some((name, word)) = text.split_once(' ') else {
-            return Err("the request has no words");
+            return Err("the request is incomplete");
         };
         if name != NAME {
-            return Err("the recording speaks aiprof-control-1, another version of aiprof");
+            return Err(
+                "the recording belongs to another version of aiprof (its protocol is \
+                 aiprof-control-1)",
+            );
         }
         if let Some((RATE, number)) = word.split_once(' ') {
             let hz = number.parse::<u32>().ok();
             let hz = hz.filter(|hz| hz.to_string() == number);
-            return hz.map(Self::Rate).ok_or("the rate is no number");
+            return hz.map(Self::Rate).ok_or("the rate is not a number");
         }
         if let Some((WAIT, state)) = word.split_once(' ') {
             let state = state.parse().ok();
-            return state.map(Self::Wait).ok_or("the state is not known");
+            return state.map(Self::Wait).ok_or("the state is unknown");
         }
         let mut all = Self::WORDS.into_iter();
         all.find(|request| request.word() == word)
-            .ok_or("the recording does not know this request")
+            .ok_or("the recording does not support this request")
     }
 }
 

@@ -73,7 +73,7 @@ impl Control {
 
     pub(super) fn in_directory(directory: PrivateDirectory, name: &str) -> io::Result<Self> {
         let Some(lock) = directory.lock(&lock_of(name))? else {
-            let taken = format!("a recording is called {name} already");
+            let taken = format!("another recording is already named {name}");
             return Err(io::Error::new(io::ErrorKind::AddrInUse, taken));
         };
         prune(&directory, name);
@@ -176,7 +176,8 @@ impl Control {
                     }));
                 }
                 Ok(socket) => {
-                    let why = "only the user of the recording, and root, may ask".to_owned();
+                    let why = "only root and the user who started the recording may control it"
+                        .to_owned();
                     send(&socket, &Reply::Refused(why));
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}

@@ -226,7 +226,8 @@ impl DeviceSamplers {
                 break;
             }
             if Instant::now() > end {
-                let text = "A device's thread does not end: its last samples are missing.";
+                let text = "The thread that reads a device did not end: the device's last samples \
+                            are missing.";
                 self.status
                     .problem(u32::MAX, Topic::Thread, Some(text.into()));
                 break;

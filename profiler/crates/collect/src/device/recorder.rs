@@ -190,16 +190,16 @@ impl Recorder {
 
     fn wrong_layout(&self) -> String {
         format!(
-            "{}: {} of {} records have bits set that should be zero: they are probably in \
-             another layout.",
+            "{}: {} of {} records have bits set that must be zero: they probably have another \
+             layout.",
             self.stream.name, self.strange, self.records
         )
     }
 
     fn too_few_bits(&self) -> String {
         format!(
-            "{}: {} counters in {} records are at their limit of 255: there may have been more \
-             samples. More --device-cycles help.",
+            "{}: {} counters in {} records are at their limit of 255, so samples may be missing. \
+             Raise --device-cycles.",
             self.stream.name, self.saturated, self.records
         )
     }
@@ -226,7 +226,7 @@ impl Recorder {
 
     fn save_failed(&self, error: &io::Error) {
         let name = &self.stream.name;
-        let text = format!("The device capture of {name} is not complete: {error}.");
+        let text = format!("The device capture of {name} is incomplete: {error}.");
         let id = self.stream.id;
         self.feed.status().problem(id, Topic::Saving, Some(text));
     }

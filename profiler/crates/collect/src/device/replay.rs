@@ -97,7 +97,7 @@ impl ReplayInput {
                 let _ = rustix::pipe::fcntl_setpipe_size(&file, PIECE);
                 Ok(Self::Fifo(file))
             }
-            _ => Err(io::Error::other("it is no file, FIFO or unix socket")),
+            _ => Err(io::Error::other("not a regular file, FIFO or Unix socket")),
         }
     }
 
@@ -295,7 +295,7 @@ impl Sink {
         if wanted {
             Ok(())
         } else {
-            Err(io::Error::other("nobody wants the samples"))
+            Err(io::Error::other("the recording takes no more samples"))
         }
     }
 

@@ -50,14 +50,14 @@ impl FromStr for ReplaySpec {
         let format = match format {
             "capture" => ReplayFormat::Capture,
             layout => ReplayFormat::Raw(layout.parse().map_err(|error| {
-                format!("{error}; 'capture' is a device capture, which says its own")
+                format!("{error}; use 'capture' for a device capture, which contains its layout")
             })?),
         };
         let mut parts = rest.split(',');
         let path = parts.next().filter(|path| !path.is_empty());
         let mut spec = Self {
             format,
-            path: path.ok_or("no path after the layout")?.into(),
+            path: path.ok_or("the path after the layout is missing")?.into(),
             gt: None,
             card: None,
             base: None,
@@ -75,10 +75,10 @@ impl ReplaySpec {
     fn set(&mut self, part: &str) -> Result<(), String> {
         let (key, value) = part
             .split_once('=')
-            .ok_or_else(|| format!("'{part}' is no KEY=VALUE"))?;
+            .ok_or_else(|| format!("'{part}' is not KEY=VALUE"))?;
         let number = || {
             let number = value.parse::<u32>();
-            number.map_err(|_| format!("{key}: '{value}' is no number"))
+            number.map_err(|_| format!("{key}: '{value}' is not a number"))
         };
         match key {
             "gt" => self.gt = Some(number()?),
@@ -87,13 +87,13 @@ impl ReplaySpec {
             "base" => {
                 let digits = value.strip_prefix("0x");
                 let base = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-                let error = || format!("base: '{value}' is no hexadecimal number (0x...)");
+                let error = || format!("base: '{value}' is not a hexadecimal number (0x...)");
                 self.base = Some(base.ok_or_else(error)?);
             }
             "name" => self.name = Some(value.to_owned()),
             _ => {
                 return Err(format!(
-                    "unknown key '{key}' (gt, card, base, cycles and name are known)"
+                    "unknown key '{key}' (known: gt, card, base, cycles, name)"
                 ));
             }
         }

@@ -43,7 +43,7 @@ impl Save {
             name: stream.name.clone(),
         };
         let folder = place::make_directory(folder, |_| Ok(())).map_err(io::Error::other)?;
-        let folder = folder.ok_or_else(|| io::Error::other("no directory"))?;
+        let folder = folder.ok_or_else(|| io::Error::other("not a directory"))?;
         let name = format!("device-{}.devcap", stream.id);
         let file = BufWriter::new(folder.create_new(OsStr::new(&name))?);
         Ok(Self {
@@ -59,7 +59,9 @@ impl Save {
     /// They are too many for a frame.
     pub(super) fn add(&mut self, records: &[u8]) -> io::Result<()> {
         if self.records.len() + records.len() > MAX_FRAME {
-            return Err(io::Error::other("more than 64 MiB in one window"));
+            return Err(io::Error::other(
+                "one window has more than 64 MiB of records",
+            ));
         }
         self.records.extend_from_slice(records);
         Ok(())

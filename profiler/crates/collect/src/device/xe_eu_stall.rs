@@ -75,8 +75,9 @@ pub(super) fn gts(
     let card: Arc<dyn Card> = card.map_err(|e| because(format!("{node}: {e}")))?.into();
     let answer = ask(&*card, QUERY_EU_STALL).map_err(|e| because(explain_query(e)))?;
     let abilities = Abilities::parse(&answer);
-    let abilities = abilities.ok_or_else(|| because("its driver's answer is too short".into()))?;
-    let list = ask(&*card, QUERY_GT_LIST).map_err(|e| because(format!("no list of GTs: {e}")))?;
+    let abilities = abilities.ok_or_else(|| because("the driver's answer is too short".into()))?;
+    let list = ask(&*card, QUERY_GT_LIST)
+        .map_err(|e| because(format!("the driver does not list the GTs: {e}")))?;
     let list = main_gts(&list).unwrap_or_default();
     if list.is_empty() {
         return Err(because("it has no GT with execution units".into()));
@@ -87,7 +88,7 @@ pub(super) fn gts(
         let layout = match layout {
             Err(unknown) if options.nearest_layout => unknown.nearest,
             layout => layout
-                .map_err(|unknown| because(format!("{unknown} (--nearest-layout reads it so)")))?,
+                .map_err(|unknown| because(format!("{unknown} (use it with --nearest-layout)")))?,
         };
         let shape = Shape {
             layout,
@@ -96,7 +97,9 @@ pub(super) fn gts(
         };
         if aiprof_model::eu_stall::Splitter::new(layout, shape.record_size).is_none() {
             let size = shape.record_size;
-            return Err(because(format!("records of {size} bytes cannot be")));
+            return Err(because(format!(
+                "records of {size} bytes are not supported"
+            )));
         }
         let cycles = rate.saturating_mul(options.one_of.max(1).into());
         let stream = DeviceStream {
@@ -121,18 +124,18 @@ pub(super) fn gts(
 }
 
 /// Why a virtual function cannot be sampled.
-pub(crate) const NO_VIRTUAL: &str = "an SR-IOV virtual function has no EU stall sampling; \
-                                     sample on the host, where the physical function is";
+pub(crate) const NO_VIRTUAL: &str = "SR-IOV virtual functions have no EU stall sampling; run \
+                                     aiprof on the host, which has the physical function";
 
 fn explain_query(error: Errno) -> String {
     match error {
-        Errno::INVAL => "its driver has no EU stall sampling: Linux 6.15 or later has".into(),
+        Errno::INVAL => "the driver has no EU stall sampling; use Linux 6.15 or later".into(),
         Errno::NODEV | Errno::OPNOTSUPP => {
-            "the hardware has no EU stall sampling (Ponte Vecchio, and Xe2 and later have), or \
-             it is an SR-IOV virtual function"
+            "the hardware has no EU stall sampling (Ponte Vecchio, Xe2 and later have it), or it \
+             is an SR-IOV virtual function"
                 .into()
         }
-        error => format!("the driver does not say what it can sample: {error}"),
+        error => format!("the driver does not report what it can sample: {error}"),
     }
 }
 
@@ -297,25 +300,26 @@ impl Sampler {
     }
 }
 
-const BUSY: &str = "another profiler samples it (one can at a time); end that one";
+const BUSY: &str = "another profiler is sampling it, and only one can at a time; end the other \
+                    profiler";
 
 fn explain_open(error: Errno) -> String {
     match error {
         Errno::BUSY => BUSY.into(),
-        error => format!("the driver opens no EU stall stream: {error}"),
+        error => format!("cannot open an EU stall stream: {error}"),
     }
 }
 
 fn explain_access() -> String {
-    "not allowed: CAP_PERFMON (or root) is needed, or dev.xe.observation_paranoid=0 \
-     (sysctl)"
+    "not permitted: run aiprof as root or with CAP_PERFMON, or set the sysctl \
+     dev.xe.observation_paranoid=0"
         .into()
 }
 
 fn explain_read(error: Errno) -> String {
     match error {
-        Errno::NODEV => "the GT was reset, or the card is gone".into(),
-        error => format!("the EU stall stream cannot be read: {error}"),
+        Errno::NODEV => "the GT was reset, or the card was removed".into(),
+        error => format!("cannot read the EU stall stream: {error}"),
     }
 }
 

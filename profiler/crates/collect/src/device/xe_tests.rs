@@ -238,7 +238,7 @@ fn cards_that_cannot_be_sampled_say_why() {
         (
             usual().answer(10, Err(Errno::PERM)),
             "0xe20b",
-            "does not say",
+            "does not report",
         ),
         (usual().answer(10, Ok(short)), "0xe20b", "too short"),
         (

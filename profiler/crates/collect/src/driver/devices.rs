@@ -54,7 +54,7 @@ pub(super) fn scan(root: &Path, tables: &DriverTables) -> Vec<DeviceNode> {
 pub(super) fn of_path(path: &Path) -> io::Result<DeviceNode> {
     let meta = caller::metadata(path)?;
     if !meta.file_type().is_char_device() {
-        let message = format!("{} is no character device", path.display());
+        let message = format!("{} is not a character device", path.display());
         return Err(io::Error::other(message));
     }
     let number = meta.rdev();

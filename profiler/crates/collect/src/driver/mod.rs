@@ -61,7 +61,7 @@ impl DriverPlan {
         let mut forced = Vec::new();
         for (table, path) in stand_ins {
             if tables.get(table).is_none() {
-                let message = format!("there is no driver table {table:?}");
+                let message = format!("no driver table is named {table:?}");
                 return Err(io::Error::new(io::ErrorKind::NotFound, message));
             }
             forced.push((table.clone(), devices::of_path(path)?));
@@ -191,7 +191,7 @@ impl DriverProbes {
                         class.handled = true;
                         break;
                     }
-                    Err(error) => tracing::debug!("{name} is not probed: {error}"),
+                    Err(error) => tracing::debug!("cannot probe {name}: {error}"),
                 }
             }
         }
@@ -205,7 +205,9 @@ impl DriverProbes {
             match probe::attach_tracepoint(program.as_fd(), "syscalls", name, 0) {
                 Ok(link) => self.links.push(link),
                 Err(error) => {
-                    tracing::warn!("ioctls are not seen: syscalls:{name}: {error}");
+                    tracing::warn!(
+                        "ioctls are not recorded: cannot attach to syscalls:{name}: {error}"
+                    );
                     return Ok(());
                 }
             }

@@ -79,7 +79,7 @@ pub(super) fn join(
     }
     if !is_own(&connection) {
         return Ok(Attempt::Refused(
-            "the recording is another user's".to_owned(),
+            "the recording belongs to another user".to_owned(),
         ));
     }
     if rustix::net::send(&connection, job.hello().as_bytes(), SendFlags::NOSIGNAL).is_err() {

@@ -212,10 +212,10 @@ impl Others {
         let hello = std::str::from_utf8(hello).unwrap_or_default();
         let (key, rank) = hello.split_once('\n').unwrap_or_default();
         if key != self.recorder.job.key {
-            return Err("the recording is of another job");
+            return Err("the recording belongs to another job");
         }
         if self.ranks.iter().any(|own| own == rank) {
-            return Err("a process of the same rank is part of the recording already");
+            return Err("the recording already has a process with the same rank");
         }
         self.ranks.push(rank.to_owned());
         Ok(())

@@ -247,7 +247,7 @@ impl LateKernels {
         };
         let (known, unknown) = program.search(path.is_some());
         tracing::debug!(
-            "process {pid}: searching names of {} kernels",
+            "process {pid}: searching for the names of {} kernels",
             unknown.len()
         );
         self.ask(Request {

@@ -103,7 +103,7 @@ pub(super) fn start() -> io::Result<(Sender<Request>, Receiver<Answer>)> {
 fn open(pid: u32) -> Option<(ProcessMemory, Vec<Region>)> {
     let opened = ProcessMemory::open(pid).and_then(|memory| Ok((memory, inspect::regions(pid)?)));
     opened
-        .inspect_err(|error| tracing::debug!("process {pid}: memory not readable: {error}"))
+        .inspect_err(|error| tracing::debug!("cannot read the memory of process {pid}: {error}"))
         .ok()
 }
 
@@ -119,7 +119,7 @@ fn declared(
     let found = images::find(memory, regions, budget);
     let names: BTreeSet<String> = found.kernel_names().into_iter().map(Into::into).collect();
     tracing::debug!(
-        "process {pid}: {} device images declare {} kernels, {} bytes not searched, {:?}",
+        "process {pid}: {} modules declare {} kernels, {} bytes not searched, {:?}",
         found.images.len(),
         names.len(),
         found.skipped,

@@ -45,7 +45,7 @@ impl Searcher {
         match opened {
             Ok((memory, regions)) => self.search_memory(pid, &memory, &regions),
             Err(error) => {
-                tracing::debug!("process {pid}: memory not readable: {error}");
+                tracing::debug!("cannot read the memory of process {pid}: {error}");
                 FoundModules::default()
             }
         }

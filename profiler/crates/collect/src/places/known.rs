@@ -434,7 +434,7 @@ impl Known {
             let begun = Instant::now();
             let learned = learn::learn(&subjects, &sampled);
             tracing::debug!(
-                "{} kernels and {} sampled addresses teach {learned:?}, {:?}",
+                "learned from {} kernels and {} sampled addresses: {learned:?}, {:?}",
                 subjects.len(),
                 sampled.len(),
                 begun.elapsed()
@@ -496,7 +496,7 @@ impl Known {
 
     /// Gives all kernels of a build their addresses.
     fn believe(&mut self, build: Build, learned: &learn::Learned) {
-        tracing::debug!("kernels lie where {:?} tells", learned.path);
+        tracing::debug!("kernel addresses are found through {:?}", learned.path);
         let ended = self.ended.iter_mut().map(|(_, process)| process);
         let taken_ns = self.taken_ns;
         for process in self.processes.values_mut().chain(ended) {
@@ -640,7 +640,9 @@ fn view(view: &mut Option<View>, pid: u32) -> Option<&View> {
             })
         });
         *view = opened
-            .inspect_err(|error| tracing::debug!("process {pid}: memory not readable: {error}"))
+            .inspect_err(|error| {
+                tracing::debug!("cannot read the memory of process {pid}: {error}")
+            })
             .ok();
     }
     view.as_ref()

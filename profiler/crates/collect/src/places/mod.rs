@@ -232,7 +232,7 @@ impl KernelPlaces {
                     None => None,
                 };
                 let Some(answer) = answer else {
-                    tracing::debug!("where kernels lie was not found out in {patience:?}");
+                    tracing::debug!("kernel addresses were not found within {patience:?}");
                     return events;
                 };
                 self.take(answer, &mut events);

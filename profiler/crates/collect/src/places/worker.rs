@@ -105,6 +105,6 @@ const LAST_SEARCH: std::time::Duration = std::time::Duration::from_secs(1);
 /// Gives this thread a priority: higher is less.
 fn prefer(nice: i32) {
     if let Err(error) = rustix::process::setpriority_process(None, nice) {
-        tracing::debug!("priority of a thread: {error}");
+        tracing::debug!("cannot set the priority of a thread: {error}");
     }
 }

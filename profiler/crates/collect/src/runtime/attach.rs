@@ -248,7 +248,7 @@ impl Attacher {
         let begun = Instant::now();
         if plan.functions.is_empty() {
             lock(&self.report).tally.refused += plan.unprobed;
-            tracing::debug!("{}: has no function of the tables", candidate.path);
+            tracing::debug!("{}: has no function of a probe table", candidate.path);
         } else {
             let (index, uses) = self.find(candidate);
             for function in &mut plan.functions {
@@ -358,7 +358,7 @@ impl Attacher {
         tally.links = self.handle.links().len().saturating_sub(links) as u64;
         tally.files = u64::from(!first);
         tracing::debug!(
-            "{name}: {} functions probed in {} links, {} not, {} second names",
+            "{name}: {} functions probed with {} links, {} not probed, {} aliases",
             tally.functions,
             tally.links,
             tally.refused,
@@ -399,7 +399,7 @@ impl Attacher {
                     refused.iter().for_each(|r| tell(name, wanted, r));
                 }
                 Err(error) => {
-                    tracing::warn!("{name}: {} not attached: {error}", program.name());
+                    tracing::warn!("{name}: cannot attach {}: {error}", program.name());
                     if program.is_entry() {
                         without_entry.extend(points.iter().map(|point| point.cookie));
                     }
@@ -436,7 +436,7 @@ impl Attacher {
                 library.changed = true;
                 lock(&self.report).tally.changed += 1;
                 tracing::warn!(
-                    "{}: replaced or removed; programs that still use the old file are probed",
+                    "{}: replaced or removed; programs that use the old file are still probed",
                     candidate.path
                 );
             }

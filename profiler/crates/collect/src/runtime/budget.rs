@@ -146,8 +146,8 @@ impl Budgets {
         self.refused += 1;
         if self.told.len() < OWNERS && self.told.insert(owner) {
             tracing::warn!(
-                "user {}: too many libraries are loaded ({FILES} files with {FUNCTIONS} functions \
-                 are probed for a user); further ones are not probed",
+                "user {}: too many libraries (limit: {FILES} files with {FUNCTIONS} functions per \
+                 user); further libraries are not probed",
                 owner.uid
             );
         }

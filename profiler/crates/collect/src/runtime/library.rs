@@ -314,7 +314,8 @@ impl<'a> Library<'a> {
         self.classes.get_or_init(|| {
             let parts = (self.unwind.loaded(), self.text());
             let found = Classes::read(self.file, &self.info, parts);
-            let found = found.inspect_err(|error| tracing::debug!("no virtual functions: {error}"));
+            let found = found
+                .inspect_err(|error| tracing::debug!("cannot read virtual functions: {error}"));
             found.unwrap_or_default()
         })
     }

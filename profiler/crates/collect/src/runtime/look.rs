@@ -124,7 +124,9 @@ fn start(bell: Option<Arc<Bell>>) -> Option<(SyncSender<Look>, Receiver<Seen>)> 
     thread::Builder::new()
         .name("aiprof-look".into())
         .spawn(move || work(&queue, &results, bell.as_deref()))
-        .inspect_err(|error| tracing::warn!("cannot start the looking thread: {error}"))
+        .inspect_err(|error| {
+            tracing::warn!("cannot start the thread that reads process memory: {error}")
+        })
         .ok()
         .map(|_| (jobs, seen))
 }
@@ -136,7 +138,7 @@ fn work(queue: &Receiver<Look>, results: &Sender<Seen>, bell: Option<&Bell>) {
             what => match ProcessMemory::open(pid) {
                 Ok(memory) => Some(Seen::Functions(read(pid, what, &memory))),
                 Err(error) => {
-                    tracing::debug!("process {pid}: {error}");
+                    tracing::debug!("cannot read the memory of process {pid}: {error}");
                     None
                 }
             },

@@ -112,7 +112,7 @@ impl Opener {
             let gate = Arc::clone(&shared);
             Box::new(move |work| run(&gate, work))
         });
-        let pool = pool.inspect_err(|error| tracing::warn!("no library is probed: {error}"));
+        let pool = pool.inspect_err(|error| tracing::warn!("cannot probe libraries: {error}"));
         Self {
             pool: pool.ok(),
             gate,
@@ -196,7 +196,9 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
     let nature = Nature::of(&file)?;
     if nature.is_fuse && !owner::is_trusted(work.owner) {
         // The kernel would wait for its program with all forks held up.
-        return Err(io::Error::other("answered for by a program of its user"));
+        return Err(io::Error::other(
+            "on a file system that a program of its user serves (FUSE)",
+        ));
     }
     // What another user's process says of a file is believed for that process: whatever
     // it is, everybody's programs would stop there.

@@ -137,7 +137,7 @@ impl RuntimeProbes {
             Stage::There(worker) => match worker.give_back() {
                 Some(attacher) => Stage::Here(attacher),
                 None => {
-                    tracing::warn!("libraries that are loaded later are not probed");
+                    tracing::warn!("libraries that are loaded from now on are not probed");
                     Stage::Over
                 }
             },
@@ -242,7 +242,7 @@ impl RuntimeProbes {
                 self.purposes.insert(ticket, purpose);
             }
             Err(error) => {
-                tracing::debug!("not opened: {error}");
+                tracing::debug!("library not opened: {error}");
                 self.refused += 1;
                 self.try_again(Some(purpose));
             }

@@ -290,7 +290,7 @@ impl RuntimeProbes {
             Stage::Here(attacher) => match Worker::start(attacher) {
                 Ok(worker) => Stage::There(worker),
                 Err((attacher, error)) => {
-                    tracing::warn!("cannot start the attaching thread: {error}");
+                    tracing::warn!("cannot start the thread that attaches probes: {error}");
                     Stage::Here(attacher)
                 }
             },
@@ -404,7 +404,11 @@ impl RuntimeProbes {
         let all = handed.len();
         for one in handed {
             let Some((map, id)) = mapping_of(processes, one.pid, one.address) else {
-                tracing::debug!("{}: at {:#x}, in no mapped file", one.symbol, one.address);
+                tracing::debug!(
+                    "{}: address {:#x} is in no mapped file",
+                    one.symbol,
+                    one.address
+                );
                 continue;
             };
             let offset = one.address - map.start + map.file_offset;
@@ -427,7 +431,10 @@ impl RuntimeProbes {
             let named = self.layer_of(&one.table, &map.file.path);
             if named.is_none() && !self.accepted.contains(&(whose, id)) {
                 let path = &map.file.path;
-                tracing::debug!("{}: in {path}, which is no library of it", one.symbol);
+                tracing::debug!(
+                    "{}: in {path}, which is not a library of its probe table",
+                    one.symbol
+                );
                 continue;
             }
             if self.given.len() >= MAX_GIVEN {

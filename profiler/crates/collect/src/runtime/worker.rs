@@ -157,7 +157,10 @@ impl Worker {
         drop(self.jobs);
         let ended = self.ended.recv_timeout(LAST);
         if ended.is_err_and(|error| error == mpsc::RecvTimeoutError::Timeout) {
-            tracing::warn!("a library is still being attached to; that is not waited for");
+            tracing::warn!(
+                "probes of a library are still being attached; the recording ends without waiting \
+                 for them"
+            );
         }
         self.handle.take_links()
     }

@@ -103,7 +103,7 @@ impl Session {
         self.drain(false)?;
         let codes = self.codes_with_names();
         let Some(last) = &mut self.events.last_seconds else {
-            let why = "no last seconds are kept".to_owned();
+            let why = "the recording keeps no window in memory (start it with --window)".to_owned();
             return Err(CollectError::Unsupported(why));
         };
         let failed = CollectError::Capture;

@@ -231,7 +231,7 @@ impl Session {
             labels: found,
         });
         if let Err(error) = self.record(&event) {
-            tracing::warn!("labels of process {pid} are not recorded: {error}");
+            tracing::warn!("cannot record labels of process {pid}: {error}");
         }
     }
 }

@@ -114,7 +114,7 @@ impl Session {
         for mut found in self.publisher.take_pythons() {
             found.time_ns = perf::monotonic_ns();
             if let Err(error) = self.record(&Event::PythonFound(found)) {
-                tracing::warn!("an interpreter is not recorded: {error}");
+                tracing::warn!("cannot record a Python interpreter: {error}");
             }
         }
         if published {

@@ -199,8 +199,9 @@ impl Session {
         if self.names.is_none() {
             // Started late, so that it has the reduced privileges of this process.
             let kernel = self.bpf.kernel_namer();
-            let kernel =
-                kernel.inspect_err(|e| tracing::warn!("kernel functions have no names: {e}"));
+            let kernel = kernel.inspect_err(|e| {
+                tracing::warn!("functions of the Linux kernel have no names: {e}")
+            });
             self.names = NameService::start(self.name_options.clone(), kernel.ok())
                 .inspect_err(|error| tracing::warn!("cannot start the naming thread: {error}"))
                 .ok();
@@ -414,7 +415,7 @@ impl Session {
             .finish(&known, &profile.meta, losses, &self.busy)
             .map_err(CollectError::Capture)?;
         tracing::debug!(
-            "{} samples seen by the program",
+            "the eBPF program took {} samples",
             self.bpf.count(COUNT_SAMPLES)
         );
         Ok(())

@@ -145,7 +145,7 @@ fn load_ahead(programs: Programs, names: Vec<&'static str>) -> Receiver<()> {
         .name("aiprof-load".into())
         .spawn(load)
     {
-        tracing::debug!("cannot start the loading thread: {error}");
+        tracing::debug!("cannot start the thread that loads eBPF programs: {error}");
     }
     loaded
 }

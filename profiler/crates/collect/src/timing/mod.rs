@@ -47,16 +47,16 @@ const MAX_ENTRIES: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum TimingError {
     /// There is no place.
-    #[error("the helper for device times has no place: HOME is not set")]
+    #[error("no directory for the device timing helper: HOME is not set")]
     NoHome,
     /// A directory is not to be had.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// Others can write to it.
-    #[error("{0}: others can write there, so no program shall load anything from it")]
+    #[error("{0}: other users can write to it, so programs must not load the helper from it")]
     Shared(PathBuf),
     /// It cannot be written.
-    #[error("cannot write the helper for device times to {path}")]
+    #[error("cannot write the device timing helper to {path}")]
     Write {
         /// The directory.
         path: PathBuf,

@@ -56,15 +56,16 @@ pub const MAX_WINDOW: Duration = Duration::from_secs(60);
 pub enum TorchError {
     /// Another process has the daemon's name.
     #[error(
-        "another process has the socket that PyTorch asks (\\0dynolog): stop the dynolog daemon \
-         (systemctl stop dynolog) or the other aiprof; `ss -xlp | grep dynolog` names it"
+        "another process has the socket that PyTorch connects to (\\0dynolog): stop the dynolog \
+         daemon (systemctl stop dynolog) or the other aiprof; `ss -xlp | grep dynolog` shows the \
+         process"
     )]
     InUse,
     /// The socket could not be made.
-    #[error("cannot make the socket that PyTorch asks")]
+    #[error("cannot create the socket that PyTorch connects to")]
     Socket(#[source] io::Error),
     /// The directory for what programs report could not be made.
-    #[error("cannot make a directory below /tmp for what PyTorch reports")]
+    #[error("cannot create a directory in /tmp for PyTorch's reports")]
     Directory(#[source] io::Error),
     /// The thread that answers could not be started.
     #[error("cannot start the thread that answers PyTorch")]

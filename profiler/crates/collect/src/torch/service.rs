@@ -266,7 +266,7 @@ impl Service {
             | CapabilitySet::DAC_OVERRIDE
             | CapabilitySet::FOWNER;
         if let Err(error) = privileges::drop_to(needed) {
-            tracing::warn!("the thread that answers PyTorch keeps privileges: {error}");
+            tracing::warn!("the thread that answers PyTorch cannot drop privileges: {error}");
         }
         let mut buffer = [0; MAX_DATAGRAM];
         while !self.wait() {
@@ -275,7 +275,7 @@ impl Service {
                     Ok(Some(received)) => self.answer(&received, &buffer),
                     Ok(None) => break,
                     Err(error) => {
-                        tracing::debug!("socket of PyTorch: {error}");
+                        tracing::debug!("cannot read from PyTorch's socket: {error}");
                         break;
                     }
                 }
@@ -312,7 +312,10 @@ impl Service {
     fn answer(&mut self, received: &Received, buffer: &[u8]) {
         let datagram = received.len.and_then(|len| buffer.get(..len));
         let Some(message) = datagram.and_then(message::parse) else {
-            tracing::debug!("a datagram of {:?} is none of Kineto's", received.sender);
+            tracing::debug!(
+                "ignored a datagram from {:?} that does not follow Kineto's protocol",
+                received.sender
+            );
             return;
         };
         let Some(to) = &received.address else {
@@ -420,7 +423,7 @@ impl Service {
         });
         if !is_here && self.told.len() < MAX_PROGRAMS && self.told.insert(pid) {
             tracing::warn!(
-                "process {pid} runs PyTorch in a container: its operators are not recorded"
+                "process {pid} runs PyTorch in a container, so its operators are not recorded"
             );
         }
         is_here
@@ -438,7 +441,7 @@ impl Service {
             }
             let mut new = ExchangeDirectory::create(Path::new(PARENT), PREFIX).ok()?;
             if let Err(error) = new.give(uid, sender.gid) {
-                tracing::warn!("operators of user {uid}'s programs are not recorded: {error}");
+                tracing::warn!("operators of programs of user {uid} are not recorded: {error}");
                 return None;
             }
             self.directories.insert(uid, new);
@@ -491,13 +494,16 @@ impl Service {
                 match read_ops(file, &clock::pair(), thread) {
                     Ok(read) => TorchNews::Answered(pid, read),
                     Err(error) => {
-                        tracing::warn!("operators of process {pid}: {error}");
+                        tracing::warn!("cannot read operators of process {pid}: {error}");
                         TorchNews::Unreadable(pid)
                     }
                 }
             }
             Err(error) => {
-                tracing::warn!("operators of process {pid}: {}: {error}", pending.file);
+                tracing::warn!(
+                    "cannot read operators of process {pid}: {}: {error}",
+                    pending.file
+                );
                 TorchNews::Unreadable(pid)
             }
         };
@@ -517,7 +523,9 @@ impl Service {
     /// Reports without waiting: programs wait for their answers.
     fn report(&self, news: TorchNews) {
         if self.reports.try_send(news).is_err() && !self.shared.is_over.load(Ordering::Acquire) {
-            tracing::warn!("a window of PyTorch's operators is lost: nobody takes it");
+            tracing::warn!(
+                "a window of PyTorch operators was lost: the recording did not accept it"
+            );
         }
     }
 }
