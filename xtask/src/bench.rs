@@ -30,46 +30,47 @@ use crate::packages::Group;
 use crate::proc::{capture, cargo, is_root, run, target_dir};
 
 pub(crate) const HELP: &str = "
-Measures, in a release build, all but the last three as root:
+Measures a release build. All benchmarks except the last three need root:
 
-  sampler            aiprof beside perf and bpftrace on the same workload, in
-                     turns: BPF time per sample, complete stacks, CPU, memory,
-                     bytes written, time to the result
-  finish             time from the command's end to the finished flame graph
+  sampler            compares aiprof with perf and bpftrace on the same workload,
+                     one after the other: BPF time per sample, complete stacks,
+                     CPU, memory, bytes written, time to the result
+  finish             time from the end of the command to the finished flame graph
   memory             100 processes of 10 large programs: aiprof's memory
   processes          2,000 short processes, and 50 containers of one image:
                      aiprof's CPU time, memory and stacks
-  start              CPU and wall time to the first sample, also beside 16 busy
-                     processes, and perf's wall time
-  probes             what a probed call costs, beside bpftrace on the same
-                     function; launches a second without a loss
-  agent              what `aiprof agent` costs a busy machine, by its own count
-                     and by what a workload gets done beside it
-  churn              what it holds on to while 10,000 programs come and go
-  layers             the same of launches through Level Zero's loader and a
-                     driver, and what is lost of many
-  analyze            `aiprof acelyzer` beside acelyzer itself and a bare copy
+  start              CPU and wall time to the first sample, on an idle machine and
+                     with 16 busy processes, and perf's wall time
+  probes             cost of a probed call, compared with bpftrace on the same
+                     function; launches per second without a loss
+  agent              cost of `aiprof agent` on a busy machine, by its own CPU time
+                     and by the throughput of a workload
+  churn              memory of the agent while 10,000 programs start and end
+  layers             cost of launches through Level Zero's loader and a driver,
+                     and losses at high rates
+  analyze            compares `aiprof acelyzer` with acelyzer and with a plain copy
                      of the same generated traces: time, memory, growth
-  device             stall records of devices: decoded and added up, per second
-  unwind-table FILE  rows, bytes and seconds of the unwind tables of all of FILE
+  device             stall records of devices that are decoded and summed per second
+  unwind-table FILE  rows, bytes and build time of the unwind tables of FILE
 
-  --rounds N    how often; medians are reported (3)
-  --seconds N   sampler, memory, probes, layers: how long each recording lasts
-                (10, 60, 3, 3); agent: each part of a pair (55); churn: the day
-                (1440)
-  --peers       sampler, agent: also lightswitch, installed by cargo (minutes)
+  --rounds N    number of rounds; medians are reported (3)
+  --seconds N   sampler, memory, probes, layers: length of each recording
+                (10, 60, 3, 3); agent: length of each half of a pair (55);
+                churn: length of the simulated day (1440)
+  --peers       sampler, agent: also measure lightswitch; cargo installs it,
+                which takes minutes
   --beside FILE processes: an earlier aiprof to compare with
-  --events N    analyze: events of a file (1,000,000); acelyzer gets a tenth
-  --full        analyze: all of them for acelyzer (10 minutes), and growth up to
-                ten times as many (15 GB of disk)
-  --programs DIR  analyze, agent, churn, processes, start, probes, layers: aiprof (aiu-trace,
-                json-copy) is there already
-  --write       also replaces the result in docs/benchmarks.md
+  --events N    analyze: events in a file (1,000,000); acelyzer gets a tenth
+  --full        analyze: give acelyzer all events (10 minutes), and measure
+                growth up to ten times as many events (15 GB of disk)
+  --programs DIR  analyze, agent, churn, processes, start, probes, layers: use
+                the aiprof (and aiu-trace, json-copy) in DIR instead of building it
+  --write       also replace the result in docs/benchmarks.md
 
-  --wait N      seconds to wait in all for a quiet machine (600)
+  --wait N      seconds to wait in total for a quiet machine (600)
 
-A round in which other programs used much of the CPUs is repeated while waiting time
-is left. The results show how much they were disturbed.
+A round in which other programs used much CPU time is repeated while waiting time is
+left. The results show how much the rounds were disturbed.
 ";
 
 /// What was asked for.
@@ -193,8 +194,8 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         (Some("device"), None) => device::main(&options(0)),
         (Some("unwind-table"), Some(file)) => unwind::main(&options(0), file),
         (Some("unwind-table"), None) => bail!("unwind-table needs a FILE"),
-        (Some(other), _) => bail!("there is no bench {other:?}; see `cargo xtask help bench`"),
-        (None, _) => bail!("which bench? see `cargo xtask help bench`"),
+        (Some(other), _) => bail!("no benchmark is named {other:?}; see `cargo xtask help bench`"),
+        (None, _) => bail!("name a benchmark; see `cargo xtask help bench`"),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -203,7 +204,7 @@ fn as_root() -> Result<()> {
     if is_root() {
         return Ok(());
     }
-    bail!("this bench needs root: sudo -E env \"PATH=$PATH\" cargo xtask bench ...")
+    bail!("this benchmark needs root: sudo -E env \"PATH=$PATH\" cargo xtask bench ...")
 }
 
 /// Builds aiprof as it is shipped.

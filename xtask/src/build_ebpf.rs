@@ -18,19 +18,20 @@ use crate::proc::{capture, cargo, find_program, is_root, root, run, target_dir};
 use crate::toolchain::{Toolchain, cargo_home, clean, find_or_install};
 
 pub(crate) const HELP: &str = "
-Builds profiler-ebpf for bpfel-unknown-none and puts the object to
-profiler/crates/collect/src/bpf/aiprof.bpf.o, with a manifest beside it
-(aiprof.bpf.toml): digests of sources and object, versions of the tools.
-Commit both. Needs a compiler with core's sources (a rustup nightly with
-rust-src, or Debian's rustc-web and rust-web-src; AIPROF_EBPF_RUSTC names
-another) and bpf-linker. As root on Debian it installs them; elsewhere it prints
-how to.
+Builds profiler-ebpf for bpfel-unknown-none and writes the object to
+profiler/crates/collect/src/bpf/aiprof.bpf.o. The manifest next to it
+(aiprof.bpf.toml) has the digests of sources and object and the versions of the
+tools. Commit both files.
 
-  --check   Fails when the sources are not those of the manifest. Then rebuilds:
-            with the manifest's tool versions, code, relocations, maps and BTF
-            must be equal; with others, both objects must load here.
-  --debug   Builds to target/ebpf-debug instead, for `aiprof --bpf-object FILE`;
-            nothing to commit.
+The build needs bpf-linker and a compiler with core's sources: a rustup nightly with
+rust-src, Debian's rustc-web and rust-web-src, or the compiler in AIPROF_EBPF_RUSTC.
+As root on Debian, missing tools are installed; elsewhere, the commands are printed.
+
+  --check   Fail if the sources differ from the manifest. Then rebuild: with the
+            manifest's tool versions, code, relocations, maps and BTF must be
+            equal; with other versions, both objects must load on this machine.
+  --debug   Build to target/ebpf-debug, for `aiprof --bpf-object FILE`. Do not
+            commit this object.
 ";
 
 const TARGET: &str = "bpfel-unknown-none";
@@ -49,7 +50,9 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     }
     match (check_only, debug) {
         (true, true) => {
-            bail!("--check is about the committed object, which is never a --debug one")
+            bail!(
+                "--check cannot be used with --debug: the committed object is never a debug build"
+            )
         }
         (true, false) => check()?,
         (false, true) => build_debug()?,
@@ -68,7 +71,7 @@ fn build_committed() -> Result<()> {
         bail!("the sources changed during the build; run it again");
     }
     let data = fs::read(&built)?;
-    BpfObject::parse(&data).context("what bpf-linker wrote")?;
+    BpfObject::parse(&data).context("cannot read the object that bpf-linker wrote")?;
     let manifest = Manifest {
         sources_sha256,
         object_sha256: hex_digest(&data),
@@ -107,7 +110,7 @@ fn check() -> Result<()> {
     let committed =
         fs::read(root().join(OBJECT)).with_context(|| format!("cannot read {OBJECT}"))?;
     if hex_digest(&committed) != manifest.object_sha256 {
-        bail!("{OBJECT} is not the object of its manifest; run `cargo xtask build-ebpf`");
+        bail!("{OBJECT} does not match its manifest; run `cargo xtask build-ebpf`");
     }
     let tools = find_or_install(Some(&manifest.versions))?;
     let built = build(&tools, &target_dir().join("ebpf-check"), &[])?;
@@ -119,9 +122,15 @@ fn check() -> Result<()> {
     }
     let differences = differences.join(", ");
     if tools.versions == manifest.versions {
-        bail!("built from the same sources by the same tools, but {differences} differ");
+        bail!(
+            "the committed object differs from a build of the same sources with the same tools: \
+             {differences}"
+        );
     }
-    eprintln!("xtask: warning: other tools than the manifest's: {differences} differ");
+    eprintln!(
+        "xtask: warning: the tools differ from the manifest's, and so does the object: \
+         {differences}"
+    );
     eprintln!("xtask: warning: manifest {:?}", manifest.versions);
     eprintln!("xtask: warning: here     {:?}", tools.versions);
     load_test(&[&root().join(OBJECT), &built])
@@ -240,7 +249,9 @@ fn strip(tools: &Toolchain, object: &Path) -> Result<()> {
     match tool {
         Some(tool) => capture(Command::new(tool).arg("--strip-debug").arg(object)).map(drop),
         None => {
-            eprintln!("xtask: no llvm-objcopy: the object keeps its debug sections");
+            eprintln!(
+                "xtask: llvm-objcopy is not installed, so the object keeps its debug sections"
+            );
             Ok(())
         }
     }

@@ -197,7 +197,7 @@ impl Reader {
     pub(crate) fn finish(mut self, what: &str, success: bool) -> Counts {
         if !success && self.counts.failed == 0 {
             self.counts
-                .fail(format!("{what} (did not compile, or crashed)"));
+                .fail(format!("{what} (compilation failed, or a test crashed)"));
         }
         self.counts
     }

@@ -97,7 +97,7 @@ pub(crate) fn newest_glibc(data: &[u8]) -> Result<(u32, u32)> {
     let sections = header.sections(endian, data)?;
     let (_, strings) = sections
         .section_by_name(endian, b".dynstr")
-        .context("it has no .dynstr: it is no program of glibc")?;
+        .context("it has no .dynstr, so it is not linked with glibc")?;
     let names = strings.data(endian, data)?.split(|byte| *byte == 0);
     let mut newest = None;
     for name in names {
@@ -111,7 +111,7 @@ pub(crate) fn newest_glibc(data: &[u8]) -> Result<(u32, u32)> {
         };
         newest = newest.max(Some((major, minor)));
     }
-    newest.context("it uses no symbol of glibc")
+    newest.context("it uses no glibc symbol")
 }
 
 #[cfg(test)]

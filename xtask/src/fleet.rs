@@ -16,10 +16,10 @@ use crate::test::{Options, build, in_workspace, nextest};
 
 pub(crate) const HELP: &str = "
 Builds aiprof-send, aiprof-query and the lake's library with DataFusion, which takes
-minutes, and runs clippy and their tests. When all pass, it writes the digest of the sources that
-they depend on to fleet/tested: commit that file with the change.
+minutes, and runs clippy and the tests. If all pass, it writes the digest of the sources
+to fleet/tested. Commit that file with the change.
 
-  --if-changed   do nothing where the sources have the digest in fleet/tested
+  --if-changed   do nothing if the sources still have the digest in fleet/tested
 ";
 
 /// What the programs are made of, and what they share with the product.
@@ -51,7 +51,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
             .is_ok_and(|t| t.trim() == digest().unwrap_or_default())
     {
         let mut counts = Counts::default();
-        counts.skip("fleet: its sources are those that passed before (fleet/tested)");
+        counts.skip("fleet: the sources are unchanged since the tests passed (fleet/tested)");
         return Ok(counts.report());
     }
     ensure(&[Group::Build, Group::Test])?;

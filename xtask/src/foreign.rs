@@ -11,10 +11,10 @@ use crate::packages::Group;
 use crate::proc::{cargo, find_program, root, run};
 
 pub(crate) const HELP: &str = "
-Builds the crates that need neither libbpf nor root for s390x, with Debian's cross
-compiler, and runs the unit tests of analysis and formats under qemu's user emulation.
-It takes about ten minutes, adds the target to the toolchain with rustup, and builds in
-target/foreign.
+Builds analysis, formats and the crates that they use for s390x, with Debian's cross
+compiler, and runs the unit tests of these two under qemu's user emulation. These
+crates need neither libbpf nor root. It takes about ten minutes. rustup adds the target
+to the toolchain, and the build is in target/foreign.
 ";
 
 /// The machine that IBM's accelerators are in; big-endian.
@@ -49,7 +49,10 @@ pub(crate) fn test() -> Result<Counts> {
     if PACKAGES.iter().any(is_missing) {
         let names = PACKAGES.map(|(name, _)| name);
         if !may_install() {
-            bail!("as root on Debian: apt-get install {}", names.join(" "));
+            bail!(
+                "packages are missing; as root on Debian: apt-get install {}",
+                names.join(" ")
+            );
         }
         apt_install(&names)?;
     }

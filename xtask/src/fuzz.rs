@@ -20,35 +20,35 @@ use crate::packages::Group;
 use crate::proc::{capture, cargo, display, root, run, target_dir};
 
 pub(crate) const HELP: &str = "
-Fuzzes one TARGET, or all, one for each CPU at a time, for --seconds N (default
-60) each, or until it had --runs N inputs; with both, whichever comes first:
+Fuzzes one TARGET, or all of them in parallel on all CPUs. Each target ends after
+--seconds N (default 60) or --runs N inputs. With both, the first limit counts.
 
   eh_frame       the unwind table builder, on ELF files
-  go_table       the reader of the table of Go's linker
+  go_table       the reader of the Go linker's function table
   perf_map       the reader of perf map files
   jit_dump       the reader of jitdump files
   wire           the decoder of ring-buffer records
   capture        the reader of capture files
   aiu_records    the decoder of AIU activity records
   aiu_metrics    the reader of the AIU's metrics file
-  eu_stall       the decoder of device stall records, and of device captures
+  eu_stall       the decoders of device stall records and device captures
   probe_table    the reader and compiler of probe tables
-  compiler_log   the reader of compiler logs of the AIU
+  compiler_log   the reader of AIU compiler logs
   ideal_cycles   the reader of a kernel's ideal cycles in the inductor cache
-  stage_profile  the reader of profiles that choose stages
+  stage_profile  the reader of stage profiles
   acelyzer_args  the reader of acelyzer's command line
   trace_json     the reader of JSON traces
-  perfetto       the reader of Perfetto traces, and what writes them
+  perfetto       the reader and writer of Perfetto traces
   device_isa     the decoder of device instructions
-  pprof          the reader of pprof's profiles, and of the folded stacks made of them
-  unitrace_csv   the reader of unitrace's table of stalls, and its writer
-  unitrace_metrics  the reader of unitrace's metrics of kernels
-  categories     the readers of categories of kernels, and their writer
-  iaprof         the reader of iaprof's recordings, and their writer
+  pprof          the readers of pprof profiles, and of folded stacks made from them
+  unitrace_csv   the reader and writer of unitrace's stall tables
+  unitrace_metrics  the reader of unitrace's kernel metrics
+  categories     the readers and the writer of kernel categories
+  iaprof         the reader and writer of iaprof's recordings
 
-Starts from real files, keeps what it learns in target/fuzz/corpus/TARGET, and
-leaves an input that fails in target/fuzz/failures/TARGET; give that file to
-target/fuzz/<triple>/release/TARGET to see it fail again. Needs a C++ compiler.
+Fuzzing starts from real files and keeps new inputs in target/fuzz/corpus/TARGET. An
+input that fails is written to target/fuzz/failures/TARGET; to reproduce the failure,
+run target/fuzz/<triple>/release/TARGET with that file. Needs a C++ compiler.
 ";
 
 const TARGETS: &[&str] = &[
@@ -161,7 +161,7 @@ fn select(chosen: Option<&str>) -> Result<Vec<&'static str>> {
     match TARGETS.iter().find(|target| **target == name) {
         Some(target) => Ok(vec![target]),
         None => bail!(
-            "there is no fuzz target {name:?}; there are {}",
+            "no fuzz target is named {name:?}; targets: {}",
             TARGETS.join(", ")
         ),
     }
@@ -171,7 +171,7 @@ fn fuzz(targets: &[&str], enough: Enough) -> Counts {
     let mut counts = Counts::default();
     // The versions that aiprof is built with; cargo drops and adds the rest.
     if let Err(error) = fs::copy(root().join("Cargo.lock"), root().join("fuzz/Cargo.lock")) {
-        eprintln!("xtask: cannot copy Cargo.lock to fuzz: {error}; cargo chooses versions");
+        eprintln!("xtask: cannot copy Cargo.lock to fuzz: {error}; cargo selects the versions");
     }
     let built = build(targets);
     let cpus = thread::available_parallelism().map_or(1, usize::from);
@@ -232,7 +232,7 @@ pub(crate) fn host_triple() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let about = capture(Command::new(rustc).arg("-vV").current_dir(root()))?;
     let host = about.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc -vV names no host")?.to_string())
+    Ok(host.context("rustc -vV prints no host")?.to_string())
 }
 
 fn fuzz_one(name: &str, binary: &Path, enough: Enough) -> Result<()> {
@@ -243,7 +243,7 @@ fn fuzz_one(name: &str, binary: &Path, enough: Enough) -> Result<()> {
     );
     let seeds = work.join("seeds").join(name);
     for dir in [&corpus, &failures, &seeds] {
-        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     }
     seed(name, &seeds)?;
     let log = work.join(format!("{name}.log"));
@@ -266,7 +266,7 @@ fn fuzz_one(name: &str, binary: &Path, enough: Enough) -> Result<()> {
         bail!("{status}\n{}", tail(&text, 40));
     }
     let executed = executed(&text).context("libFuzzer printed no statistics")?;
-    eprintln!("xtask: fuzz {name}: {executed} inputs, nothing found");
+    eprintln!("xtask: fuzz {name}: {executed} inputs, no failure");
     Ok(())
 }
 

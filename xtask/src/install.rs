@@ -55,7 +55,7 @@ pub(crate) fn apt_install(names: &[&str]) -> Result<()> {
     };
     // Stale lists may still do, so the install decides.
     if let Err(error) = run(apt().arg("update")) {
-        eprintln!("xtask: {error:#}; going on with the lists there are");
+        eprintln!("xtask: {error:#}; continuing with the present package lists");
     }
     run(apt()
         .args(["install", "-y", "--no-install-recommends"])
@@ -63,7 +63,7 @@ pub(crate) fn apt_install(names: &[&str]) -> Result<()> {
 }
 
 fn explain(packages: &[Package]) {
-    eprintln!("xtask: installing what is missing:");
+    eprintln!("xtask: installing missing packages:");
     for package in packages {
         eprintln!("  {:<18} {}", package.apt, package.why);
     }
@@ -71,13 +71,16 @@ fn explain(packages: &[Package]) {
 
 /// What is missing, why it is needed, and the line that installs it.
 fn advice(packages: &[Package], manager: Option<Manager>) -> String {
-    let mut text = String::from("missing on this machine:\n");
+    let mut text = String::from("packages missing on this machine:\n");
     for package in packages {
         text += &format!("  {:<18} {}\n", package.apt, package.why);
     }
     match manager {
         Some(manager) => text += &format!("install with:\n  sudo {}", manager.line(packages)),
-        None => text += "install these with your distribution's package manager (Debian's names)",
+        None => {
+            text +=
+                "install them with your distribution's package manager (these are Debian's names)"
+        }
     }
     text
 }

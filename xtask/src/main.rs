@@ -41,14 +41,14 @@ const TASKS: &[Task] = &[
     Task {
         name: "run",
         usage: "run [--debug] -- ARGS...",
-        about: "build aiprof and run it, through sudo when needed",
+        about: "build aiprof and run it, through sudo if needed",
         help: run::HELP,
         main: run::main,
     },
     Task {
         name: "test",
         usage: "test [FILTER | --ci | --all | --suite NAME...]",
-        about: "install what the tests need, build once, run the tests, count them",
+        about: "install the tests' packages, build, run the tests and count the results",
         help: test::HELP,
         main: test::main,
     },
@@ -62,14 +62,14 @@ const TASKS: &[Task] = &[
     Task {
         name: "fuzz",
         usage: "fuzz [--seconds N] [--runs N] [TARGET]",
-        about: "coverage-guided fuzzing of everything that reads bytes",
+        about: "fuzz all readers of files and records, guided by coverage",
         help: fuzz::HELP,
         main: fuzz::main,
     },
     Task {
         name: "foreign",
         usage: "foreign",
-        about: "run the unit tests of what needs no libbpf for s390x",
+        about: "run the unit tests of analysis and formats for s390x",
         help: foreign::HELP,
         main: foreign::main,
     },
@@ -83,21 +83,21 @@ const TASKS: &[Task] = &[
     Task {
         name: "reap",
         usage: "reap PROGRAM ARGS...",
-        about: "run one test program and end what it leaves behind",
+        about: "run one test program and kill the processes that it leaves behind",
         help: reap::HELP,
         main: reap::main,
     },
     Task {
         name: "bench",
         usage: "bench sampler|finish|memory|probes|...",
-        about: "measure aiprof beside other profilers",
+        about: "compare aiprof with other profilers",
         help: bench::HELP,
         main: bench::main,
     },
     Task {
         name: "package",
         usage: "package [--with-query] [--native] [-o DIR]",
-        about: "make a .deb and an .rpm of release builds for old glibcs",
+        about: "make a .deb and an .rpm package that work with old versions of glibc",
         help: package::HELP,
         main: package::main,
     },
@@ -152,7 +152,7 @@ fn dispatch(mut args: Vec<String>) -> Result<ExitCode> {
         };
     }
     let Some(task) = find(&name) else {
-        bail!("there is no task {name:?}; `cargo xtask help` lists them");
+        bail!("no task is named {name:?}; `cargo xtask help` lists all tasks");
     };
     // What follows `--` or `reap` belongs to the program that is run, its --help too.
     let own = args.iter().take_while(|a| *a != "--" && name != "reap");
@@ -176,7 +176,7 @@ fn overview() {
 
 fn explain(name: &str) -> Result<ExitCode> {
     let Some(task) = find(name) else {
-        bail!("there is no task {name:?}; `cargo xtask help` lists them");
+        bail!("no task is named {name:?}; `cargo xtask help` lists all tasks");
     };
     println!("cargo xtask {}\n\n{}", task.usage, task.help.trim());
     Ok(ExitCode::SUCCESS)

@@ -18,13 +18,19 @@ pub(crate) fn programs(folder: &str, packages: &[&str], programs: &[&str]) -> Re
         return Ok(bin);
     }
     if find_program("python3").is_none() {
-        bail!("{} need python3 and its venv", packages.join(" and "));
+        bail!(
+            "{} need python3 and its module venv",
+            packages.join(" and ")
+        );
     }
     let venv = || run(Command::new("python3").args(["-m", "venv"]).arg(&root));
     if let Err(error) = venv() {
         // Debian's python3 has its venv in a package of its own.
         if !may_install() {
-            return Err(error).context("on Debian: sudo apt-get install python3-venv");
+            return Err(error).context(
+                "the module venv of Python is missing; on Debian: sudo apt-get install \
+                 python3-venv",
+            );
         }
         apt_install(&["python3-venv"])?;
         venv()?;
@@ -35,7 +41,7 @@ pub(crate) fn programs(folder: &str, packages: &[&str], programs: &[&str]) -> Re
     match is_there() {
         true => Ok(bin),
         false => bail!(
-            "{} have no {}",
+            "{} do not contain {}",
             packages.join(" and "),
             programs.join(" or ")
         ),

@@ -15,9 +15,9 @@ use anyhow::{Context as _, Result};
 use crate::proc::is_root;
 
 pub(crate) const HELP: &str = "
-Runs PROGRAM with its arguments, and kills the processes that it leaves behind; `cargo
-xtask test` has cargo start each test through it. End-to-end tests are started by sudo
-where this is not root.
+Runs PROGRAM with its arguments and kills the processes that it leaves behind. `cargo
+xtask test` starts each test this way. If you are not root, end-to-end tests run through
+sudo.
 ";
 
 /// Test programs that need root: those of the `tests` crate, and their kin in `profiler`.
@@ -34,7 +34,7 @@ extern "C" fn asked(signal: libc::c_int) {
 }
 
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
-    let (program, rest) = args.split_first().context("which PROGRAM?")?;
+    let (program, rest) = args.split_first().context("PROGRAM is missing")?;
     let name = Path::new(program).file_name().unwrap_or_default();
     let name = name.to_string_lossy();
     if !is_root() && AS_ROOT.iter().any(|prefix| name.starts_with(prefix)) && may_sudo() {

@@ -12,12 +12,12 @@ use crate::packages::Group;
 use crate::proc::{cargo, display, find_program, is_root, run, target_dir};
 
 pub(crate) const HELP: &str = "
-Checks for what the build needs, builds aiprof, and runs it with ARGS, through
-sudo when not root. The exit status is aiprof's. For example:
+Checks that the build tools are installed, builds aiprof and runs it with ARGS, through
+sudo if you are not root. The exit status is aiprof's. For example:
 
   cargo xtask run -- -o flame.svg sleep 10
 
-  --debug   a debug build instead of a release build
+  --debug   make a debug build instead of a release build
 ";
 
 pub(crate) fn main(mut args: Vec<String>) -> Result<ExitCode> {
@@ -25,7 +25,7 @@ pub(crate) fn main(mut args: Vec<String>) -> Result<ExitCode> {
         Some(dashes) => args.split_off(dashes).split_off(1),
         None => Vec::new(),
     };
-    let debug = is_debug(args).context("aiprof's arguments follow `--`")?;
+    let debug = is_debug(args).context("put aiprof's arguments after `--`")?;
     ensure(&[Group::Build])?;
     let aiprof = build(debug)?;
     let mut command = elevated(aiprof.as_ref(), is_root())?;
@@ -71,7 +71,7 @@ fn elevated(program: &Path, root: bool) -> Result<Command> {
     }
     if find_program("sudo").is_none() {
         bail!(
-            "profiling needs root and there is no sudo; as root: {} ...",
+            "profiling needs root, and sudo is not installed; run as root: {} ...",
             program.display()
         );
     }
@@ -96,6 +96,6 @@ mod tests {
     #[test]
     fn arguments_must_follow_the_dashes() {
         let error = main(vec!["-o".into(), "flame.svg".into()]).unwrap_err();
-        assert!(format!("{error:#}").contains("follow `--`"), "{error:#}");
+        assert!(format!("{error:#}").contains("after `--`"), "{error:#}");
     }
 }

@@ -15,28 +15,28 @@ use crate::proc::{cargo, find_program, is_root, root, run, target_dir};
 use crate::{fleet, foreign, fuzz, junit, pip, reap, vm};
 
 pub(crate) const HELP: &str = "
-Builds the product and its tests once, and runs the first tier: unit tests, golden
-tests, and one end-to-end test for each promise of the README. As root on Debian it
-installs what the tests need; elsewhere it prints the command.
+Installs the packages that the tests need (as root on Debian; elsewhere it prints the
+command), builds aiprof and its tests, and runs the first tier: unit tests, golden tests,
+and end-to-end tests that check each promise of the README once.
 
-  FILTER        run the tests whose names contain it, of all tiers
-  --ci          the first two tiers: also all that is judged by counts, names, CPU
-                clocks of programs and times of virtual devices
-  --all         every suite; takes more than an hour
-  --suite NAME  these suites only:
+  FILTER        run the tests of all tiers with FILTER in their names
+  --ci          run the first two tiers: also all tests of counts, names, CPU clocks of
+                programs and times of virtual devices
+  --all         run every suite; this takes more than an hour
+  --suite NAME  run only this suite (repeatable):
 
     ci          the first two tiers
     fleet       the programs of fleet/: aiprof-send, aiprof-query, lakes
-    all         the third tier: storms, attacks, originals, viewers, costs
-    load        the first two tiers beside four busy loops
+    all         the third tier: high load, attacks, original tools, viewers, costs
+    load        the first two tiers, with four busy loops running
     fuzz        each fuzz target for 30 seconds
     vm          Linux 6.1 and 6.12 under qemu
     s390x       analysis and formats on a big-endian machine, under qemu
 
-End-to-end tests profile real programs and need root: run it as root, or let it ask
-sudo for them alone. A test that cannot run prints `skipped: NAME: REASON` and counts
-as skipped, never as passed. The time of each test is in target/test-times.txt. The
-last line is `N passed, N failed, N skipped`; the exit status is 0 when nothing failed.
+End-to-end tests profile real programs and need root. If you are not root, only these
+tests run through sudo. A test that cannot run prints `skipped: NAME: REASON` and counts
+as skipped, not as passed. The time of each test is in target/test-times.txt. The last
+line is `N passed, N failed, N skipped`, and the exit status is 0 if no test failed.
 ";
 
 /// The nextest that is installed where none is.
@@ -120,7 +120,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         }
     }
     if filter.is_some() && !chosen.is_empty() {
-        bail!("FILTER chooses tests of all tiers: leave --ci, --all and --suite out");
+        bail!("FILTER selects tests of all tiers; leave out --ci, --all and --suite");
     }
     let suites = chosen.iter().map(|name| find(name));
     let suites = suites.collect::<Result<Vec<_>>>()?;
@@ -143,7 +143,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
 fn find(name: &str) -> Result<&'static Suite> {
     let found = SUITES.iter().find(|suite| suite.name == name);
     let names = || SUITES.iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
-    found.with_context(|| format!("there is no suite {name:?}; there are {}", names()))
+    found.with_context(|| format!("no suite is named {name:?}; suites: {}", names()))
 }
 
 /// Runs a suite; that it could not run, or that nothing ran, is a failure.
@@ -167,7 +167,7 @@ fn timed(name: &'static str, run: impl FnOnce() -> Result<Counts>) -> Done {
 fn prepare() -> Result<()> {
     ensure(&[Group::Build])?;
     if !try_ensure(&[Group::Test])? {
-        eprintln!("xtask: going on; tests that need them will be skipped");
+        eprintln!("xtask: continuing; tests that need these packages are skipped");
     }
     mount_tracing();
     Ok(())
@@ -185,7 +185,7 @@ fn mount(kind: &str, at: &Path, sign: &str) {
         return;
     }
     if let Err(error) = run(Command::new("mount").args(["-t", kind, kind]).arg(at)) {
-        eprintln!("xtask: {error:#}; what needs it will be skipped");
+        eprintln!("xtask: {error:#}; tests that need it are skipped");
     }
 }
 
@@ -240,7 +240,7 @@ pub(crate) fn nextest(tests: &str, options: &Options) -> Result<Counts> {
     let ran = run(&mut command);
     let (counts, cases) = match (&ran, junit::read(&written)) {
         (_, Ok(read)) => read,
-        (Err(error), Err(_)) => bail!("{error:#} (did not compile?)"),
+        (Err(error), Err(_)) => bail!("{error:#} (compilation failed?)"),
         // Nothing ran.
         (Ok(()), Err(_)) => return Ok(Counts::default()),
     };

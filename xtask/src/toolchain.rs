@@ -17,10 +17,10 @@ const BPF_LINKER_VERSION: &str = "0.13.0";
 
 /// What a person does where we do not install.
 const ADVICE: &str = "\
-building eBPF needs a compiler with core's sources, and bpf-linker:
+building eBPF needs bpf-linker and a compiler with core's sources. Install them with:
   rustup toolchain install nightly --component rust-src
   cargo install bpf-linker
-or on Debian, as root:
+Or on Debian, as root:
   apt-get install -y rustc-web rust-web-src llvm-22-dev g++
   LLVM_PREFIX=/usr/lib/llvm-22 cargo install bpf-linker --locked \\
       --no-default-features --features llvm-22";

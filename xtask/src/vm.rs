@@ -27,19 +27,21 @@ use initramfs::Initramfs;
 use modules::Module;
 
 pub(crate) const HELP: &str = "
-Boots Debian's 6.1 and 6.12 kernels at once under qemu, emulated and without KVM. Each
-runs `aiprof doctor`, `aiprof COMMAND`, and a system-wide recording of a program whose
-stack is exactly 100 calls deep. At least 99 % of that program's samples must show the
-whole chain. Other programs make real DRM, CUSE and VFIO ioctls on vgem, on their own
-character devices and on an emulated PCI device behind an emulated IOMMU.
-profiler/tests/drivers compares the recordings with what these programs printed.
-apt-get downloads the packages to target/vm, which also has each kernel's console log.
-The last line is `N passed, N failed, N skipped`.
+Boots Debian's 6.1 and 6.12 kernels in parallel under qemu, without KVM. In each it
+runs `aiprof doctor`, `aiprof COMMAND`, and a recording of the whole machine with a
+program that has a stack of exactly 100 calls. At least 99 % of the samples of that
+program must have the whole stack.
 
-  --kernel 6.1|6.12|all   which kernel; default all
+Programs in the machine also make real DRM, CUSE and VFIO ioctls: on vgem, on character
+devices that they provide, and on an emulated PCI device behind an emulated IOMMU.
+profiler/tests/drivers compares the ioctls that aiprof recorded with the programs' own
+logs. apt-get downloads packages to target/vm, which also has the console output of each
+kernel. The last line is `N passed, N failed, N skipped`.
+
+  --kernel 6.1|6.12|all   kernel to boot (default: all)
   --bpf-object FILE       run aiprof with this eBPF object instead of its own
 
-AIPROF_BIN names the program to test; without it that of the tests is built.
+AIPROF_BIN is the program to test. If it is not set, the tests' program is built.
 ";
 
 /// The kernel series that are booted.
@@ -74,7 +76,7 @@ fn select(choice: Option<&str>) -> Result<Vec<&'static str>> {
         None | Some("all") => Ok(SERIES.to_vec()),
         Some(name) => match SERIES.iter().find(|series| **series == name) {
             Some(series) => Ok(vec![series]),
-            None => bail!("--kernel {name:?}: there are {} and all", SERIES.join(", ")),
+            None => bail!("--kernel {name:?}: must be {} or all", SERIES.join(", ")),
         },
     }
 }
@@ -158,7 +160,7 @@ fn pack(work: &Path, object: Option<&Path>) -> Result<Initramfs> {
             .arg(sources.join(format!("{name}.c"))))?;
         initramfs.program(&format!("/{name}"), &program)?;
     }
-    let busybox = find_program("busybox").context("busybox is gone")?;
+    let busybox = find_program("busybox").context("busybox was removed")?;
     initramfs.program("/bin/busybox", &busybox)?;
     initramfs.program("/aiprof", &aiprof()?)?;
     initramfs.program("/drivers", &drivers::build()?)?;

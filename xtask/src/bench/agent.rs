@@ -219,7 +219,10 @@ pub(super) fn main(options: &Options) -> Result<()> {
     let spin = Spin::start(&dir)?;
     let agent = Agent::start(&program, &dir, "")?;
     sleep(WARM);
-    eprintln!("xtask: its cost for {} s", COUNTED.as_secs());
+    eprintln!(
+        "xtask: measuring the agent's cost for {} s",
+        COUNTED.as_secs()
+    );
     let own = count(agent.pid(), COUNTED);
     let mut rows = vec![cost_row("aiprof agent", &own)];
     let block = Duration::from_secs(options.seconds);
@@ -253,16 +256,16 @@ pub(super) fn main(options: &Options) -> Result<()> {
     let (beyond, half) = interval(&fast.beyond());
     let (beyond, half) = (beyond * scale, half * scale);
     let body = format!(
-        "The agent at its defaults ({HZ} Hz, windows of 60 s), files as its output; a workload \
-         that keeps all CPUs busy. Cost: CPU time of all its processes and run time of its eBPF \
-         programs for {} s, from second {} on.\n\n{}\n\
-         The workload's throughput with the agent recording against the agent paused, {} pairs \
-         of {} s in turns, each with one window's end: **{}**. Paused it costs {:.4} % by its \
-         processes' clocks, which is to be added. It was turned down {} times.\n\n\
-         To tell less than that, the same at {OFTEN_HZ} Hz, without budget and windows' ends: \
-         **{}**, of which its clocks count {:.3} %. What they do not count \
-         (the way into interrupts, caches that are cold after them) is, for the {} times fewer \
-         samples at {HZ} Hz, {}. With what they count at {HZ} Hz: **{} of the CPUs**.\n",
+        "The agent with its defaults ({HZ} Hz, windows of 60 s) writes files while a workload \
+         keeps all CPUs busy. Cost: CPU time of all its processes and run time of its eBPF \
+         programs during {} s, from second {} on.\n\n{}\nThroughput of the workload while the \
+         agent records, compared with while it is paused ({} pairs of {} s, alternating, each with \
+         the end of one window): **{}**. While paused, the agent's processes use {:.4} % of the \
+         CPUs, which must be added. The agent was reduced {} times.\n\nTo measure smaller \
+         differences, the same at {OFTEN_HZ} Hz, without budget and ends of windows: **{}**, of \
+         which the clocks count {:.3} %. The clocks do not count the entry into interrupts and the \
+         cold caches after them. With {} times fewer samples, at {HZ} Hz, this part is {}. \
+         Together with the part that the clocks count at {HZ} Hz: **{} of the CPUs**.\n",
         COUNTED.as_secs(),
         WARM.as_secs(),
         table(
@@ -329,7 +332,11 @@ impl Pairs {
                 counted[usize::from(records)] = (cpu_of(pid) - own + bpf) / time;
             }
             let loss = 1.0 - rates[1] / rates[0];
-            eprintln!("xtask: pair {}: {:.4} % less done", pair + 1, 100.0 * loss);
+            eprintln!(
+                "xtask: pair {}: throughput {:.4} % lower",
+                pair + 1,
+                100.0 * loss
+            );
             all.losses.push(loss);
             all.counted.push(counted[1] - counted[0]);
             all.paused.push(counted[0]);
@@ -351,7 +358,7 @@ fn range((mean, half): (f64, f64)) -> String {
 }
 
 fn less_done(loss: (f64, f64)) -> String {
-    format!("{} less done", range(loss))
+    format!("{} lower", range(loss))
 }
 
 fn cost_row(name: &str, spent: &Spent) -> Vec<String> {
@@ -420,7 +427,10 @@ pub(super) fn churn(options: &Options) -> Result<()> {
     }
     eprintln!();
     let mut text = String::new();
-    let mut out = child.stdout.take().context("churn has no output")?;
+    let mut out = child
+        .stdout
+        .take()
+        .context("cannot read the output of churn")?;
     out.read_to_string(&mut text).context("churn")?;
     let wall = begun.elapsed().as_secs_f64();
     ensure!(
@@ -431,7 +441,7 @@ pub(super) fn churn(options: &Options) -> Result<()> {
     agent.end()?;
     let windows = said.matches("window of").count();
     if seen.len() < 10 {
-        bail!("too short: --seconds 60 at least");
+        bail!("too short: --seconds must be at least 60");
     }
     let part = |from: usize, to: usize| {
         let some = seen.get(seen.len() * from / 10..seen.len() * to / 10);
@@ -458,10 +468,10 @@ pub(super) fn churn(options: &Options) -> Result<()> {
     })
     .collect();
     let body = format!(
-        "A day in {wall:.0} s: {windows} windows of a second stand for those of a minute; \
-         {processes} processes of as many files came and went, each busy for {BUSY_MS} ms, a \
-         quarter of them in a child. 99 Hz; the budget of CPU time is out of the way.\n\n{}\n\
-         It was over its memory budget {} times.\n",
+        "A day in {wall:.0} s: {windows} windows of one second stand for windows of one minute. \
+         {processes} processes, each from its own file, started and ended. Each was busy for \
+         {BUSY_MS} ms, a quarter of them in a child. 99 Hz, without a limit on CPU \
+         time.\n\n{}\nThe agent exceeded its memory budget {} times.\n",
         table(
             &[
                 "part of the day",
@@ -470,7 +480,7 @@ pub(super) fn churn(options: &Options) -> Result<()> {
             ],
             &rows
         ),
-        said.matches("more than its budget").count(),
+        said.matches("exceeds the budget; cached").count(),
     );
     publish("churn", &options.command("churn"), &body, options.write)
 }

@@ -102,7 +102,7 @@ struct Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.dir) {
-            eprintln!("xtask: {} is left: {error}", self.dir.display());
+            eprintln!("xtask: {} was not deleted: {error}", self.dir.display());
         }
     }
 }
@@ -189,7 +189,7 @@ fn build() -> Result<PathBuf> {
 /// Fetches acelyzer where the tests have it.
 fn original() -> Result<PathBuf> {
     if !try_ensure(&[Group::Test])? {
-        bail!("it needs Python and pip");
+        bail!("acelyzer needs Python and pip");
     }
     let target = target_dir();
     let lock = File::create(target.join("acelyzer.lock"))?;
@@ -266,7 +266,10 @@ impl Bench {
     }
 
     fn acelyzer(&self) -> Result<Command> {
-        let folder = self.original.as_ref().context("acelyzer is not here")?;
+        let folder = self
+            .original
+            .as_ref()
+            .context("acelyzer is not installed")?;
         let mut command = Command::new("python3");
         command
             .arg(folder.join("bin/acelyzer"))
@@ -279,7 +282,7 @@ impl Bench {
     /// Removes all files.
     fn clean(&self) -> Result<()> {
         fs::remove_dir_all(&self.dir)?;
-        fs::create_dir_all(&self.dir).context("cannot make the folder again")
+        fs::create_dir_all(&self.dir).context("cannot create the folder again")
     }
 
     /// What was measured, in words.

@@ -79,10 +79,9 @@ fn live(feeder: &Path) -> Result<String> {
     }
     let head = ["million records/s offered", "read", "lost"];
     Ok(format!(
-        "A recording of the whole machine reads {FIFOS} FIFOs of 1 MiB each (16 XeCores have as \
-         much in xe), \
-         for {SECONDS} s; what finds no room is lost, as on a device. The feeder runs on the \
-         same machine.\n\n{}",
+        "A recording of the whole machine reads {FIFOS} FIFOs of 1 MiB each for {SECONDS} s (in \
+         xe, 16 XeCores have buffers of this size). Records that find no room are lost, as on a \
+         device. The program that writes them runs on the same machine.\n\n{}",
         table(&head, &rows)
     ))
 }

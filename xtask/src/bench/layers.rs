@@ -33,7 +33,7 @@ struct Layers<'a> {
 
 pub(super) fn main(options: &Options) -> Result<()> {
     if !Path::new(LOADER).exists() || !Path::new(HEADER).exists() {
-        bail!("no Level Zero loader with its headers (Debian: libze1, libze-dev)");
+        bail!("the Level Zero loader or its headers are missing (Debian: libze1, libze-dev)");
     }
     let dir = super::work_dir("layers")?;
     let aiprof = super::aiprof_of(options)?;

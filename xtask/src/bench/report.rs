@@ -50,7 +50,7 @@ fn replace(page: &str, name: &str, text: &str) -> Result<String> {
         Some((before, after))
     });
     let Some((before, after)) = parts else {
-        bail!("{PAGE} has no place for {name:?}");
+        bail!("{PAGE} has no section for {name:?}");
     };
     Ok(format!("{before}{begin}{}\n{end}{after}", text.trim_end()))
 }

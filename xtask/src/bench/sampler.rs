@@ -122,11 +122,11 @@ fn undisturbed(tool: &Tool, programs: &Programs, seconds: u64, quiet: &mut Quiet
             break;
         }
         eprintln!(
-            "xtask: again: the workload got {:.0} % of the CPUs",
+            "xtask: repeating the round: the workload got only {:.0} % of the CPUs",
             share * 100.0
         );
     }
-    best.context("no round")
+    best.context("no round was measured")
 }
 
 fn round(tool: &Tool, programs: &Programs, seconds: u64) -> Result<Round> {
@@ -202,14 +202,14 @@ fn record(
         let (status, more, then) = wait(&mut second, PATIENCE)?;
         memory = watch.finish();
         if !status.success() {
-            bail!("its second command: {status}");
+            bail!("the second command failed: {status}");
         }
         cpu += more;
         finished = then;
     }
     let size = fs::metadata(&tool.recording).with_context(|| tool.recording.display().to_string());
     let (complete, _) = stacks::complete_share(&tool.stacks()?, name)
-        .context("its result has no sample of the workload")?;
+        .context("the result has no sample of the workload")?;
     Ok(Round {
         bpf: (runs.samples > 0).then(|| runs.nanoseconds as f64 / runs.samples as f64),
         cpu_recording,
@@ -234,10 +234,10 @@ fn wait_until_it_records(child: &mut Child) -> Result<()> {
             return Ok(());
         }
         if let Some(status) = child.try_wait()? {
-            bail!("it ended before it recorded anything: {status}");
+            bail!("the profiler ended before it recorded anything: {status}");
         }
         if Instant::now() > deadline {
-            bail!("it does not record");
+            bail!("the profiler does not record");
         }
         sleep(Duration::from_millis(100));
     }

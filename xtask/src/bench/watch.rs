@@ -230,7 +230,11 @@ impl Guard {
     /// Takes a child of ours in, or with `group` the group that it leads.
     pub(super) fn add(&mut self, child: &Child, group: bool) -> Result<()> {
         let sign = if group { "-" } else { "" };
-        let pipe = self.shell.stdin.as_mut().context("sh has no input")?;
+        let pipe = self
+            .shell
+            .stdin
+            .as_mut()
+            .context("cannot write to the input of sh")?;
         writeln!(pipe, "{sign}{}", child.id()).context("cannot write to sh")
     }
 }
@@ -331,7 +335,7 @@ pub(super) fn wait(child: &mut Child, limit: Duration) -> Result<(ExitStatus, f6
         if Instant::now() > deadline {
             signal(child, libc::SIGKILL);
             child.wait().context("cannot wait for a process")?;
-            bail!("it did not end within {} s", limit.as_secs());
+            bail!("the program did not end within {} s", limit.as_secs());
         }
         thread::sleep(Duration::from_millis(1));
     }
@@ -357,7 +361,7 @@ pub(super) fn usage(command: &mut Command) -> Result<(ExitStatus, Usage)> {
         .spawn()
         .with_context(|| format!("cannot start {text}"))?;
     guard.add(&child, false)?;
-    let pid = i32::try_from(child.id()).context("no process id")?;
+    let pid = i32::try_from(child.id()).context("no process ID")?;
     let mut status = 0;
     // SAFETY: a rusage is numbers, for which zeros are values.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
@@ -413,13 +417,13 @@ impl Quiet {
             }
             if self.left.is_zero() {
                 eprintln!(
-                    "xtask: going on, though the machine is {:.0} % busy",
+                    "xtask: continuing, although the machine is {:.0} % busy",
                     busy * 100.0
                 );
                 return false;
             }
             if !told {
-                eprintln!("xtask: waiting until the machine is quiet");
+                eprintln!("xtask: waiting for the machine to become quiet");
                 told = true;
             }
             self.left = self.left.saturating_sub(Duration::from_secs(2));

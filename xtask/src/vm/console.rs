@@ -34,7 +34,7 @@ pub(crate) fn record(command: &mut Command, log: &Path, limit: Duration) -> Resu
     let console = String::from_utf8_lossy(&fs::read(log)?).replace('\r', "");
     if !ended {
         bail!(
-            "no end within {} s; its console: {}\n{}",
+            "did not end within {} s; console output: {}\n{}",
             limit.as_secs(),
             log.display(),
             tail(&console)
@@ -128,10 +128,10 @@ fn booted(console: &str) -> Result<String> {
         bail!("{kernel} has no BTF");
     }
     if let Some(complaint) = value("@@kernel-complaint ") {
-        bail!("{kernel} complains: {complaint}");
+        bail!("{kernel} printed an error: {complaint}");
     }
     if value("@@done").is_none() {
-        bail!("the script did not reach its end\n{}", tail(console));
+        bail!("the script did not end\n{}", tail(console));
     }
     Ok(kernel.to_string())
 }
@@ -143,7 +143,7 @@ pub(super) fn ended(step: &Step<'_>, wanted: i32) -> Result<String> {
             "status {status} instead of {wanted}\n{}",
             step.lines.join("\n")
         ),
-        None => bail!("did not run to its end\n{}", step.lines.join("\n")),
+        None => bail!("did not end\n{}", step.lines.join("\n")),
     }
 }
 
@@ -176,7 +176,7 @@ fn stacks(console: &str) -> Result<String> {
     if percent < COMPLETE_PERCENT {
         broken.truncate(5);
         bail!(
-            "{percent:.2} % of {samples} samples are complete; not these:\n{}",
+            "only {percent:.2} % of {samples} samples are complete; incomplete stacks:\n{}",
             broken.join("\n")
         );
     }

@@ -73,7 +73,7 @@ fn cuse(console: &str, driver: &str, submit: &str, wait: &str) -> Result<String>
         bail!("{submits} submissions and {} waits", waits.len());
     }
     if let Some(short) = waits.iter().find(|call| duration(call) < 20_000_000) {
-        bail!("the device took 20 ms, the wait less: {short}");
+        bail!("a wait was shorter than the device's 20 ms: {short}");
     }
     let well = calls.iter().filter(|call| number(call, "error") == Some(0));
     let (well, served) = (
@@ -81,7 +81,7 @@ fn cuse(console: &str, driver: &str, submit: &str, wait: &str) -> Result<String>
         events(&step(console, &format!("served-{driver}")).lines, "served").count(),
     );
     if well != served {
-        bail!("{well} calls went well, but the device served {served}");
+        bail!("{well} calls succeeded, but the device served {served}");
     }
     if let Some(failed) = calls
         .iter()
@@ -101,14 +101,14 @@ fn xe(console: &str) -> Result<String> {
         .filter(|error| *error != 0)
         .collect();
     if errors != [EFAULT, ENOTTY, EBADF] {
-        bail!("the mistakes failed with {errors:?}");
+        bail!("wrong calls failed with unexpected errors: {errors:?}");
     }
     let vm = |command: &str| {
         let mut calls = events(&account.lines, "call");
         number(calls.find(|line| is(line, command))?, "vm")
     };
     if vm("VM_CREATE") != Some(1) || vm("EXEC_QUEUE_CREATE") != Some(1) {
-        bail!("the device's answers did not arrive");
+        bail!("the program did not receive the device's answers");
     }
     Ok(detail)
 }
@@ -135,7 +135,7 @@ fn vfio(console: &str) -> Result<String> {
     }
     let refused = |call: &&str| is(call, "IOMMU_MAP_DMA") && number(call, "error") == Some(EEXIST);
     if !calls.iter().any(refused) {
-        bail!("the second mapping of one address was not refused");
+        bail!("the second mapping of an address was not refused");
     }
     Ok(format!("{} calls", calls.len()))
 }

@@ -22,7 +22,7 @@ pub(super) fn build() -> Result<PathBuf> {
     let program = messages.lines().find_map(executable);
     program
         .map(PathBuf::from)
-        .context("cargo does not report the path of the tests' program")
+        .context("cargo does not print the path of the tests' program")
 }
 
 /// The program that a message of cargo's tells of, if it is the tests'. Paths with

@@ -55,7 +55,7 @@ fn download_any(work: &Path, series: &str, dir: &Path) -> Result<()> {
     }
     match last {
         Some(error) => Err(error),
-        None => bail!("apt knows no linux-image-{series} package"),
+        None => bail!("apt has no package linux-image-{series}"),
     }
 }
 
@@ -114,7 +114,7 @@ fn download(into: &Path, name: &str) -> Result<PathBuf> {
             path.file_name()
                 .is_some_and(|n| n.to_string_lossy().starts_with(&prefix))
         })
-        .with_context(|| format!("apt-get download {name} left no file"))
+        .with_context(|| format!("apt-get download {name} wrote no file"))
 }
 
 /// Keeps the image and a few modules only: all of them are twenty times as large.

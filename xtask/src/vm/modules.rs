@@ -118,7 +118,7 @@ impl Kept<'_> {
 /// A module's content; newer packages compress them.
 fn unpacked(path: &Path) -> Result<Vec<u8>> {
     if path.extension().is_some_and(|e| e == "xz") {
-        let busybox = find_program("busybox").context("busybox is gone")?;
+        let busybox = find_program("busybox").context("busybox was removed")?;
         return capture_bytes(Command::new(busybox).args(["unxz", "-c"]).arg(path));
     }
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
