@@ -71,7 +71,7 @@ fn cycles() -> Check {
     let detail = describe("hardware cycles", error.as_ref());
     if absent {
         let detail =
-            format!("{detail}: no PMU, like most virtual machines; cpu-clock is used instead");
+            format!("{detail}: no PMU (common in virtual machines); cpu-clock is used instead");
         return Check::new("perf", "cycles", Status::NotApplicable, detail);
     }
     Check::new("perf", "cycles", error.is_none(), detail)
