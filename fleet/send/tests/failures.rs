@@ -143,7 +143,11 @@ fn what_is_refused_for_good_is_counted_and_gone() {
     host.wait_until_empty("a");
     host.wait_until_empty("b");
     let log = host.log();
-    assert_eq!(log.matches("a: refused for good").count(), 1, "{log}");
+    assert_eq!(
+        log.matches("a: profile refused for good").count(),
+        1,
+        "{log}"
+    );
     assert!(log.contains("INVALID_ARGUMENT: said so: 100 % é"), "{log}");
     assert!(log.contains("the file is empty"), "{log}");
 }
@@ -214,7 +218,12 @@ fn windows_that_are_too_old_are_counted_and_gone() {
     host.wait_for_status("aged", |status| status.too_old == 1 && status.sent == 1);
     host.wait_until_empty("pyroscope");
     host.wait_until_empty("aged");
-    assert_eq!(host.log().matches("pyroscope: not delivered").count(), 1);
+    assert_eq!(
+        host.log()
+            .matches("pyroscope: profile too old, not sent")
+            .count(),
+        1
+    );
 }
 
 #[test]

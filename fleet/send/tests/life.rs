@@ -251,7 +251,7 @@ fn a_reload_changes_what_changed_and_a_broken_one_nothing() {
     // The same again, and then others.
     std::fs::write(host.path("agent.toml"), right).unwrap();
     host.signal("-HUP");
-    host.wait_for_log("read anew");
+    host.wait_for_log(": reloaded");
     host.put_windows("a", 3..=3);
     assert_eq!(number(&first.request()), 3);
     host.wait_for_status("a", |status| status.sent == 3);

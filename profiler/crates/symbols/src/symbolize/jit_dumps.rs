@@ -181,7 +181,11 @@ mod tests {
         assert!(open(&path("")).unwrap_err().contains("not a regular file"));
         let large = File::create(path("jit-2.dump")).unwrap();
         large.set_len(MAX_BYTES + 1).unwrap();
-        assert!(open(&path("jit-2.dump")).unwrap_err().contains("exceed the limit"));
+        assert!(
+            open(&path("jit-2.dump"))
+                .unwrap_err()
+                .contains("exceed the limit")
+        );
         std::fs::write(path("jit-3.dump"), b"x").unwrap();
         assert!(open(&path("jit-3.dump")).is_ok());
         if std::os::unix::fs::chown(path("jit-3.dump"), Some(54_321), None).is_ok() {
