@@ -30,8 +30,10 @@ const LAST_LINES: usize = 6;
 /// The container of the helper process, which `containers.md` names by its first digits.
 const CONTAINER: &str = "5f3b1c7a9d2e4f60815a3c7be94d02f6a1c85e37bd604f9218ce73a05b1d46f8";
 
-/// `sudo [NAME=VALUE]... COMMAND`: the test is root.
-const SUDO: &str = "#!/bin/sh\nexec env \"$@\"\n";
+/// `sudo [-E] [NAME=VALUE]... COMMAND`: the test is root, and so is who calls sudo.
+const SUDO: &str = "#!/bin/sh\n\
+    [ \"$1\" != -E ] || shift\n\
+    exec env SUDO_UID=0 SUDO_GID=0 \"$@\"\n";
 /// `mpirun` and `torchrun`: two ranks of a program, with the variables by which ranks are known.
 const RANKS: &str = r#"#!/bin/sh
 while :; do
