@@ -357,13 +357,9 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     let tables = wanted_tables(args)?;
     let config = config(args, verbosity)?;
     let kept = kept(args)?;
-    let files = files(&config)?;
-    let beside = companions::places(&config.output);
-    let also = [&args.torch_log, &args.categories].into_iter().flatten();
-    output::keep_inputs(
-        also.map(PathBuf::as_path),
-        beside.iter().map(PathBuf::as_path),
-    )?;
+    let also = [&args.torch_log, &args.categories];
+    let also: Vec<_> = also.into_iter().flatten().map(PathBuf::as_path).collect();
+    let files = files(&config, &also)?;
     if let Some(directory) = directory(args) {
         output::open_directory(directory)?;
     }
@@ -549,8 +545,9 @@ fn application() -> serde_json::Value {
     json!({"Application": format!("aiprof {}", env!("CARGO_PKG_VERSION"))})
 }
 
-/// The files to read; what is wrong with names shows before any work is done.
-fn files(config: &Config) -> Result<Vec<PathBuf>> {
+/// The traces to read; what is wrong with names shows before any work is done. `also`: other
+/// files that are read.
+fn files(config: &Config, also: &[&Path]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for pattern in &config.inputs {
         let found = analysis::files(std::slice::from_ref(pattern));
@@ -579,7 +576,7 @@ fn files(config: &Config) -> Result<Vec<PathBuf>> {
     written.push(output.clone());
     let read = files.iter().chain(&config.compiler_info);
     output::keep_inputs(
-        read.map(PathBuf::as_path),
+        read.map(PathBuf::as_path).chain(also.iter().copied()),
         written.iter().map(PathBuf::as_path),
     )?;
     Ok(files)
@@ -810,10 +807,10 @@ mod tests {
         std::fs::write(&here, "[]").unwrap();
         let none = Path::new("");
         assert_eq!(
-            files(&config(&[&here], none)).unwrap(),
+            files(&config(&[&here], none), &[]).unwrap(),
             std::slice::from_ref(&here)
         );
-        let message = |config: &Config| format!("{:#}", files(config).unwrap_err());
+        let message = |config: &Config| format!("{:#}", files(config, &[]).unwrap_err());
         assert!(message(&config(&[&here, &lost], none)).contains("no such file: "));
         // Another name of the same file.
         let link = dir.path().join("link.json");

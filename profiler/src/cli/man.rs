@@ -28,13 +28,8 @@ fn page() -> Result<Vec<u8>> {
     man.render_synopsis_section(&mut page)?;
     page.write_all(section("DESCRIPTION", &[DESCRIPTION, NOTES], false).as_bytes())?;
     page.write_all(section("EXAMPLES", &[EXAMPLES], true).as_bytes())?;
-    let mut options = Vec::new();
-    man.render_options_section(&mut options)?;
-    // Groups of options are parts of the one section.
-    let options = String::from_utf8_lossy(&options)
-        .replace("\n.SH ", "\n.SS ")
-        .replacen("\n.SS OPTIONS\n", "\n.SH OPTIONS\n", 1);
-    page.write_all(options.as_bytes())?;
+    page.write_all(b".SH OPTIONS\n")?;
+    page.write_all(options(&command)?.as_bytes())?;
     for sub in command.get_subcommands_mut() {
         page.write_all(&subcommand(sub)?)?;
     }
@@ -130,18 +125,21 @@ fn subcommand(command: &mut clap::Command) -> Result<Vec<u8>> {
     let heading = format!("AIPROF {}", name.to_uppercase());
     let mut page = section(&heading, &[&usage, &about.unwrap_or_default()], false).into_bytes();
     if name != "record" {
-        // Everything after the section's own heading, which would come twice.
-        let mut options = Vec::new();
-        clap_mangen::Man::new(command.clone()).render_options_section(&mut options)?;
-        let options = String::from_utf8_lossy(&options);
-        let body = options.split_once(".SH OPTIONS\n");
-        // Groups of options belong to this section.
-        let body = body
-            .map_or("", |(_, body)| body)
-            .replace("\n.SH ", "\n.SS ");
-        page.extend_from_slice(body.as_bytes());
+        page.extend_from_slice(options(command)?.as_bytes());
     }
     Ok(page)
+}
+
+/// The options of a command, without the heading of their section. Groups of options are parts
+/// of it.
+fn options(command: &clap::Command) -> Result<String> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone()).render_options_section(&mut page)?;
+    let page = String::from_utf8_lossy(&page);
+    let body = page.split_once(".SH OPTIONS\n");
+    Ok(body
+        .map_or("", |(_, body)| body)
+        .replace("\n.SH ", "\n.SS "))
 }
 
 /// A section of paragraphs; `verbatim` keeps their lines as they are.
