@@ -1,5 +1,5 @@
 """Trains on the virtual CUDA driver, by ctypes: each batch is made by `next_batch` between two
-kernels, or with `clean` all of them before the loop. Says how long the loop took, ns."""
+kernels, or with `clean` all of them before the loop."""
 
 import ctypes
 import sys
@@ -25,15 +25,13 @@ def train(steps, is_clean):
     cuda.cuModuleGetFunction(ctypes.byref(kernel), None, b"train_2000")
     launch(kernel)
     cuda.cuCtxSynchronize()
-    begun = time.monotonic_ns()
     for _ in range(steps):
         if not is_clean:
             next_batch(8)
         launch(kernel)
     cuda.cuCtxSynchronize()
-    return time.monotonic_ns() - begun
 
 
 if cuda.cuInit(0):
     sys.exit(1)
-print(train(100, "clean" in sys.argv))
+train(100, "clean" in sys.argv)
