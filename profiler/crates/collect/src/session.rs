@@ -785,6 +785,10 @@ impl Session {
                     maps.iter().for_each(|map| probes.mapped(event.pid, map));
                 }
             }
+            ProcessEventKind::Lost { .. } => {
+                self.reading.lost(event.time_ns);
+                self.absent.clear();
+            }
             ProcessEventKind::Exit if event.pid == event.tid => {
                 self.publisher.retire(event.pid, &self.events.processes);
                 self.binaries.forget_process(event.pid);
@@ -909,13 +913,14 @@ impl Session {
             let sampler = self.bpf.sampler()?;
             let came = self.cpus.follow_hotplug(sampler.as_fd(), unseen);
             if came.map_err(CollectError::PerfEvent)? {
-                // What began there meanwhile is not known.
-                self.take_process(ProcessEvent {
+                // What began there meanwhile is not known. It is taken in after what happened
+                // before, of which an exec would make a process known again.
+                self.arrived.push(Event::Process(ProcessEvent {
                     time_ns: perf::monotonic_ns(),
                     pid: 0,
                     tid: 0,
                     kind: ProcessEventKind::Lost { count: 0 },
-                })?;
+                }));
             }
         }
         Ok(())

@@ -33,8 +33,8 @@ const MAX_MET: usize = 4096;
 /// What is being read.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    /// Processes that were asked for.
-    asked: FxHashSet<u32>,
+    /// Processes that were asked for, and when.
+    asked: FxHashMap<u32, u64>,
     /// Those that nothing waits for any more: taken in when they come.
     late: FxHashSet<u32>,
     /// Name and mappings of those that came.
@@ -45,12 +45,21 @@ pub(super) struct Reading {
     wanted_for: Option<Owner>,
     /// Files that were closed, and are asked for again.
     reopening: FxHashSet<FileId>,
+    /// When process events were lost last.
+    lost_ns: u64,
 }
 
 impl Reading {
     /// Whether no answer about a process is to come.
     pub(super) fn has_given_up(&self, pid: u32) -> bool {
-        !self.asked.contains(&pid) && !self.met.contains_key(&pid)
+        !self.asked.contains_key(&pid) && !self.met.contains_key(&pid)
+    }
+
+    /// Process events before `time_ns` were lost: what was read of a process before that may
+    /// be of the program that it ran before.
+    pub(super) fn lost(&mut self, time_ns: u64) {
+        self.met.clear();
+        self.lost_ns = time_ns;
     }
 
     /// Forgets what came and was not needed.
@@ -92,7 +101,7 @@ impl Session {
     pub(super) fn meet_all(&mut self, pids: &[u32]) {
         for &pid in pids {
             self.ask_process(pid, pid);
-            if self.reading.asked.contains(&pid) || self.reading.met.contains_key(&pid) {
+            if self.reading.asked.contains_key(&pid) || self.reading.met.contains_key(&pid) {
                 self.reading.late.insert(pid);
             }
         }
@@ -186,14 +195,13 @@ impl Session {
     fn ask_process(&mut self, pid: u32, tid: u32) {
         let reading = &mut self.reading;
         let known = self.events.processes.get(pid).is_some_and(|p| p.complete);
-        if known || reading.met.contains_key(&pid) || self.absent.contains(&pid) {
+        let is_asked = reading.asked.contains_key(&pid) || reading.met.contains_key(&pid);
+        if known || is_asked || self.absent.contains(&pid) {
             return;
         }
-        if reading.met.len() < MAX_MET
-            && reading.asked.insert(pid)
-            && !self.reader.ask_process(pid, tid)
-        {
-            self.reading.asked.remove(&pid);
+        let now = perf::monotonic_ns();
+        if reading.met.len() < MAX_MET && self.reader.ask_process(pid, tid) {
+            reading.asked.insert(pid, now);
         }
     }
 
@@ -210,13 +218,13 @@ impl Session {
         }
         self.ask_process(pid, tid);
         let owner = self.reader.owner(pid);
-        self.until(owner, |session| !session.reading.asked.contains(&pid));
+        self.until(owner, |session| !session.reading.asked.contains_key(&pid));
         if let Some((comm, maps)) = self.reading.met.remove(&pid)
             && !maps.is_empty()
         {
             return self.snapshot(pid, time_ns, comm, maps);
         }
-        if self.reading.asked.contains(&pid) {
+        if self.reading.asked.contains_key(&pid) {
             self.reading.late.insert(pid);
         }
         if self.absent.len() >= MAX_ABSENT {
@@ -459,8 +467,14 @@ impl Session {
                             self.rebind(&bound);
                         }
                     }
-                    if self.reading.asked.remove(&pid) {
-                        self.reading.met.insert(pid, (comm, maps));
+                    match self.reading.asked.remove(&pid) {
+                        Some(asked_ns) if asked_ns < self.reading.lost_ns => {
+                            self.ask_process(pid, pid);
+                        }
+                        Some(_) => {
+                            self.reading.met.insert(pid, (comm, maps));
+                        }
+                        None => {}
                     }
                 }
                 Answer::Labels { pid, labels } => self.labels_read(pid, labels),
