@@ -113,9 +113,9 @@ pub(crate) struct AnalyzeArgs {
     )]
     critical_path: bool,
 
-    /// Limit critical-path and trace-diff to annotations whose name contains TEXT
+    /// Limit the tables critical-path and trace-diff to annotations whose name contains TEXT
     ///
-    /// The table has only events that begin within such an annotation.
+    /// The tables have only events that start within such an annotation.
     #[arg(long, value_name = "TEXT", help_heading = "Tables")]
     annotation: Option<String>,
 
@@ -128,7 +128,7 @@ pub(crate) struct AnalyzeArgs {
     )]
     instance: Option<usize>,
 
-    /// Compute critical-path as if NAME took FACTOR of its time (repeatable)
+    /// Compute the table critical-path as if NAME took FACTOR of its time (repeatable)
     ///
     /// NAME is a part of a name: gemm=0.5 halves the time of everything with gemm in its name.
     #[arg(
@@ -139,11 +139,11 @@ pub(crate) struct AnalyzeArgs {
     )]
     what_if: Vec<WhatIf>,
 
-    /// Limit kernel-sequences to operators whose name contains TEXT
+    /// Limit the table kernel-sequences to operators whose name contains TEXT
     #[arg(long, value_name = "TEXT", requires = "table", help_heading = "Tables")]
     operator: Option<String>,
 
-    /// Give calls with different input shapes separate rows in key-averages
+    /// Give calls with different input shapes separate rows in the table key-averages
     #[arg(long, requires = "table", help_heading = "Tables")]
     by_shape: bool,
 
@@ -174,7 +174,7 @@ pub(crate) struct AnalyzeArgs {
 
     /// Frequencies in MHz of the device's counter and of its cores, such as 557.05:1100
     ///
-    /// Ideal cycles refer to the frequency of the cores. Without this option, the frequency
+    /// AIUs only: a compiler's ideal cycles refer to the frequency of the cores. Without this option, the frequency
     /// of the counter is found from the trace, and CORE is 1100.
     #[arg(long, value_name = "SOC[:CORE]", help_heading = "Calibration")]
     freq: Option<String>,
@@ -188,7 +188,7 @@ pub(crate) struct AnalyzeArgs {
     /// Factor that converts the charge counter to power, or auto
     ///
     /// Power in watts is FACTOR x 12 V x charge / 512 / us. auto chooses the known factor that
-    /// gives possible watts.
+    /// gives plausible power.
     #[arg(
         long,
         value_name = "FACTOR",
@@ -201,7 +201,7 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, help_heading = "Calibration")]
     no_alignment: bool,
 
-    /// Keep the recorded times of AIU jobs, even outside of their round trip
+    /// Keep the recorded times of AIU jobs, even outside of the calls that wait for them
     #[arg(long, help_heading = "Calibration")]
     no_job_shifts: bool,
 
@@ -230,7 +230,7 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Input")]
     from: Option<Moment>,
 
-    /// Leave out events that begin after TIME, in the form of --from
+    /// Leave out events that start after TIME, in the form of --from
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Input")]
     to: Option<Moment>,
 
@@ -305,9 +305,9 @@ enum Counter {
     Collectives,
     /// Bandwidth of copies from and to the device
     Transfers,
-    /// Number of pending preparations
+    /// Number of preparations that wait (AIU)
     Preparations,
-    /// Utilization, from ideal cycles
+    /// Utilization, from the compiler's ideal cycles (AIU)
     Utilization,
 }
 
@@ -334,7 +334,7 @@ impl ValueEnum for Overlap {
             OverlapMode::Warn => ("count", "only count the overlaps"),
             OverlapMode::Shift => (
                 "shift",
-                "begin the later span later, where nanoseconds are enough",
+                "move the later span, if that takes less than 5 ns",
             ),
         };
         Some(PossibleValue::new(name).help(help))

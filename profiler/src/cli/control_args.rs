@@ -23,7 +23,7 @@ pub(crate) struct ControlArgs {
           default_missing_value = "", value_parser = parse_name)]
     control: Option<String>,
 
-    /// Print each state that is reached on descriptor N: attached, sampling, known=PID
+    /// Write each state to descriptor N when it is reached: attached, sampling, known=PID
     ///
     /// N is 3 or higher. It must be open for writing when aiprof starts, for example by
     /// `3>ready` in a shell.
@@ -39,7 +39,7 @@ pub(crate) struct ControlArgs {
 
     /// Record nothing until `aiprof ctl resume`, or until a --trigger
     ///
-    /// Everything is attached before, so that recording resumes at once. Paused time is
+    /// All probes are attached at the start, so that recording begins without delay. Paused time is
     /// excluded from rates and durations; traces mark it.
     #[arg(long, hide_short_help = true)]
     start_paused: bool,
@@ -50,8 +50,8 @@ pub(crate) struct ControlArgs {
     /// in its name is launched.
     ///
     /// Append ,longer=TIME to require a minimum duration, as in kernel=gemm,longer=50ms. The
-    /// trigger then acts when the call or kernel has ended. For a kernel, its program or runtime
-    /// must read its times.
+    /// trigger then acts when the call or kernel has ended. For kernels, this needs
+    /// --device-timing, unless the program itself reads its kernels' times.
     ///
     /// With --window, each event writes the window instead.
     #[arg(long, value_name = "EVENT", hide_short_help = true, value_parser = parse_trigger)]

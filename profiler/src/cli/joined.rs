@@ -31,7 +31,7 @@ pub(super) fn run(plan: &Plan, joined: Joined, verbosity: Verbosity) -> Result<u
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot start asynchronous tasks")?;
     runtime.block_on(async {
         let signals = signals.into_async().context("cannot watch for signals")?;
         // Its command may be another user's.

@@ -48,12 +48,12 @@ const ENVIRONMENT: [(&str, &str); 8] = [
     ),
     (
         "AIPROF_MEMORY_LIMIT",
-        "Most memory for reading files, like --memory-limit of analyze, report, diff and stalls: \
+        "Maximum memory for reading files, like --memory-limit of analyze, report, diff and stalls: \
          4G, 500M; 0: no limit.",
     ),
     (
         "AIPROF_TIMEOUT",
-        "Most time for reading files, like --timeout of these commands: 90s, 2h; 0: no limit.",
+        "Maximum time for reading files, like --timeout of these commands: 90s, 2h; 0: no limit.",
     ),
     (
         "DEBUGINFOD_URLS",

@@ -17,12 +17,12 @@ const LEAST: u64 = 32 << 20;
 /// How much memory and time may be used.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct MemoryArgs {
-    /// Most memory to use (512M, 8G); 0: no limit. A compressed file may contain four times
-    /// this much text [default: half of the machine's memory, at most 16G]
+    /// Maximum memory to use (512M, 8G); 0: no limit. The text of a compressed file may be
+    /// four times larger [default: half of the machine's memory, at most 16G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory_limit: Option<u64>,
 
-    /// Most time to use (90s, 2h); 0: no limit [default: 30m]
+    /// Maximum time to use (90s, 2h); 0: no limit [default: 30m]
     #[arg(long, value_name = "TIME", value_parser = parse_timeout)]
     timeout: Option<Duration>,
 }

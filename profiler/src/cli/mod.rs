@@ -167,7 +167,7 @@ struct Cli {
 /// How much is printed on stderr.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Verbosity {
-    /// Print more on stderr: what is missing and what it costs; -vv: details
+    /// Print more on stderr: what is missing, and aiprof's own CPU time; -vv: details
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
 
@@ -203,7 +203,7 @@ enum Sub {
     Agent(agent::AgentArgs),
     /// Convert a capture to another format; needs no privileges
     Report(report::ReportArgs),
-    /// Analyse traces of accelerators: findings, tables, clock fits, alignment of ranks
+    /// Analyze traces of accelerators: findings, tables, clock fits, alignment of ranks
     Analyze(analyze::AnalyzeArgs),
     /// Convert kernel categories from INI to the JSON of unitrace's scripts
     Categorize(categorize::CategorizeArgs),
@@ -228,7 +228,7 @@ enum Sub {
     Doctor(doctor::DoctorArgs),
     /// List the functions that are probed in accelerator runtimes; check your own tables
     Probes(probes::ProbesArgs),
-    /// Analyse AIU traces with acelyzer's command line; see `aiprof acelyzer -h`
+    /// Analyze AIU traces with acelyzer's command line; see `aiprof acelyzer -h`
     #[command(disable_help_flag = true)]
     Acelyzer {
         /// acelyzer's options

@@ -19,7 +19,7 @@ pub(crate) const STDOUT: &str = "/dev/stdout";
 /// Refuses to overwrite files that are read, whatever they are called.
 ///
 /// # Errors
-/// A place where something is to be written is one of these files.
+/// The output path is one of these files.
 pub(crate) fn keep_inputs<'a>(
     read: impl IntoIterator<Item = &'a Path>,
     written: impl IntoIterator<Item = &'a Path>,

@@ -67,9 +67,10 @@ pub(crate) struct RecordArgs {
 
     /// Record this rank of a job separately
     ///
-    /// When mpirun, torchrun, srun or a similar launcher starts several aiprofs on a machine,
-    /// only the first one records. It uses its own options and -o, and ends when the commands
-    /// of all ranks have ended. The other aiprofs only run their commands.
+    /// Without this option, ranks of a job that run on one machine share a recording. When
+    /// mpirun, torchrun, srun or a similar launcher starts several aiprofs, only the first one
+    /// records. It uses its own options and -o, and ends when the commands of all ranks have
+    /// ended. The other aiprofs only run their commands.
     #[arg(long, hide_short_help = true, requires = "command")]
     no_join: bool,
 
@@ -178,7 +179,7 @@ pub(crate) struct RecordArgs {
           value_parser = values::parse_span, help_heading = SAMPLING)]
     min_wait: u64,
 
-    /// Most stacks of accelerator calls per second on each CPU; 0: none
+    /// Maximum number of stacks of accelerator calls per second on each CPU; 0: none
     ///
     /// Further calls are recorded and counted without a stack. The summary shows their number.
     /// A stack takes a few microseconds.
@@ -203,7 +204,7 @@ pub(crate) struct RecordArgs {
     #[command(flatten, next_help_heading = CONTENTS)]
     kernels: KernelArgs,
 
-    /// Do not expand inlined functions
+    /// Do not show inlined functions as frames
     #[arg(long, hide_short_help = true, help_heading = CONTENTS)]
     no_inlines: bool,
 
@@ -216,7 +217,7 @@ pub(crate) struct RecordArgs {
 
     /// Leave out the driver's frames between launches and devices
     ///
-    /// A call that launches work, or executes a command list, may hand the work over by an
+    /// A call that launches work or executes a command list may submit the work through an
     /// ioctl. Then frames of the driver and of the Linux kernel appear below its function.
     #[arg(long, hide_short_help = true, help_heading = CONTENTS)]
     no_driver_frames: bool,
@@ -229,8 +230,8 @@ pub(crate) struct RecordArgs {
     /// CUPTI itself (torch.profiler), both work until the program's tool takes the records. Then
     /// only that tool gets them. If the variable is already set, CUDA devices are not timed.
     ///
-    /// Level Zero: the loader loads the helper as one of its drivers (LD_LIBRARY_PATH), and
-    /// commands signal events with timestamps.
+    /// Level Zero: the loader loads the helper as one of its drivers (LD_LIBRARY_PATH). The
+    /// helper gives each command an event that records when the command ran.
     ///
     /// OpenCL: the helper is a layer of the loader (OPENCL_LAYERS), beside COMMAND's own
     /// layers. It creates queues with profiling and reads the times of each command. The
@@ -245,9 +246,9 @@ pub(crate) struct RecordArgs {
     /// Record the ranges that COMMAND names with NVTX and ITT
     ///
     /// A small helper is loaded into COMMAND through the interfaces of NVIDIA and Intel
-    /// (NVTX_INJECTION64_PATH, INTEL_LIBITTNOTIFY64), as nsys and VTune do. It writes each begin
-    /// and end into memory and prints nothing. It does nothing for an interface with a variable
-    /// that is already set. Traces, captures and their tables have the ranges as annotations of
+    /// (NVTX_INJECTION64_PATH, INTEL_LIBITTNOTIFY64), as nsys and VTune do. It writes each start
+    /// and end into memory and prints nothing. If one of these variables is already set, ranges
+    /// of that interface are not recorded. Traces, captures and their tables have the ranges as annotations of
     /// the threads, like PyTorch's `record_function`. ROCTX needs no helper: its ranges are in
     /// every trace and capture.
     #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
@@ -272,8 +273,9 @@ pub(crate) struct RecordArgs {
     /// aiprof sets the environment variables that enable timing and activity records in IBM's
     /// AIU runtime, unless they are already set. Exact times of AIU devices need these records.
     /// Without them, aiprof only knows that an operation ran between the call that launched it
-    /// and the call that waited for it. A profile of CPU time then also shows what the devices
-    /// did, below the stacks that launched it. On a machine with an AIU it always does.
+    /// and the call that waited for it. With this option, a profile of CPU time also shows what
+    /// the devices did, below the stacks that launched it. On a machine with an AIU, it shows
+    /// that without this option too.
     #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
     aiu_timing: bool,
 
@@ -281,8 +283,8 @@ pub(crate) struct RecordArgs {
     ///
     /// Programs call __itt_resume and __itt_pause, as for VTune and unitrace. Before the first
     /// of these calls, the variable PTI_ENABLE_COLLECTION decides: nothing is recorded if it is
-    /// unset or begins with 0. The other calls are left out and counted. Samples are not
-    /// affected.
+    /// unset or begins with 0. Calls outside of these times are counted, but not recorded.
+    /// CPU samples are not affected.
     #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
     conditional_collection: bool,
 
@@ -305,11 +307,11 @@ pub(crate) struct RecordArgs {
           value_parser = value_parser!(u32).range(1..), help_heading = ACCELERATORS)]
     device_share: u32,
 
-    /// Read samples of an unknown device in the layout of the nearest known device
+    /// If a device is unknown, decode its samples with the layout of the most similar device
     #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
     nearest_layout: bool,
 
-    /// Also save the bytes of each device in this directory, for --replay-device
+    /// Also save each device's raw sample data in this directory, for --replay-device
     #[arg(long, hide_short_help = true, value_name = "DIR", value_hint = ValueHint::DirPath,
           help_heading = ACCELERATORS)]
     save_device: Option<PathBuf>,

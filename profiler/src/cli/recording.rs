@@ -151,7 +151,7 @@ fn record(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot start asynchronous tasks")?;
     let roots = match &held {
         Some(held) => vec![held.pid()],
         None => plan.config.pids.clone(),

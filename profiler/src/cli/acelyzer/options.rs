@@ -358,7 +358,7 @@ pub(super) static OPTIONS: &[Opt<Id>] = &[
         Id::Version,
         "",
         "--version",
-        "Print the version of acelyzer that this is like",
+        "Print the version of acelyzer whose options these are",
     ),
     Opt {
         id: Id::CompatBugs,
@@ -376,7 +376,7 @@ pub(super) static OPTIONS: &[Opt<Id>] = &[
         exact: true,
         values: Values::One,
         metavar: "FACTOR|auto",
-        help: "Multiply watts by FACTOR; auto: find the factor that gives possible watts, and \
+        help: "Multiply watts by FACTOR; auto: find the factor that gives plausible power, and \
                name it (default: 1)",
     },
 ];

@@ -31,7 +31,7 @@ pub(super) fn run(args: &AgentArgs, config: &Config) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot start asynchronous tasks")?;
     runtime.block_on(find(&args.config, config, args.no_send))
 }
 

@@ -90,7 +90,7 @@ pub(in crate::cli) fn run(args: AgentArgs, verbosity: Verbosity) -> Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot start asynchronous tasks")?;
     runtime.block_on(async {
         let signals = signals.into_async().context("cannot watch for signals")?;
         let agent = Agent::start(&args, config, outputs, sender).await?;

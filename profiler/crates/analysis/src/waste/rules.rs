@@ -63,16 +63,16 @@ pub(crate) const RULES: [Rule; 17] = [
     rule(
         Kind::CopyNotOverlapped,
         2.0,
-        "time of copies between host and device without a running kernel, at most the time of \
-         kernels without a copy",
+        "time in which a copy between host and device ran and no kernel did; at most the time in \
+         which a kernel ran and no copy did",
         "While the kernels of the previous step run, copy on a separate stream, from pinned memory \
          with non_blocking=True.",
     ),
     rule(
         Kind::PageableCopy,
         2.0,
-        "time without a running kernel in which copies of pageable memory ran or their calls \
-         blocked the host",
+        "time in which no kernel ran while copies of pageable memory ran or their calls blocked \
+         the host",
         "Pin the memory (pin_memory=True in the DataLoader, cudaHostAlloc), and copy with \
          non_blocking=True.",
     ),
@@ -107,8 +107,8 @@ pub(crate) const RULES: [Rule; 17] = [
     rule(
         Kind::CommunicationNotHidden,
         5.0,
-        "time of collectives without a running kernel, minus waits for other ranks; at most the \
-         time of kernels without a collective",
+        "time in which a collective ran and no kernel did, minus waits for other ranks; at most \
+         the time in which a kernel ran and no collective did",
         "Start collectives earlier, and compute while they run (gradient buckets, another stream).",
     ),
     rule(

@@ -214,8 +214,8 @@ fn a_loop_without_a_producer_on_which_analyzeperfmetrics_hangs() {
     let why = why(&code, 2, StallReason::Sbid);
     assert!(why.producers.is_empty());
     // Round the loop it meets itself, which waits for the same.
-    let open = "no holder found; no instruction before it has one; an earlier instruction already \
-                waited for it";
+    let open = "no holder found; the kernel has none before this instruction; an earlier \
+                instruction already waited for it";
     assert_eq!(why.open, open);
     assert_eq!(holders(&code, 4), []);
 }

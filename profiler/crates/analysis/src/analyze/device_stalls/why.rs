@@ -183,12 +183,12 @@ impl<'a> Explainer<'a> {
         let of = match (pipes.as_slice(), back) {
             ([_], 1) => format!("the last instruction of the {} pipe", pipe_name(pipe)),
             ([_], _) => format!(
-                "the {} instruction back in the {} pipe",
+                "the {} instruction before it in the {} pipe",
                 nth(back),
                 pipe_name(pipe)
             ),
             (_, 1) => "the last instruction of every pipe".to_owned(),
-            _ => format!("the {} instruction back in every pipe", nth(back)),
+            _ => format!("the {} instruction before it in every pipe", nth(back)),
         };
         self.searched(
             format!("waits for the result of {of}"),
@@ -397,7 +397,7 @@ impl Ends {
 
     /// Why a search may have found nothing.
     fn why_nothing(self) -> impl Iterator<Item = &'static str> {
-        let entry = (self.entry, "no instruction before it has one");
+        let entry = (self.entry, "the kernel has none before this instruction");
         let waited = (self.waited, "an earlier instruction already waited for it");
         let at_all = [entry, waited].into_iter().filter(|(is, _)| *is);
         at_all.map(|(_, text)| text).chain(self.why_more())
