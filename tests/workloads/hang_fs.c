@@ -15,6 +15,8 @@
  *   serve          the file
  *   hang-lookup, hang-getattr, hang-open, hang-read
  *                  no answer to that request, ever
+ *   block-read     no answer to anything from the first read on, nor is it taken from
+ *                  the kernel: processes that wait then can be killed
  *   slow-N         every answer after N milliseconds
  *   root-DIR       the file, as root's: it is served at DIR first, where fusermount3
  *                  mounts it outside of these namespaces; a server may name any
@@ -208,6 +210,8 @@ static void serve(int fd)
 		const struct fuse_in_header *in = (const void *)request;
 		if (is_hung(in))
 			continue;
+		while (!strcmp(mode, "block-read") && is_strange(in) && in->opcode == FUSE_READ)
+			pause();
 		if (!strncmp(mode, "slow-", 5) && is_strange(in)) {
 			long ms = atol(mode + 5);
 			struct timespec wait = { ms / 1000, ms % 1000 * 1000000 };

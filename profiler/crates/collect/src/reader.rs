@@ -431,12 +431,12 @@ const OF_OWNER: BudgetLimits = BudgetLimits {
     most: Duration::from_millis(200),
     share: 8,
 };
-/// For all: who makes aiprof wait must not use up what others need.
+/// For all but root: who makes aiprof wait must not use up what others need.
 const OF_ALL: BudgetLimits = BudgetLimits {
     most: Duration::from_millis(800),
     share: 2,
 };
-/// For all, from the moment that a recording is to end.
+/// For all but root, and for root, from the moment that a recording is to end.
 const AT_END: Duration = Duration::from_millis(250);
 /// Least for one answer: what is left of a budget is saved until there is as much.
 const LEAST: Duration = Duration::from_millis(1);
@@ -465,6 +465,14 @@ impl Budget {
 
     fn spend(&mut self, waited: Duration) {
         self.left = self.left.saturating_sub(waited);
+    }
+
+    /// The recording is to end: nothing more is added.
+    fn end(&mut self) {
+        *self = Self::new(BudgetLimits {
+            most: AT_END.min(self.left()),
+            share: u32::MAX,
+        });
     }
 }
 
@@ -667,7 +675,13 @@ impl Reader {
             false => OF_OWNER,
         };
         let own = own.or_insert_with(|| Budget::new(limits)).left();
-        let left = own.min(self.budget.left()).max(self.credit).min(EACH);
+        let of_all = self.budget.left();
+        // What others use up does not concern root.
+        let left = match owner == Owner::ROOT {
+            true => own,
+            false => own.min(of_all),
+        };
+        let left = left.max(self.credit).min(EACH);
         let left = if left < LEAST { Duration::ZERO } else { left };
         Wait { owner, left }
     }
@@ -703,7 +717,9 @@ impl Reader {
         let lent = waited.min(self.credit);
         self.credit -= lent;
         let waited = waited - lent;
-        self.budget.spend(waited);
+        if wait.owner != Owner::ROOT {
+            self.budget.spend(waited);
+        }
         if let Some(own) = self.budgets.get_mut(&wait.owner) {
             own.spend(waited);
         }
@@ -719,10 +735,9 @@ impl Reader {
     /// The recording is to end: from now on little is waited for.
     pub(crate) fn hurry(&mut self) {
         self.credit = Duration::ZERO;
-        self.budget = Budget::new(BudgetLimits {
-            most: AT_END.min(self.budget.left()),
-            share: u32::MAX,
-        });
+        let of_root = self.budgets.entry(Owner::ROOT);
+        of_root.or_insert_with(|| Budget::new(OF_ROOT)).end();
+        self.budget.end();
     }
 
     /// Waits for answers as long as this, where nothing else is to be done yet.

@@ -5,14 +5,16 @@
 //! the rings must not do it. A [`Pool`] does such jobs on threads of its own: a
 //! thread that does not come back is given up and replaced, its job is answered
 //! with [`Outcome::Stuck`], and an owner whose jobs got stuck is refused further
-//! ones until they return. Owners take turns, so that no queue is one user's.
+//! ones until they return. Owners take turns, so that no queue is one user's. Owners whose
+//! jobs got stuck lately share one thread, and then so do those of whom no job is done yet:
+//! they hold up only each other.
 //!
 //! A thread that waits for a file system of another user cannot be ended, and keeps
 //! its process from ending. So what reads such has a process of its own
 //! ([`crate::remote`]), which is left behind: see [`Worker::client`].
 
 use crate::remote::{self, Client, Remote};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
     collections::VecDeque,
     io,
@@ -75,6 +77,11 @@ impl Default for PoolLimits {
 const MOST_PATIENCE: u32 = 20;
 /// Threads that only root's jobs may use up.
 const RESERVE: usize = 4;
+/// How long an owner shares a thread with others like it after a job of it got stuck. That the
+/// job's process could be ended does not matter: the next job takes as long.
+const SUSPECTED: Duration = Duration::from_secs(60);
+/// Most owners that are remembered because a job of theirs was done.
+const MAX_KNOWN: usize = 65_536;
 
 /// What became of a job.
 #[derive(Debug)]
@@ -168,6 +175,12 @@ struct PoolState<J, R> {
     /// Stuck jobs by owner.
     stuck: FxHashMap<Owner, usize>,
     stuck_in_all: usize,
+    /// When a job of an owner got stuck last, see [`SUSPECTED`].
+    suspects: FxHashMap<Owner, Instant>,
+    /// The last of these times.
+    stuck_last: Option<Instant>,
+    /// Owners of whom a job was done in time.
+    known: FxHashSet<Owner>,
     /// Processes that do not come back.
     left: Vec<(Owner, Arc<Remote>)>,
     /// Threads that take jobs.
@@ -286,6 +299,9 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
                     answers: VecDeque::new(),
                     stuck: FxHashMap::default(),
                     stuck_in_all: 0,
+                    suspects: FxHashMap::default(),
+                    stuck_last: None,
+                    known: FxHashSet::default(),
                     left: Vec::new(),
                     threads: 0,
                     next_thread: 0,
@@ -409,6 +425,10 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
             state.answers.push_back((ticket, Outcome::Stuck));
             *state.stuck.entry(owner).or_default() += 1;
             state.stuck_in_all += 1;
+            let now = Instant::now();
+            state.suspects.retain(|_, since| now - *since < SUSPECTED);
+            state.suspects.insert(owner, now);
+            state.stuck_last = Some(now);
             match client.as_ref().map(|client| client.give_up()) {
                 Some(Some(remote)) => state.left.push((owner, remote)),
                 Some(None) => state.unstuck(owner),
@@ -502,12 +522,24 @@ impl<J, R> PoolState<J, R> {
         }
     }
 
+    /// Whether a job of it got stuck lately, or may as those of others did: none of it is done
+    /// yet. Root's jobs wait for nobody.
+    fn is_suspect(&self, owner: Owner) -> bool {
+        let since = match self.known.contains(&owner) {
+            true => self.suspects.get(&owner),
+            false => self.stuck_last.as_ref(),
+        };
+        owner != Owner::ROOT && since.is_some_and(|since| since.elapsed() < SUSPECTED)
+    }
+
     /// The next job: owners take turns.
     fn next(&mut self, at_once: usize) -> Option<(Owner, Ticket, J)> {
+        let at_work = || self.at_work.values().filter(|slot| !slot.given_up);
+        let is_shared = at_work().any(|slot| self.is_suspect(slot.owner));
         let is_free = |owner: &Owner| {
-            let at_work = self.at_work.values();
-            let own = at_work.filter(|slot| !slot.given_up && slot.owner == *owner);
-            *owner == Owner::ROOT || own.count() < at_once
+            let own = at_work().filter(|slot| slot.owner == *owner);
+            *owner == Owner::ROOT
+                || own.count() < at_once && !(is_shared && self.is_suspect(*owner))
         };
         let turn = self.turns.iter().position(is_free)?;
         let owner = self.turns.remove(turn)?;
@@ -562,7 +594,12 @@ fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64, at_once: us
             if client.is_none() {
                 state.unstuck(owner);
             }
-        } else if failed {
+        } else if !failed {
+            if state.known.len() >= MAX_KNOWN {
+                state.known.clear();
+            }
+            state.known.insert(owner);
+        } else {
             // What it holds may be half changed: another thread begins afresh.
             state.threads = state.threads.saturating_sub(1);
         }
@@ -682,6 +719,39 @@ mod tests {
         patience: Duration::from_secs(60),
         ..SHORT
     };
+
+    /// Jobs that get stuck and then end, as those of processes that can be killed: no owner is
+    /// ever refused, and ten of them have work for both threads all the time.
+    #[test]
+    fn owners_whose_jobs_got_stuck_share_a_thread() {
+        let mut pool = pool(PoolLimits {
+            threads: 2,
+            at_once: 1,
+            stuck: 100,
+            stuck_of_owner: 100,
+            ..SHORT
+        });
+        // Of this owner a job was done before.
+        pool.give(user(20), (0, None)).unwrap();
+        assert_eq!(collect(&mut pool, 1)[0].1, "Done(0)");
+        let mut gates = Vec::new();
+        for uid in 1..=10 {
+            for n in 0..2 {
+                let (job, open) = gated(n);
+                gates.push(open);
+                pool.give(user(uid), job).unwrap();
+            }
+        }
+        // The first of each.
+        assert_eq!(collect(&mut pool, 10).len(), 10);
+        for owner in [user(20), Owner::ROOT, user(20), Owner::ROOT] {
+            let ticket = pool.give(owner, (1, None)).unwrap();
+            let is_done = |answers: &[(Ticket, String)]| answers.iter().any(|a| a.0 == ticket);
+            while !is_done(&collect(&mut pool, 1)) {}
+        }
+        // Ten more of 50 ms each wait for one thread.
+        assert!(pool.stuck() < 20, "an owner waited for all others");
+    }
 
     #[test]
     fn owners_take_turns() {
