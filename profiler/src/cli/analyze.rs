@@ -332,10 +332,7 @@ impl ValueEnum for Overlap {
             OverlapMode::Drop => ("drop", "leave out the later span"),
             OverlapMode::Async => ("async", "make the later span an asynchronous span"),
             OverlapMode::Warn => ("count", "only count the overlaps"),
-            OverlapMode::Shift => (
-                "shift",
-                "move the later span, if that takes less than 5 ns",
-            ),
+            OverlapMode::Shift => ("shift", "move the later span, if that takes less than 5 ns"),
         };
         Some(PossibleValue::new(name).help(help))
     }
