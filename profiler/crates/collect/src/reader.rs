@@ -664,17 +664,22 @@ impl Reader {
         answers
     }
 
-    /// Begins to wait for an answer on somebody's account.
-    pub(crate) fn begin_wait(&mut self, owner: Owner) -> Wait {
+    /// The budget of an owner.
+    fn budget_of(&mut self, owner: Owner) -> &mut Budget {
         if self.budgets.len() >= MAX_OWNERS {
             self.budgets.clear();
         }
-        let own = self.budgets.entry(owner);
         let limits = match owner == Owner::ROOT {
             true => OF_ROOT,
             false => OF_OWNER,
         };
-        let own = own.or_insert_with(|| Budget::new(limits)).left();
+        let own = self.budgets.entry(owner);
+        own.or_insert_with(|| Budget::new(limits))
+    }
+
+    /// Begins to wait for an answer on somebody's account.
+    pub(crate) fn begin_wait(&mut self, owner: Owner) -> Wait {
+        let own = self.budget_of(owner).left();
         let of_all = self.budget.left();
         // What others use up does not concern root.
         let left = match owner == Owner::ROOT {
@@ -735,8 +740,7 @@ impl Reader {
     /// The recording is to end: from now on little is waited for.
     pub(crate) fn hurry(&mut self) {
         self.credit = Duration::ZERO;
-        let of_root = self.budgets.entry(Owner::ROOT);
-        of_root.or_insert_with(|| Budget::new(OF_ROOT)).end();
+        self.budget_of(Owner::ROOT).end();
         self.budget.end();
     }
 

@@ -101,7 +101,7 @@ impl Session {
     pub(super) fn meet_all(&mut self, pids: &[u32]) {
         for &pid in pids {
             self.ask_process(pid, pid);
-            if self.reading.asked.contains_key(&pid) || self.reading.met.contains_key(&pid) {
+            if !self.reading.has_given_up(pid) {
                 self.reading.late.insert(pid);
             }
         }
@@ -195,8 +195,7 @@ impl Session {
     fn ask_process(&mut self, pid: u32, tid: u32) {
         let reading = &mut self.reading;
         let known = self.events.processes.get(pid).is_some_and(|p| p.complete);
-        let is_asked = reading.asked.contains_key(&pid) || reading.met.contains_key(&pid);
-        if known || is_asked || self.absent.contains(&pid) {
+        if known || !reading.has_given_up(pid) || self.absent.contains(&pid) {
             return;
         }
         let now = perf::monotonic_ns();
