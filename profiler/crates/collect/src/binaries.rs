@@ -209,6 +209,14 @@ impl Binaries {
         Region::of(&map.file) != Region::File || self.known(pid, map).is_some()
     }
 
+    /// Whether the file of a mapping was read and has changed since: a program that deletes
+    /// itself, for one.
+    pub(crate) fn has_changed(&self, pid: u32, map: &MapEvent) -> bool {
+        let number = self.by_place.get(&place_of(&map.file));
+        let read = number.and_then(|number| self.contents.get(number));
+        read.is_some_and(|binary| binary.open.is_some()) && !self.is_identified(pid, map)
+    }
+
     /// Whether there may be an answer yet to which file a mapping is of.
     pub fn is_asked(&self, pid: u32, map: &MapEvent) -> bool {
         let asked = self.asked.get(&(pid, place_of(&map.file)));
@@ -812,6 +820,28 @@ mod tests {
         assert_ne!(before, after);
         assert_eq!(kit.build_id(before), ONE);
         assert_eq!(kit.build_id(after), TWO);
+    }
+
+    #[test]
+    fn a_program_that_deletes_itself_is_read_again() {
+        if !is_root("a_program_that_deletes_itself_is_read_again") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let path = dir.path().join("tool");
+        let mut kit = Kit::new(16);
+        let process = Running::start(&path);
+        let (map, pid) = (process.mapping("tool"), process.0.id());
+        assert!(!kit.binaries.has_changed(pid, &map));
+        kit.binaries.foresee(pid, &map, &mut kit.reader);
+        kit.read();
+        assert!(!kit.binaries.has_changed(pid, &map));
+        fs::remove_file(&path).unwrap();
+        assert!(kit.binaries.has_changed(pid, &map));
+        let id = kit.file(&process, "tool");
+        assert!(!kit.binaries.has_changed(pid, &map));
+        assert_eq!(kit.build_id(id), ONE);
     }
 
     #[test]

@@ -745,10 +745,8 @@ impl Session {
         match &mut event.kind {
             ProcessEventKind::Map(map) => self.identify(event.pid, map),
             ProcessEventKind::Snapshot { maps, .. } => {
-                let files = &mut self.events.processes.files;
                 for map in maps {
-                    let owner = || self.reader.owner(event.pid);
-                    self.binaries.identify(event.pid, owner, map, files);
+                    self.identify_read(event.pid, map);
                 }
             }
             _ => {}

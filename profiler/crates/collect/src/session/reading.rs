@@ -45,6 +45,8 @@ pub(super) struct Reading {
     wanted_for: Option<Owner>,
     /// Files that were closed, and are asked for again.
     reopening: FxHashSet<FileId>,
+    /// Files that became known after code of them was sampled.
+    pub(super) rebound: FxHashSet<FileId>,
     /// When process events were lost last.
     lost_ns: u64,
 }
@@ -281,6 +283,20 @@ impl Session {
                 break;
             }
         }
+        self.name_mapping(pid, map);
+    }
+
+    /// The same for a mapping whose file was read with its process: waits only if the file
+    /// has changed since.
+    pub(super) fn identify_read(&mut self, pid: u32, map: &mut MapEvent) {
+        match self.binaries.has_changed(pid, map) {
+            true => self.identify(pid, map),
+            false => self.name_mapping(pid, map),
+        }
+    }
+
+    /// Gives a mapping the key of its file, or one of its own if it is not known.
+    fn name_mapping(&mut self, pid: u32, map: &mut MapEvent) {
         let files = &mut self.events.processes.files;
         let owner = || self.reader.owner(pid);
         self.binaries.identify(pid, owner, map, files);
@@ -522,6 +538,7 @@ impl Session {
         if ids.is_empty() {
             return;
         }
+        self.reading.rebound.extend(ids);
         for pid in self.events.processes.touch(|file| ids.contains(&file)) {
             self.publisher.changed(pid);
         }

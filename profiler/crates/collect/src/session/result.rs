@@ -225,11 +225,21 @@ impl Session {
                 last,
             );
         }
+        // Asked for before their files were known, these got no names.
+        let rebound = std::mem::take(&mut self.reading.rebound);
+        let is_rebound = |code: &&Code| matches!(code, Code::File { file, .. } if rebound.contains(&FileId(*file)));
         let known = [&mut self.named_codes, &mut self.named_launches];
         for (aggregate, known) in self.events.aggregates().zip(known) {
+            let processes = &self.events.processes;
+            if !rebound.is_empty() {
+                let codes = aggregate.codes_from(0).iter().filter(is_rebound);
+                let codes: Vec<Code> = codes.copied().collect();
+                if !names.request(&codes, processes, &self.binaries, &self.javas, last) {
+                    self.reading.rebound.extend(&rebound);
+                }
+            }
             let codes = aggregate.codes_from(*known);
             let asked = codes.len();
-            let processes = &self.events.processes;
             if names.request(codes, processes, &self.binaries, &self.javas, last) {
                 *known += asked;
             }
