@@ -31,7 +31,7 @@ const ROWS: usize = 30;
 /// Options of `aiprof diff`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Profiles are compared by shares of the whole, so the recordings may have \
+    after_help = "Each frame's share of the total is compared, so the two recordings may have \
                         different lengths. The first line shows whether anything changed. Each \
                         change has its 95 % interval. In flame graphs, red frames grew and blue \
                         frames shrank. Grey frames did not change, or the change is within noise."
@@ -44,7 +44,7 @@ pub(crate) struct DiffArgs {
     #[arg(value_hint = ValueHint::FilePath)]
     before: PathBuf,
 
-    /// Profile or trace from after the change, of the same kinds
+    /// Profile or trace from after the change: the same kind of file
     #[arg(value_hint = ValueHint::FilePath)]
     after: PathBuf,
 
@@ -65,7 +65,7 @@ pub(crate) struct DiffArgs {
 
     /// Time that one sample of folded stacks stands for, such as 10.101ms
     ///
-    /// Without this option, the time is found from the values if they are multiples of it.
+    /// Without this option, aiprof derives it from the values, if all are multiples of one time.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Values")]
     period: Option<Duration>,
 

@@ -42,7 +42,9 @@ pub(super) fn obey(
             dumps += 1;
             files.try_write(session)
         }
-        (Request::Dump, None) => Err(anyhow!("it was not started with --window")),
+        (Request::Dump, None) => Err(anyhow!(
+            "there is no window to write: start the recording with --window TIME"
+        )),
         (Request::Rate(_), _) => Err(anyhow!("only an agent can change its frequency")),
         // These are answered when something has happened.
         (Request::Wait(_), _) => Err(anyhow!("this recording cannot be waited for")),

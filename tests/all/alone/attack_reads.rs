@@ -116,9 +116,9 @@ fn many_users_whose_files_are_never_read() -> anyhow::Result<()> {
         for user in &mut users {
             anyhow::ensure!(user.is_running(), "an attacker has ended");
         }
-        // It is known within its two seconds. Up to 0.8 s were seen, because the recording
-        // still waits for answers to the attackers.
-        late.check_met(&folded, LEAST, 750)?;
+        // The recording does not wait for answers to the attackers: in ten scenes 5 samples at
+        // most were missing.
+        late.check_met(&folded, LEAST, 60)?;
         Ok(took)
     })
 }

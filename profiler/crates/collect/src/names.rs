@@ -69,6 +69,7 @@ const LIMITS: PoolLimits = PoolLimits {
     stuck_of_owner: 2,
     stuck: 16,
     at_once: 1,
+    at_once_new: usize::MAX,
 };
 
 /// Names, text segments by file, control group paths by id.

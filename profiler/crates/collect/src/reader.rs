@@ -507,6 +507,7 @@ impl Reader {
             threads: THREADS,
             patience: PATIENCE,
             at_once: 1,
+            at_once_new: 1,
             ..PoolLimits::default()
         };
         let pool = Pool::of_workers("aiprof-read", limits, || {
@@ -667,7 +668,8 @@ impl Reader {
     /// The budget of an owner.
     fn budget_of(&mut self, owner: Owner) -> &mut Budget {
         if self.budgets.len() >= MAX_OWNERS {
-            self.budgets.clear();
+            // Root's may have ended.
+            self.budgets.retain(|&owner, _| owner == Owner::ROOT);
         }
         let limits = match owner == Owner::ROOT {
             true => OF_ROOT,
@@ -677,8 +679,13 @@ impl Reader {
         own.or_insert_with(|| Budget::new(limits))
     }
 
-    /// Begins to wait for an answer on somebody's account.
+    /// Begins to wait for an answer on somebody's account. Whose reads get stuck is not waited
+    /// for.
     pub(crate) fn begin_wait(&mut self, owner: Owner) -> Wait {
+        if self.pool.is_suspect(owner) {
+            let left = Duration::ZERO;
+            return Wait { owner, left };
+        }
         let own = self.budget_of(owner).left();
         let of_all = self.budget.left();
         // What others use up does not concern root.

@@ -54,6 +54,9 @@ pub struct PoolLimits {
     /// Most jobs of one owner other than root that are done at a time: the other
     /// threads are for others.
     pub at_once: usize,
+    /// Most jobs at a time of owners other than root of whom none is done yet, in all: theirs
+    /// may all get stuck.
+    pub at_once_new: usize,
     /// Stuck jobs from which on an owner other than root is refused further ones.
     pub stuck_of_owner: usize,
     /// Most threads that are given up, in all; root may use a few more.
@@ -67,6 +70,7 @@ impl Default for PoolLimits {
             patience: Duration::from_secs(1),
             queue: 4096,
             at_once: usize::MAX,
+            at_once_new: usize::MAX,
             stuck_of_owner: 2,
             stuck: 24,
         }
@@ -177,8 +181,6 @@ struct PoolState<J, R> {
     stuck_in_all: usize,
     /// When a job of an owner got stuck last, see [`SUSPECTED`].
     suspects: FxHashMap<Owner, Instant>,
-    /// The last of these times.
-    stuck_last: Option<Instant>,
     /// Owners of whom a job was done in time.
     known: FxHashSet<Owner>,
     /// Processes that do not come back.
@@ -300,7 +302,6 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
                     stuck: FxHashMap::default(),
                     stuck_in_all: 0,
                     suspects: FxHashMap::default(),
-                    stuck_last: None,
                     known: FxHashSet::default(),
                     left: Vec::new(),
                     threads: 0,
@@ -391,6 +392,12 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
         state.waiting() + state.working()
     }
 
+    /// Whether an owner's next job may well get stuck, as one of its own or, while none of it
+    /// is done yet, of others did lately: not to be waited for.
+    pub fn is_suspect(&self, owner: Owner) -> bool {
+        self.shared.lock().is_suspect(owner)
+    }
+
     /// Drops the jobs of such owners that wait, without an answer.
     pub fn forget(&self, which: impl Fn(Owner) -> bool) {
         let mut state = self.shared.lock();
@@ -428,7 +435,6 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
             let now = Instant::now();
             state.suspects.retain(|_, since| now - *since < SUSPECTED);
             state.suspects.insert(owner, now);
-            state.stuck_last = Some(now);
             match client.as_ref().map(|client| client.give_up()) {
                 Some(Some(remote)) => state.left.push((owner, remote)),
                 Some(None) => state.unstuck(owner),
@@ -463,11 +469,11 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     fn start(&self, state: &mut PoolState<J, R>) -> bool {
         let (shared, make) = (Arc::clone(&self.shared), Arc::clone(&self.make));
         state.next_thread += 1;
-        let (number, at_once) = (state.next_thread, self.limits.at_once);
+        let (number, limits) = (state.next_thread, self.limits);
         let started = thread::Builder::new()
             .name(self.name.to_owned())
             .stack_size(STACK)
-            .spawn(move || work(&shared, &*make, number, at_once));
+            .spawn(move || work(&shared, &*make, number, &limits));
         match started {
             Ok(_) => state.threads += 1,
             Err(ref error) => tracing::warn!("{}: cannot start a thread: {error}", self.name),
@@ -523,23 +529,32 @@ impl<J, R> PoolState<J, R> {
     }
 
     /// Whether a job of it got stuck lately, or may as those of others did: none of it is done
-    /// yet. Root's jobs wait for nobody.
+    /// yet. Root's jobs may use any thread.
     fn is_suspect(&self, owner: Owner) -> bool {
-        let since = match self.known.contains(&owner) {
-            true => self.suspects.get(&owner),
-            false => self.stuck_last.as_ref(),
-        };
-        owner != Owner::ROOT && since.is_some_and(|since| since.elapsed() < SUSPECTED)
+        let is_recent = |since: &Instant| since.elapsed() < SUSPECTED;
+        owner != Owner::ROOT
+            && match self.known.contains(&owner) {
+                true => self.suspects.get(&owner).is_some_and(is_recent),
+                false => self.suspects.values().any(is_recent),
+            }
+    }
+
+    /// Whether no job of it is done yet. Root is always known.
+    fn is_new(&self, owner: Owner) -> bool {
+        owner != Owner::ROOT && !self.known.contains(&owner)
     }
 
     /// The next job: owners take turns.
-    fn next(&mut self, at_once: usize) -> Option<(Owner, Ticket, J)> {
+    fn next(&mut self, limits: &PoolLimits) -> Option<(Owner, Ticket, J)> {
         let at_work = || self.at_work.values().filter(|slot| !slot.given_up);
         let is_shared = at_work().any(|slot| self.is_suspect(slot.owner));
+        let new = at_work().filter(|slot| self.is_new(slot.owner)).count();
         let is_free = |owner: &Owner| {
             let own = at_work().filter(|slot| slot.owner == *owner);
             *owner == Owner::ROOT
-                || own.count() < at_once && !(is_shared && self.is_suspect(*owner))
+                || own.count() < limits.at_once
+                    && !(is_shared && self.is_suspect(*owner))
+                    && !(new >= limits.at_once_new && self.is_new(*owner))
         };
         let turn = self.turns.iter().position(is_free)?;
         let owner = self.turns.remove(turn)?;
@@ -555,7 +570,7 @@ impl<J, R> PoolState<J, R> {
 }
 
 /// A thread of a pool.
-fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64, at_once: usize) {
+fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64, limits: &PoolLimits) {
     let Worker { mut work, client } = make();
     let mut state = shared.lock();
     loop {
@@ -563,7 +578,7 @@ fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64, at_once: us
             if state.closed {
                 return;
             }
-            match state.next(at_once) {
+            match state.next(limits) {
                 Some(next) => break next,
                 None => {
                     let waited = shared.work.wait(state);
@@ -659,6 +674,7 @@ mod tests {
         patience: Duration::from_millis(50),
         queue: 4,
         at_once: usize::MAX,
+        at_once_new: usize::MAX,
         stuck_of_owner: 2,
         stuck: 3,
     };
@@ -804,6 +820,32 @@ mod tests {
         assert_eq!(first, ["Done(100)"]);
         drop((open, other));
         assert_eq!(collect(&mut pool, 2).len(), 2);
+    }
+
+    /// Before any job got stuck: of users who are all new one may hold a thread up.
+    #[test]
+    fn new_owners_leave_a_thread_to_root() {
+        let mut pool = pool(PoolLimits {
+            threads: 2,
+            at_once_new: 1,
+            ..PATIENT
+        });
+        let mut gates = Vec::new();
+        for uid in 1..=3 {
+            let (job, open) = gated(uid);
+            gates.push(open);
+            pool.give(user(uid), job).unwrap();
+        }
+        pool.give(Owner::ROOT, (100, None)).unwrap();
+        assert_eq!(collect(&mut pool, 1)[0].1, "Done(100)");
+        drop(gates);
+        assert_eq!(collect(&mut pool, 3).len(), 3);
+        // Now they are known.
+        let (job, first) = gated(1);
+        pool.give(user(1), job).unwrap();
+        pool.give(user(2), (2, None)).unwrap();
+        assert_eq!(collect(&mut pool, 1)[0].1, "Done(2)");
+        drop(first);
     }
 
     #[test]

@@ -75,8 +75,8 @@ pub(super) fn run(args: AgentCtlArgs, verbosity: Verbosity) -> Result<u8> {
     privileges::drop_file_capabilities()?;
     let status =
         ctl::ask(&name, request).with_context(|| match rustix::process::getuid().is_root() {
-            true => "cannot reach the agent (--name must be its `control.name`)",
-            false => "cannot reach the agent (run `sudo aiprof agent ctl`, or as the agent's user)",
+            true => "cannot reach the agent (--name must be `control.name` of its configuration)",
+            false => "cannot reach the agent (run `sudo aiprof agent ctl`, or run it as the agent's user)",
         })?;
     match request {
         Request::Status => ctl::print(&[(name, status)])?,

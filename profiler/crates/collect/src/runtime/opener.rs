@@ -34,6 +34,7 @@ const LIMITS: PoolLimits = PoolLimits {
     patience: Duration::from_secs(3),
     queue: 1024,
     at_once: 2,
+    at_once_new: usize::MAX,
     stuck_of_owner: 2,
     stuck: 24,
 };
