@@ -16,8 +16,8 @@ use crate::{fleet, foreign, fuzz, junit, pip, reap, vm};
 
 pub(crate) const HELP: &str = "
 Installs the packages that the tests need (as root on Debian; elsewhere it prints the
-command), builds aiprof and its tests, and runs the first tier: unit tests, golden tests,
-and end-to-end tests that check each promise of the README once.
+command). Then it builds aiprof and its tests and runs the first tier: unit tests, golden
+tests, and end-to-end tests that check each promise of the README once.
 
   FILTER        run the tests of all tiers with FILTER in their names
   --ci          run the first two tiers: also all tests of counts, names, CPU clocks of

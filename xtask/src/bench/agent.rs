@@ -259,8 +259,8 @@ pub(super) fn main(options: &Options) -> Result<()> {
         "The agent with its defaults ({HZ} Hz, windows of 60 s) writes files while a workload \
          keeps all CPUs busy. Cost: CPU time of all its processes and run time of its eBPF \
          programs during {} s, from second {} on.\n\n{}\nThroughput of the workload while the \
-         agent records, compared with while it is paused ({} pairs of {} s, alternating, each with \
-         the end of one window): **{}**. While paused, the agent's processes use {:.4} % of the \
+         agent records, compared with while it is paused, in {} pairs of {} s, alternating: **{}**. \
+         Each includes the end of one window. While paused, the agent's processes use {:.4} % of the \
          CPUs, which must be added. The agent was reduced {} times.\n\nTo measure smaller \
          differences, the same at {OFTEN_HZ} Hz, without budget and ends of windows: **{}**, of \
          which the clocks count {:.3} %. The clocks do not count the entry into interrupts and the \
