@@ -39,8 +39,8 @@ fn report(shop: &Workshop, input: &Path) -> anyhow::Result<Value> {
 /// How far numbers may differ: by the last digits of their sums, since times count from where
 /// each file has them from.
 const LAST_DIGITS: f64 = 1e-9;
-/// The same for shares of the time between two points of a series, in percent: the nanosecond
-/// at the edge may count for either, and the points are 0.1 ms or more apart.
+/// The same for a series, in percent of the time between two points, 0.1 ms or more. The
+/// nanosecond at the edge may count for either.
 const AT_AN_EDGE: f64 = 1e-5;
 
 /// Whether two values are equal, numbers to a part of themselves, or of 1.

@@ -32,14 +32,31 @@ pub(super) fn run(args: &AgentArgs, config: &Config) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start asynchronous tasks")?;
-    runtime.block_on(find(&args.config, config, args.no_send))
+    let sender = match (args.no_send, args.check) {
+        (true, _) => SenderCheck::Skipped,
+        (false, true) => SenderCheck::All,
+        (false, false) => SenderCheck::ButPort,
+    };
+    runtime.block_on(find(&args.config, config, sender))
+}
+
+/// What is looked at of aiprof-send's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SenderCheck {
+    /// Nothing: a service of its own has other rights, and another network.
+    Skipped,
+    /// All; that another program has the port of metrics is a warning only. Any user can take
+    /// it, and it is tried again until it is free.
+    ButPort,
+    /// All.
+    All,
 }
 
 /// [`run`], within a runtime.
 ///
 /// # Errors
 /// As there.
-pub(super) async fn find(path: &Path, config: &Config, is_sent_by_others: bool) -> Result<()> {
+pub(super) async fn find(path: &Path, config: &Config, sender: SenderCheck) -> Result<()> {
     let mut faults = Faults::of(path);
     let state = check_state(config);
     let has_state = state.is_ok();
@@ -60,9 +77,8 @@ pub(super) async fn find(path: &Path, config: &Config, is_sent_by_others: bool) 
             .map_err(|error| format!("{error}: set `local = false` to run without it"));
         faults.add_error("control.local", checked);
     }
-    // A service of its own has other rights, and another network.
-    if !is_sent_by_others {
-        check_sender(path, config, &mut faults).await;
+    if sender != SenderCheck::Skipped {
+        check_sender(path, config, sender, &mut faults).await;
     }
     Ok(faults.end()?)
 }
@@ -113,7 +129,7 @@ fn check_directory(config: &Config, files: &Files) -> Result<(), String> {
 }
 
 /// Has `aiprof-send` look at what it needs.
-async fn check_sender(path: &Path, config: &Config, faults: &mut Faults) {
+async fn check_sender(path: &Path, config: &Config, check: SenderCheck, faults: &mut Faults) {
     let mut sent = config.outputs.iter().filter(|output| output.to.is_sent());
     let first = sent.next();
     let Some(program) = sender::find() else {
@@ -128,6 +144,10 @@ async fn check_sender(path: &Path, config: &Config, faults: &mut Faults) {
     match sender::check(&program, path).await {
         Ok(found) => {
             for (name, why) in found {
+                if check == SenderCheck::ButPort && name == "metrics.listen" {
+                    tracing::warn!("{name}: {why}");
+                    continue;
+                }
                 let is_output = config.outputs.iter().any(|output| output.name == name);
                 let key = match is_output {
                     true => format!("output.{name}"),

@@ -235,7 +235,7 @@ impl Governor {
         let (owed, each_second) = self.owed;
         let paid = owed.min(each_second * time);
         self.owed.0 -= paid;
-        self.owed_sent += spent.sent.as_secs_f64();
+        self.owe_sent(spent);
         let sent = self.owed_sent * (time / SENDING).min(1.0);
         self.owed_sent -= sent;
         let mut all = spent.all().as_secs_f64() + paid + sent;
@@ -278,7 +278,7 @@ impl Governor {
     /// a window that a change has ended it is the change's: it has to be made good, and is no
     /// reason to record less still, since the next change would cost as much.
     pub(crate) fn spend_at_end(&mut self, spent: &Spent, window: Duration) {
-        self.owed_sent += spent.sent.as_secs_f64();
+        self.owe_sent(spent);
         if self.since.is_zero() {
             self.left += self.cpus * spent.in_time.as_secs_f64() - spent.all().as_secs_f64();
             return;
@@ -286,6 +286,13 @@ impl Governor {
         self.owed.0 += spent.all().as_secs_f64();
         self.owed.1 = self.owed.0 / window.as_secs_f64().max(1.0);
         self.left += self.cpus * spent.in_time.as_secs_f64();
+    }
+
+    /// Counts what sending took, up to half of the budget: others can make it costly, and are
+    /// not to end the recording.
+    fn owe_sent(&mut self, spent: &Spent) {
+        let owed = self.owed_sent + spent.sent.as_secs_f64();
+        self.owed_sent = owed.min(self.cpus * SENDING / 2.0);
     }
 
     fn depth(&self) -> f64 {
@@ -706,6 +713,25 @@ mod tests {
             changes += u32::from(governor.spend(&with(0.006)).is_some());
         }
         assert!(changes > 0);
+    }
+
+    /// Whoever floods what is sent and served with requests takes half of the budget at most.
+    #[test]
+    fn what_others_make_sending_cost_ends_no_recording() {
+        let mut governor = governor();
+        let machine = Machine {
+            per_hz: 0.00006,
+            fixed: 0.0002,
+            ..NOTHING
+        };
+        for look in 0..3600 {
+            let spent = Spent {
+                sent: Duration::from_secs(1),
+                ..machine.spent(governor.now)
+            };
+            governor.spend(&spent);
+            assert!(governor.now.frequency_hz >= 5, "{look}: {:?}", governor.now);
+        }
     }
 
     #[test]

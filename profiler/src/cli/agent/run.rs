@@ -719,8 +719,12 @@ impl Agent {
             }
         }
         let mut checked = Ok(());
-        let (path, is_sent_by_others) = (self.path.clone(), self.is_sent_by_others);
-        let until = async { checked = checks::find(&path, &config, is_sent_by_others).await };
+        let path = self.path.clone();
+        let sender = match self.is_sent_by_others {
+            true => checks::SenderCheck::Skipped,
+            false => checks::SenderCheck::ButPort,
+        };
+        let until = async { checked = checks::find(&path, &config, sender).await };
         self.session.run(until, |_| {}).await?;
         checked?;
         shared::prepare(&config)?;

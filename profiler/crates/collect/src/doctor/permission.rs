@@ -89,9 +89,9 @@ pub fn pid_namespace_warning() -> Option<&'static str> {
         );
     }
     (!is_initial_pid_namespace()).then_some(
-        "this container has its own process IDs, but samples carry the host's, so processes cannot \
-         be looked up: most user stacks are cut and user code has no names; run aiprof on the \
-         host, or start the container with --pid=host",
+        "this container has its own process IDs, but samples have the host's. Most user stacks \
+         are cut and user code has no names; run aiprof on the host, or start the container with \
+         --pid=host",
     )
 }
 

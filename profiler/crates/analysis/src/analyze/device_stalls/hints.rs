@@ -24,8 +24,8 @@ pub(super) fn of(code: &Code, samples: &Tally, stalled: &[InstructionStalls]) ->
     if let Some(bytes) = some(attributes.spill_bytes) {
         hints.push(format!(
             "registers spill to memory ({bytes} bytes per thread), and {waits} % of the samples \
-             wait for the scoreboard or for sends; more registers per thread or fewer live values \
-             avoid these messages"
+             wait for the scoreboard or for sends. Use more registers per thread or fewer live \
+             values"
         ));
     }
     if let Some(bytes) = some(attributes.private_bytes) {

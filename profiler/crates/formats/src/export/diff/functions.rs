@@ -245,9 +245,9 @@ fn basis(before: &ComparedProfile, after: &ComparedProfile, found: &SharesCompar
                  multiples of it"
             )),
             SampleCount::NotKnown => Some(format!(
-                "{which}: the number of samples is unknown, so there are no confidence intervals; \
-                 use --period TIME to give the time of a sample, or --weight samples if the values \
-                 are samples"
+                "{which}: the number of samples is unknown, so there are no confidence intervals. \
+                 Add --period TIME, the time of a sample, or --weight samples if the values are \
+                 samples"
             )),
             SampleCount::NoDraws => Some(format!(
                 "{which}: not all values are CPU samples, so there are no confidence intervals \

@@ -153,6 +153,14 @@ mod tests {
 
     /// A profile of these samples: process, thread, function, count.
     fn profile(samples: &[(&str, u32, &str, u64)]) -> Profile {
+        profile_of(samples, |_| Vec::new())
+    }
+
+    /// The same with labels for each process.
+    fn profile_of(
+        samples: &[(&str, u32, &str, u64)],
+        labels: impl Fn(&str) -> Vec<(String, String)>,
+    ) -> Profile {
         let mut builder = ProfileBuilder::new(Meta {
             host: "h".to_owned(),
             period_ns: 1000,
@@ -172,7 +180,7 @@ mod tests {
                 complete: true,
                 driver: 0,
             });
-            let process = builder.labelled_process(tid, comm, &[]);
+            let process = builder.labelled_process(tid, comm, &labels(comm));
             let thread = builder.string(comm);
             builder.sample(Sample {
                 process,
@@ -231,15 +239,21 @@ mod tests {
         assert_eq!(db.sample[0].value, [4, 4000]);
     }
 
-    /// Who calls processes what he likes makes no more series than that.
+    /// Any user can give processes and units of their own any name.
     #[test]
-    fn series_named_after_processes_are_bounded() {
+    fn series_with_names_that_users_choose_are_bounded() {
+        is_bounded(|_| Vec::new());
+        is_bounded(|comm| vec![(labels::UNIT.to_owned(), format!("{comm}.service"))]);
+    }
+
+    fn is_bounded(labels: impl Fn(&str) -> Vec<(String, String)>) {
         let names: Vec<String> = (0..1000).map(|n| format!("p{n}")).collect();
         let samples: Vec<_> = names
             .iter()
             .map(|name| (name.as_str(), 1, "f", 1))
             .collect();
-        let bytes = pyroscope(&profile(&samples), &ExportOptions::default()).unwrap();
+        let profile = profile_of(&samples, labels);
+        let bytes = pyroscope(&profile, &ExportOptions::default()).unwrap();
         let request = proto::PushRequest::decode(&bytes[..]).unwrap();
         assert_eq!(request.series.len(), 201);
         let of = |series: &proto::PushedSeries| -> i64 {
