@@ -228,6 +228,8 @@ pub(crate) fn nextest(tests: &str, options: &Options) -> Result<Counts> {
     command.args(&options.filter);
     command
         .env("AIPROF_BIN", built("aiprof"))
+        // An error's text is what a failed test is about; a stack behind each hides it.
+        .env("RUST_LIB_BACKTRACE", "0")
         .env(runner()?, reaper()?);
     // nextest writes it below the workspace, wherever it builds.
     let workspace = root().join(options.workspace.unwrap_or_default());
