@@ -173,8 +173,9 @@ fn write_after(
     let mut bytes = serde_json::to_vec_pretty(status).map_err(io::Error::other)?;
     bytes.push(b'\n');
     // One program writes each, and nobody else to the directory: what a killed one left has the
-    // name of the next one's.
+    // name of the next one's, who may be another user.
     let part = directory.join(format!(".{file}.part"));
+    let _ = std::fs::remove_file(&part);
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut out = options.open(&part)?;

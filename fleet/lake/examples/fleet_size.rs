@@ -81,7 +81,7 @@ fn all() -> Result<()> {
         let done = Step::run(place.path(), &["roll-up", "0", "1", &samples.to_string()])?;
         println!(
             "{what} host, {samples} samples a window: {:.1} KB a window in the spool, {:.2} MB an \
-             hour in the lake before compaction; roll-up of an hour {:.2} s CPU, {:.0} MiB at most",
+             hour in the lake before compaction. A roll-up of an hour: {:.2} s CPU, {:.0} MiB at most",
             done.at(0) / 60e3,
             done.at(1) / 1e6,
             done.at(2),

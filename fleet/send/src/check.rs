@@ -5,6 +5,7 @@ use crate::answer::Verdict;
 use crate::app::is_locked;
 use crate::confine::Looked;
 use crate::keeper::Keeper;
+use crate::lake::without_body;
 use crate::payload::Payload;
 use crate::server::Server;
 use aiprof_fleet::config::{self, Config, To};
@@ -96,10 +97,11 @@ async fn reach_lake(lake: &config::Lake, keeper: &Keeper) -> Result<String, Stri
         return Ok(format!("{} can be written to", lake.url));
     }
     let read = |file: &Path| keeper.read_to_string(file);
-    let opened = Lake::open_with(lake, "", "", &read).map_err(|error| chain(&error))?;
+    let opened =
+        Lake::open_with(lake, "", "", &read).map_err(|error| without_body(&chain(&error)))?;
     match tokio::time::timeout(ANSWER, opened.reach()).await {
         Ok(Ok(())) => Ok(format!("{} is reachable", lake.url)),
-        Ok(Err(error)) => Err(chain(&error)),
+        Ok(Err(error)) => Err(without_body(&chain(&error))),
         Err(_) => Err(format!("{}: no answer within {ANSWER:?}", lake.url)),
     }
 }

@@ -8,6 +8,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ pub(crate) struct Client {
 /// A configuration of TLS, and what it was made of.
 struct Tls {
     config: ClientConfig,
-    /// Tells the content of the files from another.
+    /// A digest of the content of the files.
     files: u64,
     made: Instant,
 }
@@ -82,7 +83,7 @@ impl Client {
         ]
     }
 
-    /// Tells what is in the files now from what was.
+    /// A digest of what is in the files now.
     fn mark(&self) -> u64 {
         let mut mark = DefaultHasher::new();
         for file in self.files() {
@@ -90,6 +91,15 @@ impl Client {
             content.hash(&mut mark);
         }
         mark.finish()
+    }
+
+    fn is_loopback(&self) -> bool {
+        let url = reqwest::Url::parse(&self.http.url);
+        url.is_ok_and(|url| {
+            let host = url.host_str().unwrap_or_default();
+            let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+            host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+        })
     }
 
     fn is_current(&self) -> bool {
@@ -132,6 +142,10 @@ impl Client {
             .http2_max_header_list_size(64 << 10)
             .http2_keep_alive_interval(ping)
             .http2_keep_alive_timeout(Duration::from_secs(20));
+        if self.is_loopback() {
+            // What is sent there stays on this machine, with its secrets.
+            builder = builder.no_proxy();
+        }
         if self.is_grpc {
             builder = builder.http2_prior_knowledge();
             if !self.is_tls() {

@@ -1,6 +1,6 @@
 //! Rolls the windows of an output up into files of a lake.
 
-use crate::answer::{Cause, Failure};
+use crate::answer::{Cause, Failure, clean};
 use crate::backoff::{Backoff, Pace};
 use crate::board::now_unix_ns;
 use crate::keeper::Keeper;
@@ -31,7 +31,10 @@ pub(crate) async fn run(mut context: Context, lake: &config::Lake) -> End {
             }
             Some(Err(error)) => {
                 wait = wait.max(backoff.next(Pace::Normal, None));
-                context.failed(&Failure::soon(Cause::Storage, error.to_string()));
+                context.failed(&Failure::soon(
+                    Cause::Storage,
+                    without_body(&error.to_string()),
+                ));
             }
             // What was begun is gone on with later.
             None => return End { all: false },
@@ -47,6 +50,17 @@ pub(crate) async fn run(mut context: Context, lake: &config::Lake) -> End {
             return End { all: left == 0 };
         }
     }
+}
+
+/// An error without what a server wrote beside code and message: S3 sends tokens back.
+pub(crate) fn without_body(error: &str) -> String {
+    let (head, body) = error.split_once('<').unwrap_or((error, ""));
+    let part = |tag: &str| {
+        let (_, rest) = body.split_once(&format!("<{tag}>"))?;
+        Some(rest.split_once('<')?.0)
+    };
+    let parts: Vec<&str> = ["Code", "Message"].into_iter().filter_map(part).collect();
+    clean(&format!("{head}{}", parts.join(": ")))
 }
 
 /// What a roll-up needs of a context.
@@ -115,4 +129,23 @@ fn shown(context: &mut Context, done: &RolledUp) {
         done.bytes
     );
     context.rolled_up(done.bodies, done.bytes, done.refused);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_sends_back_is_not_shown() {
+        let body = "403 Forbidden: <?xml version=\"1.0\"?>\n<Error><Code>ExpiredToken</Code>\
+                    <Message>The token has\u{1b}[31m expired</Message>\
+                    <Token-0>s3cret</Token-0></Error>";
+        let shown = without_body(body);
+        assert_eq!(
+            shown,
+            "403 Forbidden: ExpiredToken: The token has [31m expired"
+        );
+        assert_eq!(without_body("no such host"), "no such host");
+        assert_eq!(without_body("a <Code>"), "a");
+    }
 }

@@ -73,6 +73,8 @@ async fn serve_at(board: &Board, address: Option<SocketAddr>) {
                     let _ = tokio::time::timeout(MAX_TIME, answered).await;
                 });
                 connections.add(peer.ip(), task.abort_handle());
+                // Whoever has sent a request is answered before others take its place.
+                tokio::task::yield_now().await;
             }
             // No file descriptors, for one: not better at once.
             Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Most bytes of an answer that are read.
-const MAX_ANSWER: usize = 4 << 20;
+const MAX_ANSWER: usize = 64 << 10;
 
 /// A server that bodies are sent to.
 pub(crate) struct Server {
@@ -238,7 +238,7 @@ async fn read(response: Response) -> Answer {
                 if data.len() > room {
                     answer.broken = Some(Failure {
                         cause: Cause::Protocol,
-                        why: "the answer is larger than 4 MiB".to_owned(),
+                        why: "the answer is larger than 64 KiB".to_owned(),
                         pace: Pace::Slow,
                         wait: None,
                     });

@@ -47,7 +47,7 @@ pub(crate) struct Context {
     pub(crate) stop: watch::Receiver<bool>,
     /// Whether it ends when nothing waits, and tries each body once.
     pub(crate) once: bool,
-    /// What it has to say, once each.
+    /// What it has reported already.
     pub(crate) report: Report,
     /// Notified when a body comes.
     pub(crate) wake: Arc<Notify>,
@@ -62,7 +62,7 @@ pub(crate) struct End {
     pub(crate) all: bool,
 }
 
-/// What was said of an output already.
+/// What was reported about an output already.
 #[derive(Default)]
 pub(crate) struct Report {
     /// Failures in a row.
@@ -109,7 +109,7 @@ impl Context {
     /// What waits, oldest first; nothing, where it cannot be read.
     pub(crate) fn scan(&mut self) -> VecDeque<(Body, u64)> {
         let scanned = Queue::open(&self.spool, &self.output.name).and_then(|queue| {
-            // Before it is read: what comes later is told.
+            // Before it is read: what comes later wakes the worker.
             let watched = self.watch.add(queue.directory(), &self.wake);
             Ok((queue.bodies()?, watched.is_ok()))
         });
@@ -263,6 +263,9 @@ struct Worker {
     waiting: VecDeque<(Body, u64)>,
     /// Bodies of these that the server failed at, and how often.
     attempts: BTreeMap<Body, u32>,
+    /// A body at which the server failed as it does at all bodies (no connection, too many
+    /// requests), and how often it has failed since.
+    held: Option<(Body, u32)>,
     /// When the directory may be read again.
     scan_after: Instant,
     lost: bool,
@@ -276,6 +279,7 @@ impl Worker {
             backoff: Backoff::default(),
             waiting: VecDeque::new(),
             attempts: BTreeMap::new(),
+            held: None,
             scan_after: Instant::now(),
             lost: false,
         }
@@ -331,10 +335,20 @@ impl Worker {
     }
 
     /// The body whose turn it is: the oldest, of those first that the server did not fail at
-    /// again and again.
+    /// again and again. Where it fails at one as it does at all, every other attempt is the one
+    /// after it: if that is delivered, the body was the cause.
     fn next(&self) -> Option<(usize, Body)> {
-        let mut bodies = self.waiting.iter().map(|(body, _)| body).enumerate();
-        let next = bodies.find(|(_, body)| !self.is_suspect(body));
+        let bodies = self.waiting.iter().map(|(body, _)| body).enumerate();
+        let mut bodies = bodies.filter(|(_, body)| !self.is_suspect(body));
+        let first = bodies.next();
+        let is_held = first.is_some_and(|(_, first)| {
+            let held = self.held.as_ref().filter(|(held, _)| held == first);
+            held.is_some_and(|(_, failed)| {
+                *failed >= MAX_ATTEMPTS && (*failed - MAX_ATTEMPTS).is_multiple_of(2)
+            })
+        });
+        let second = if is_held { bodies.next() } else { None };
+        let next = second.or(first);
         let oldest = || self.waiting.front().map(|(body, _)| (0, body));
         next.or_else(oldest).map(|(at, body)| (at, body.clone()))
     }
@@ -438,6 +452,9 @@ impl Worker {
                 if failure.cause.may_be_the_bodys() {
                     let attempts = self.attempts.entry(body.clone()).or_default();
                     *attempts = attempts.saturating_add(1);
+                } else {
+                    let held = self.held.get_or_insert_with(|| (body.clone(), 0));
+                    held.1 = held.1.saturating_add(1);
                 }
                 return self.again(&failure);
             }
@@ -455,6 +472,12 @@ impl Worker {
             }
         }
         self.backoff.reset();
+        if let Some((held, failed)) = self.held.take()
+            && held != *body
+            && failed >= MAX_ATTEMPTS
+        {
+            self.attempts.insert(held, MAX_ATTEMPTS);
+        }
         self.remove(body).await
     }
 

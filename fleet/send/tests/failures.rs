@@ -95,7 +95,8 @@ fn broken_answers_are_tried_again_until_one_is_whole() {
     host.put_windows("b", 1..=2);
     host.start();
     assert_eq!(numbers(&broken, 5), [1, 1, 1, 1, 2]);
-    assert_eq!(numbers(&server, 6), [1, 1, 1, 1, 1, 2]);
+    // After three failures that may be the server's, the next body is tried once.
+    assert_eq!(numbers(&server, 6), [1, 1, 1, 1, 2, 1]);
     let status = host.wait_for_status("a", |status| status.sent == 2);
     assert_eq!((status.retried, status.refused), (4, 0));
     let status = host.wait_for_status("b", |status| status.sent == 2);
@@ -300,14 +301,16 @@ fn a_body_that_a_server_fails_at_holds_up_no_others() {
     let Some(python) = python("a_body_that_a_server_fails_at_holds_up_no_others") else {
         return;
     };
-    let server = Server::start(&python, "http", 0, "poison", &[]);
-    let mut host = Host::new(&output("otlp", server.port, ""));
-    host.put_windows("otlp", 1..=3);
-    host.start();
-    assert_eq!(numbers(&server, 6), [1, 1, 1, 2, 3, 1]);
-    // It stays, and a new one goes first.
-    host.put_windows("otlp", 4..=4);
-    assert_eq!(number(&server.request()), 4);
-    let status = host.wait_for_status("otlp", |status| status.sent == 3);
-    assert_eq!((status.waiting, status.refused), (1, 0));
+    for poison in ["poison-500", "poison-503", "poison-close"] {
+        let server = Server::start(&python, "http", 0, poison, &[]);
+        let mut host = Host::new(&output("otlp", server.port, ""));
+        host.put_windows("otlp", 1..=3);
+        host.start();
+        assert_eq!(numbers(&server, 6), [1, 1, 1, 2, 3, 1], "{poison}");
+        // It stays, and a new one goes first.
+        host.put_windows("otlp", 4..=4);
+        assert_eq!(number(&server.request()), 4, "{poison}");
+        let status = host.wait_for_status("otlp", |status| status.sent == 3);
+        assert_eq!((status.waiting, status.refused), (1, 0), "{poison}");
+    }
 }

@@ -105,8 +105,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         say(path=self.path, headers=headers, answer=what, at=time.time(),
             connection=self.client_address[1], **body_of(self.path, data))
-        if what == "poison":
-            what = "500" if read_otlp(data)[0]["values"] == [1] else "200"
+        if what.startswith("poison-"):
+            fails = read_otlp(data)[0]["values"] == [1]
+            what = what.removeprefix("poison-") if fails else "200"
         self.respond(what)
 
     def respond(self, what):
