@@ -317,6 +317,9 @@ impl Worker {
             let there: BTreeSet<_> = self.waiting.iter().map(|(body, _)| body).collect();
             self.attempts.retain(|body, _| there.contains(body));
         }
+        let waiting = &self.waiting;
+        self.held
+            .take_if(|(held, _)| waiting.iter().all(|(body, _)| body != held));
         self.scan_after = Instant::now() + began.elapsed() * SCAN_SHARE;
     }
 
