@@ -1,7 +1,7 @@
-//! The finding of a hot kernel's stall, of recordings of the virtual device: a kernel that
-//! stalls at one instruction, and the same without. What it costs is the device's time in
-//! the kernel, between what the driver noted of executions and of waits, times the part of
-//! its samples that the schedule puts there.
+//! The finding of a hot kernel's stall, in recordings of the virtual device: a kernel that
+//! stalls at one instruction, and the same without. Its cost is the device's time in the kernel
+//! times the part of its samples that the schedule puts there. That time lies between what the
+//! driver noted of executions and of waits.
 
 use std::path::Path;
 use std::process::Command;
@@ -78,7 +78,7 @@ fn run(module: Module, kernel: &str, more: &[&str]) -> anyhow::Result<(Vec<Value
 fn the_stall_of_the_hottest_kernel_is_found_at_its_price() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
     for (reason, advice) in [("sbid", "token"), ("sync", "barrier")] {
-        // Of 250 samples 150 are of the reason at 0x40.
+        // 150 of 250 samples have the reason at 0x40.
         let hot = Kernel::new("work", 4_000_000)
             .rate(0x40, reason, 150)
             .rate(0x40, "pipe", 20)
