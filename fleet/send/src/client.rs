@@ -8,7 +8,6 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -93,15 +92,6 @@ impl Client {
         mark.finish()
     }
 
-    fn is_loopback(&self) -> bool {
-        let url = reqwest::Url::parse(&self.http.url);
-        url.is_ok_and(|url| {
-            let host = url.host_str().unwrap_or_default();
-            let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-            host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-        })
-    }
-
     fn is_current(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| {
             let is_system = self.http.ca_file.is_none();
@@ -142,8 +132,8 @@ impl Client {
             .http2_max_header_list_size(64 << 10)
             .http2_keep_alive_interval(ping)
             .http2_keep_alive_timeout(Duration::from_secs(20));
-        if self.is_loopback() {
-            // What is sent there stays on this machine, with its secrets.
+        if self.http.is_loopback() {
+            // Secrets are allowed there without TLS: no proxy is to see them.
             builder = builder.no_proxy();
         }
         if self.is_grpc {

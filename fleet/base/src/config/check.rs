@@ -205,6 +205,12 @@ impl To {
 }
 
 impl Http {
+    /// Whether what is sent there stays on this machine.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        Place::of(&self.url).is_ok_and(|place| place.is_loopback())
+    }
+
     fn check(&self, to: &To, add: &mut Add<'_>) {
         match Place::of(&self.url) {
             Err(why) => add("url", why),
