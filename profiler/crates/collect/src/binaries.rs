@@ -752,6 +752,14 @@ mod tests {
     const ONE: &str = "1111111111111111111111111111111111111111";
     const TWO: &str = "2222222222222222222222222222222222222222";
 
+    /// `tool` in a directory, running, and nothing known yet.
+    fn started() -> (tempfile::TempDir, Kit, Running) {
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path(), "tool", 1, ONE);
+        let process = Running::start(&dir.path().join("tool"));
+        (dir, Kit::new(16), process)
+    }
+
     /// Opening through mappings needs CAP_CHECKPOINT_RESTORE.
     fn is_root(test: &str) -> bool {
         let root = rustix::process::geteuid().is_root();
@@ -827,17 +835,13 @@ mod tests {
         if !is_root("a_program_that_deletes_itself_is_read_again") {
             return;
         }
-        let dir = tempfile::tempdir().unwrap();
-        compile(dir.path(), "tool", 1, ONE);
-        let path = dir.path().join("tool");
-        let mut kit = Kit::new(16);
-        let process = Running::start(&path);
+        let (dir, mut kit, process) = started();
         let (map, pid) = (process.mapping("tool"), process.0.id());
         assert!(!kit.binaries.has_changed(pid, &map));
         kit.binaries.foresee(pid, &map, &mut kit.reader);
         kit.read();
         assert!(!kit.binaries.has_changed(pid, &map));
-        fs::remove_file(&path).unwrap();
+        fs::remove_file(dir.path().join("tool")).unwrap();
         assert!(kit.binaries.has_changed(pid, &map));
         let id = kit.file(&process, "tool");
         assert!(!kit.binaries.has_changed(pid, &map));
@@ -874,10 +878,7 @@ mod tests {
         if !is_root("what_is_known_too_late_keeps_the_handle_it_was_given") {
             return;
         }
-        let dir = tempfile::tempdir().unwrap();
-        compile(dir.path(), "tool", 1, ONE);
-        let mut kit = Kit::new(16);
-        let process = Running::start(&dir.path().join("tool"));
+        let (_dir, mut kit, process) = started();
         let (mut map, pid) = (process.mapping("tool"), process.0.id());
         let asked = map.clone();
         kit.binaries.foresee(pid, &map, &mut kit.reader);
@@ -904,10 +905,7 @@ mod tests {
         if !is_root("what_did_not_come_in_time_is_asked_for_once_more") {
             return;
         }
-        let dir = tempfile::tempdir().unwrap();
-        compile(dir.path(), "tool", 1, ONE);
-        let mut kit = Kit::new(16);
-        let process = Running::start(&dir.path().join("tool"));
+        let (_dir, mut kit, process) = started();
         let (mut map, pid) = (process.mapping("tool"), process.0.id());
         let place = place_of(&map.file);
         kit.binaries.late(pid, place);
