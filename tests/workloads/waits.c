@@ -1,6 +1,6 @@
 /*
  * Waits in functions named after what they wait for, and says how long each took: by the
- * clock before and after each wait, less the thread's CPU time; and of threads that share a
+ * clock before and after each wait, less the time on a CPU; and of threads that share a
  * CPU what the scheduler says that they waited for it. `NAME_most` is the longest of them.
  */
 #define _GNU_SOURCE
@@ -18,20 +18,20 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "on_cpu.h"
+
 #define NOINLINE __attribute__((noinline))
 #define MILLISECOND 1000000L
 
-static long at(clockid_t clock)
+static long now(void)
 {
 	struct timespec t;
-	clock_gettime(clock, &t);
+	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec * 1000000000L + t.tv_nsec;
 }
 
-static long now(void) { return at(CLOCK_MONOTONIC); }
-
-/* Time in which the thread did not run. */
-static long idle(void) { return now() - at(CLOCK_THREAD_CPUTIME_ID); }
+/* Time in which the thread was not on a CPU. */
+static long idle(void) { return now() - on_cpu(); }
 
 static void nap(long ns)
 {
@@ -222,11 +222,27 @@ static void *yielder(void *argument)
 	return NULL;
 }
 
+struct start {
+	void *(*function)(void *);
+	void *argument;
+};
+
+/* Opens the thread's clock first, which waits, too. */
+static void *begin(void *argument)
+{
+	const struct start *start = argument;
+	on_cpu();
+	return start->function(start->argument);
+}
+
 static void run(void *(*const functions[])(void *), int n, void *argument)
 {
 	pthread_t threads[8];
-	for (int i = 0; i < n; i++)
-		pthread_create(&threads[i], NULL, functions[i], argument);
+	struct start starts[8];
+	for (int i = 0; i < n; i++) {
+		starts[i] = (struct start){functions[i], argument};
+		pthread_create(&threads[i], NULL, begin, &starts[i]);
+	}
 	for (int i = 0; i < n; i++)
 		pthread_join(threads[i], NULL);
 }
