@@ -751,6 +751,11 @@ impl Reader {
         self.budget.end();
     }
 
+    /// Whether something is read that needs nothing but a CPU.
+    pub(crate) fn is_working(&self) -> bool {
+        self.pool.is_working()
+    }
+
     /// Waits for answers as long as this, where nothing else is to be done yet.
     /// `false`: nothing is being read.
     pub(crate) fn wait_until(&self, end: Instant) -> bool {

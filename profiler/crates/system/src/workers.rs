@@ -133,10 +133,13 @@ impl Slot {
         if self.given_up || took <= patience {
             return false;
         }
+        took > patience * MOST_PATIENCE || !self.is_working()
+    }
+
+    /// Whether the job uses a CPU or waits for one, and for nothing else.
+    fn is_working(&self) -> bool {
         let client = self.client.as_ref();
-        let is_working =
-            || remote::is_runnable(self.task) || client.is_some_and(|c| c.is_working());
-        took > patience * MOST_PATIENCE || !is_working()
+        remote::is_runnable(self.task) || client.is_some_and(|client| client.is_working())
     }
 }
 
@@ -390,6 +393,13 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     pub fn pending(&self) -> usize {
         let state = self.shared.lock();
         state.waiting() + state.working()
+    }
+
+    /// Whether a job is at work that uses a CPU or waits for one.
+    pub fn is_working(&self) -> bool {
+        let state = self.shared.lock();
+        let mut slots = state.at_work.values();
+        slots.any(|slot| !slot.given_up && slot.is_working())
     }
 
     /// Whether an owner's next job may well get stuck, as one of its own or, while none of it

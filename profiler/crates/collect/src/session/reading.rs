@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const MAX_RUNNING: usize = 16;
 /// How long they and their tables are waited for.
 const BEFORE: Duration = Duration::from_millis(400);
+/// The same on a slow or busy machine, where they are being read and need only a CPU for it.
+const BEFORE_AT_MOST: Duration = Duration::from_secs(2);
 /// How often the file of a mapping is read that changes meanwhile.
 const READINGS: usize = 3;
 /// Most processes asked for and not yet needed.
@@ -83,17 +85,24 @@ impl Session {
         pids.extend(procfs::running(MAX_RUNNING));
         pids.retain(|pid| *pid != own);
         self.meet_all(&pids);
-        let end = Instant::now() + BEFORE;
-        self.settle_reads(end);
+        let begun = Instant::now();
+        self.settle_reads(begun);
         self.meet_late()?;
         self.publish();
-        self.settle_reads(end);
+        self.settle_reads(begun);
         Ok(())
     }
 
     /// Waits for what was asked, where nothing is sampled yet.
-    fn settle_reads(&mut self, end: Instant) {
-        while self.reader.wait_until(end) {
+    fn settle_reads(&mut self, begun: Instant) {
+        loop {
+            let most = match self.reader.is_working() {
+                true => BEFORE_AT_MOST,
+                false => BEFORE,
+            };
+            if !self.reader.wait_until(begun + most) {
+                break;
+            }
             self.take_answers();
         }
         self.take_answers();
