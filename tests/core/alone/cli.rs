@@ -333,10 +333,12 @@ fn duration_ends_the_recording() -> anyhow::Result<()> {
 fn idle_cpus_on_request_only() -> anyhow::Result<()> {
     skip_unless!(&[Need::Root]);
     let record = |options: &[&str]| {
-        let aiprof = Aiprof::with(["-F", "199", "--weight", "samples", "-d", "3"]);
+        let aiprof = Aiprof::with(["-F", "199", "--weight", "samples"]);
+        let stat = "head -n 1 /proc/stat";
         options
             .iter()
             .fold(aiprof, |aiprof, option| aiprof.option(option))
+            .command("sh", &["-c", &format!("{stat}; sleep 3; {stat}")])
             .record()
     };
     // The idle task is process 0.
@@ -346,29 +348,32 @@ fn idle_cpus_on_request_only() -> anyhow::Result<()> {
         "{}",
         without.of_pid(0).excerpt(5)
     );
-    let before = idle_seconds()?;
-    let with = record(&["--idle"])?.folded;
-    let idle = idle_seconds()? - before;
+    let run = record(&["--idle"])?;
+    let idle = idle_seconds(&run.stdout)?;
     if idle < 1.0 {
         let reason = format!("the CPUs were idle for {idle:.2} s only");
         skip("idle_cpus_on_request_only", &reason);
         return Ok(());
     }
-    // Virtual machines deliver few of an idle CPU's timer interrupts (perf sees
-    // as few), and the time includes aiprof's start and end: no exact figure.
-    let (found, expected) = (with.of_pid(0).total() as f64, idle * 199.0);
+    // An idle virtual CPU gets its timer interrupts when its host runs it: 9 % beside a busy
+    // one on a busy host (perf sees as few). That they are there is what shows.
+    let (found, expected) = (run.folded.of_pid(0).total() as f64, idle * 199.0);
     anyhow::ensure!(
-        (0.1 * expected..1.5 * expected).contains(&found),
+        (0.02 * expected..1.5 * expected).contains(&found),
         "{found} idle samples, must be about {expected}:\n{}",
-        with.excerpt(5)
+        run.folded.excerpt(5)
     );
     Ok(())
 }
 
-/// Seconds that all CPUs together were idle, by /proc/stat.
-fn idle_seconds() -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string("/proc/stat")?;
-    // cpu USER NICE SYSTEM IDLE ..., in units of 1/100 s
-    let idle = stat.split_whitespace().nth(4).context("no idle time")?;
-    Ok(idle.parse::<f64>()? / 100.0)
+/// Seconds that all CPUs together were idle between two first lines of /proc/stat.
+fn idle_seconds(stat: &str) -> anyhow::Result<f64> {
+    let idle = |line: Option<&str>| -> anyhow::Result<f64> {
+        // cpu USER NICE SYSTEM IDLE ..., in units of 1/100 s
+        let idle = line.and_then(|line| line.split_whitespace().nth(4));
+        Ok(idle.context("no idle time")?.parse::<f64>()? / 100.0)
+    };
+    let mut lines = stat.lines();
+    let begin = idle(lines.next())?;
+    Ok(idle(lines.next())? - begin)
 }
