@@ -41,7 +41,7 @@ pub struct AgentStatus {
     /// Whether somebody has paused it.
     pub paused: bool,
     /// Whether it waits for its turn to record.
-    pub waits_for_turn: bool,
+    pub waits_for_slot: bool,
     /// Windows so far.
     pub windows: u64,
     /// Samples so far.

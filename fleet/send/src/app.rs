@@ -27,6 +27,10 @@ const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// another.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// Most threads that look up names of hosts or access files of a lake: an output whose look-ups
+/// hang has a few of them, as each attempt begins another.
+const BLOCKING_THREADS: usize = 32;
+
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -60,7 +64,7 @@ pub(crate) fn main(args: &cli::Args) -> anyhow::Result<End> {
     // One thread, beside those that look up names of hosts.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(2)
+        .max_blocking_threads(BLOCKING_THREADS)
         .thread_keep_alive(Duration::from_secs(2))
         .build()
         .context("cannot start the runtime")?;
@@ -149,7 +153,10 @@ async fn serve(
                     tracing::error!("{error}; the previous configuration stays in use");
                 }
                 Ok((config, _)) if confined.is_too_narrow_for(&config) => {
-                    return (End::Again, "another lake or `state` needs a restart");
+                    return (
+                        End::Again,
+                        "the configuration has another lake or `state`, which needs a restart",
+                    );
                 }
                 Ok((config, _)) => app.reload(config, &args.config).await,
             }
@@ -162,7 +169,10 @@ async fn serve(
             );
         }
         if !app.keeper.answers() {
-            return (End::Again, "its keeper ended");
+            return (End::Again, "the keeper ended");
+        }
+        if app.has_lost_a_worker() {
+            return (End::Again, "the delivery to an output ended unexpectedly");
         }
     }
 }
@@ -311,6 +321,15 @@ impl App {
             tracing::warn!("cannot write the status file: {error}");
         }
         all
+    }
+
+    /// Whether a worker ended without being asked to.
+    fn has_lost_a_worker(&self) -> bool {
+        let mut lost = self.workers.iter().filter(|(_, r)| r.task.is_finished());
+        lost.next().is_some_and(|(name, _)| {
+            tracing::error!("output {name}: its delivery ended unexpectedly");
+            true
+        })
     }
 
     async fn stop_all(&mut self) {

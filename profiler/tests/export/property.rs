@@ -2,8 +2,9 @@
 
 use crate::export;
 use crate::fixtures;
-use aiprof::export::{ExportOptions, Format, Weight, folded, pprof};
-use std::collections::HashMap;
+use aiprof::export::{ExportOptions, Format, Weight, folded, otlp, pprof};
+use prost::Message as _;
+use std::collections::{HashMap, HashSet};
 
 fn read(profile: &aiprof::profile::Profile, weight: Weight) -> folded::FoldedStacks {
     let options = ExportOptions {
@@ -155,5 +156,58 @@ fn output_is_the_same_every_time() {
             export(&profile, format, &ExportOptions::default())
         };
         assert!(make() == make(), "{format:?}");
+    }
+}
+
+/// The folded stacks of profiles together.
+fn sorted_lines(profiles: &[aiprof::profile::Profile]) -> Vec<String> {
+    let lines = profiles.iter().flat_map(|profile| {
+        let options = ExportOptions {
+            weight: Weight::Samples,
+            ..ExportOptions::default()
+        };
+        let text = export(profile, Format::Folded, &options);
+        let text = String::from_utf8(text).unwrap();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    });
+    let mut lines: Vec<String> = lines.collect();
+    lines.sort();
+    lines
+}
+
+/// Parts have the bytes that they may have in each format of a server, or one process.
+#[test]
+fn parts_of_a_profile_are_the_whole_and_no_larger_than_they_may_be() {
+    let options = ExportOptions {
+        all_processes: true,
+        ..ExportOptions::default()
+    };
+    for seed in 0..10 {
+        let profile = fixtures::random(seed, 4000, 300, 40);
+        let most = 100_000;
+        let mut parts = Vec::new();
+        profile
+            .in_parts(most, |part| {
+                parts.push(part.clone());
+                Ok::<_, ()>(())
+            })
+            .unwrap();
+        assert!(parts.len() > 3, "{}", parts.len());
+        for part in &parts {
+            let processes: HashSet<_> = part.samples.iter().map(|s| s.process).collect();
+            let otlp = otlp::convert(part, &options).encoded_len();
+            let pprof = pprof::convert(part, &options).encoded_len();
+            let is_small = otlp <= most && pprof <= most;
+            assert!(is_small || processes.len() == 1, "{otlp} {pprof}");
+        }
+        let sum = |profiles: &[aiprof::profile::Profile]| {
+            let sums = profiles
+                .iter()
+                .map(|p| (p.total_count(), p.total_time_ns()));
+            sums.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+        };
+        let whole = [profile];
+        assert_eq!(sum(&parts), sum(&whole));
+        assert!(sorted_lines(&parts) == sorted_lines(&whole), "{seed}");
     }
 }

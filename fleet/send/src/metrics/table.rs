@@ -266,9 +266,9 @@ pub(crate) static METRICS: &[Metric] = &[
         "Number of CPUs of the machine." |known| agent(known, |it| f64::from(it.cpus))),
     metric!(Gauge "aiprof_paused" "" []
         "1 if the agent is paused, else 0." |known| agent(known, |it| flag(it.paused))),
-    metric!(Gauge "aiprof_waits_for_turn" "" []
+    metric!(Gauge "aiprof_waits_for_slot" "" []
         "1 if the agent waits for this host's next slot (`one_in`) and records nothing, else 0."
-        |known| agent(known, |it| flag(it.waits_for_turn))),
+        |known| agent(known, |it| flag(it.waits_for_slot))),
     metric!(Gauge "aiprof_recording" "" ["what"]
     "1 for each part that is recorded: cpu, off_cpu, launches or devices." |known| {
         let what = known.agent.iter().flat_map(|it| &it.recording);
@@ -323,7 +323,7 @@ pub(crate) static METRICS: &[Metric] = &[
     metric!(Gauge "aiprof_sender_memory_bytes" "bytes" []
         "Anonymous memory of aiprof-send."
         |known| vec![(Vec::new(), count(known.own.memory_bytes))]),
-    metric!(Counter "aiprof_written_bodies" "" ["output"]
+    metric!(Counter "aiprof_written_profiles" "" ["output"]
         "Profiles that the agent wrote to the spool or as files."
         |known| written(known, |it| it.written)),
     metric!(Counter "aiprof_written_bytes" "bytes" ["output"]
@@ -334,7 +334,7 @@ pub(crate) static METRICS: &[Metric] = &[
     metric!(Counter "aiprof_dropped_samples" "" ["output"]
         "Samples in profiles that were dropped before delivery because the spool was full."
         |known| written(known, |it| it.dropped_samples)),
-    metric!(Counter "aiprof_pushes" "" ["output" "result"]
+    metric!(Counter "aiprof_deliveries" "" ["output" "result"]
         "Profiles by result: sent, refused by the server for good, too_old, or dropped because \
          the spool was full; retried counts failed requests." pushes),
     metric!(Counter "aiprof_sent_bytes" "bytes" ["output"]
@@ -342,7 +342,7 @@ pub(crate) static METRICS: &[Metric] = &[
     metric!(Counter "aiprof_rejected_profiles" "" ["output"]
         "Profiles that a server rejected in requests that it accepted."
         |known| sent(known, |it| count(it.rejected))),
-    metric!(Gauge "aiprof_spool_bodies" "" ["output"]
+    metric!(Gauge "aiprof_spool_profiles" "" ["output"]
         "Profiles that wait for delivery." |known| sent(known, |it| count(it.waiting))),
     metric!(Gauge "aiprof_spool_bytes" "bytes" ["output"]
         "Bytes of the profiles that wait for delivery."

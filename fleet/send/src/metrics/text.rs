@@ -203,6 +203,6 @@ mod tests {
         known.agent = None;
         assert!(!is_up(&known));
         let text = write(&known, Format::OpenMetrics);
-        assert!(text.contains("aiprof_up 0") && text.contains("aiprof_spool_bodies"));
+        assert!(text.contains("aiprof_up 0") && text.contains("aiprof_spool_profiles"));
     }
 }

@@ -17,6 +17,10 @@ use std::io::{self, Write as _};
 /// Least bytes that are made free on a full disk: of a file a block is taken.
 const LEAST_ROOM: u64 = 16 << 10;
 
+/// Bytes of a body before compression, about, from which on a window is delivered in parts, whole
+/// processes each: servers with gRPC accept 4 MiB unless they are configured otherwise.
+const MAX_BODY: usize = 3 << 20;
+
 /// All outputs, opened.
 #[derive(Debug)]
 pub(super) struct Outputs {
@@ -120,7 +124,8 @@ impl Outputs {
             match queue.claim(encoding.word()) {
                 Ok(None) => {}
                 Ok(Some(aside)) => tracing::warn!(
-                    "output {}: queued profiles are for another output type; kept in {}",
+                    "output {}: profiles that wait for its previous type were moved to {} and are \
+                     not sent",
                     open.name,
                     aside.display()
                 ),
@@ -190,9 +195,16 @@ impl Open {
         number: &mut u64,
     ) -> Result<()> {
         let mut all = Ok(());
+        let most = match &self.to {
+            Opened::Files { .. } => usize::MAX,
+            Opened::Spool { .. } => MAX_BODY,
+        };
         for profile in window.profiles() {
-            let written = self.write_profile(profile, options, number);
-            self.status.failed += u64::from(written.is_err());
+            let written = profile.in_parts(most, |part| {
+                let written = self.write_profile(part, options, number);
+                self.status.failed += u64::from(written.is_err());
+                written
+            });
             all = all.and(written);
         }
         if let Opened::Spool {
@@ -268,7 +280,7 @@ impl Open {
     fn dropped(&mut self, dropped: Dropped) {
         if dropped.bodies > 0 {
             tracing::warn!(
-                "output {}: the spool is full; the oldest profiles are dropped",
+                "output {}: the spool is full, so the oldest profiles are dropped",
                 self.name
             );
         }

@@ -210,7 +210,8 @@ fn record_config(config: &Config, host_id: &str, level: Level) -> RecordConfig {
             },
         }),
         devices: DeviceOptions {
-            xe: record.devices,
+            // Profiles of waits have no device samples: other tools may have the sampler.
+            xe: record.devices && !record.off_cpu,
             aiu: (level.launches || record.devices) && !record.off_cpu && doctor::has_aiu(),
             ..DeviceOptions::default()
         },
@@ -237,7 +238,7 @@ struct Agent {
     has_warned: bool,
     turns: Turns,
     /// Nothing is recorded until its turn comes.
-    waits_for_turn: bool,
+    waits_for_slot: bool,
     /// Somebody has paused it.
     is_paused: bool,
     /// What the host is told from others by; empty: nothing does.
@@ -340,7 +341,7 @@ impl Agent {
             changed: modified(&args.config),
             is_sent_by_others: args.no_send,
             turns: turns_of(&config, &host_id, &session),
-            waits_for_turn: false,
+            waits_for_slot: false,
             is_paused: false,
             config,
             rate: None,
@@ -394,7 +395,7 @@ impl Agent {
                         false => 0,
                     };
                     if memory > most {
-                        match self.waits_for_turn {
+                        match self.waits_for_slot {
                             true => self.forget(memory),
                             false => {
                                 let window = self.session.end_window()?;
@@ -473,7 +474,7 @@ impl Agent {
                 "{}: {}",
                 match self.governor.step() {
                     0 => "within the budget again, recording everything".to_owned(),
-                    step => format!("reduced to keep the budget (step {step})"),
+                    step => format!("recording less to stay within the budget (step {step})"),
                 },
                 level.describe()
             );
@@ -481,8 +482,9 @@ impl Agent {
         if self.governor.is_at_its_end() && !self.has_warned {
             self.has_warned = true;
             tracing::warn!(
-                "the budget of {} % is exceeded even at the lowest step, because new programs \
-                 and the ends of windows cost more: raise `budget.cpu` (docs/always-on.md)",
+                "the budget of {} % is exceeded even at the lowest step, because reading new \
+                 programs and writing windows alone cost more: raise `budget.cpu` \
+                 (docs/always-on.md)",
                 self.config.budget.cpu * 100.0
             );
         } else if self.governor.step() == 0 {
@@ -504,8 +506,8 @@ impl Agent {
                 self.control = Some(control);
             }
             Err(error) => tracing::error!(
-                "the control socket was deleted and cannot be created again ({error}): \
-                 `aiprof agent ctl` works after a restart"
+                "the control socket was deleted and cannot be created again ({error}): `aiprof \
+                 agent ctl` does not work until you restart the agent"
             ),
         }
     }
@@ -523,7 +525,7 @@ impl Agent {
     /// Begins a turn, or ends it, where it is time to. A window has ended just before.
     fn take_turns(&mut self) -> Result<()> {
         let waits = !self.turns.has(clock::unix_ns());
-        if waits == self.waits_for_turn {
+        if waits == self.waits_for_slot {
             return Ok(());
         }
         if waits {
@@ -532,7 +534,7 @@ impl Agent {
         }
         // What lies between turns is no window.
         self.session.end_window()?;
-        self.waits_for_turn = waits;
+        self.waits_for_slot = waits;
         if !waits {
             if !self.is_paused {
                 self.session.begin()?;
@@ -628,7 +630,7 @@ impl Agent {
 
     /// Writes a window that was recorded so.
     fn finish_window_of(&mut self, mut window: WindowProfiles, recorded: Recorded) {
-        if self.waits_for_turn {
+        if self.waits_for_slot {
             return;
         }
         if let Some(host) = &self.config.host {
@@ -658,7 +660,7 @@ impl Agent {
     /// Gives back memory, which is more than its budget.
     fn forget(&mut self, memory: u64) {
         tracing::warn!(
-            "memory {} exceeds the budget; cached process data dropped",
+            "memory use of {} exceeds the budget, so cached data of processes was dropped",
             human_bytes(memory)
         );
         self.session.forget_programs();
@@ -680,7 +682,7 @@ impl Agent {
         status.host = host(&self.config, &self.session).to_owned();
         status.host_id.clone_from(&self.host_id);
         status.paused = self.is_paused;
-        status.waits_for_turn = self.waits_for_turn;
+        status.waits_for_slot = self.waits_for_slot;
         if self.session.is_paused() {
             status.recording.clear();
         }
@@ -713,7 +715,7 @@ impl Agent {
         ] {
             if is_other {
                 bail!(
-                    "{}: a change of `{key}` needs a restart",
+                    "{}: to change `{key}`, restart the agent",
                     self.path.display()
                 );
             }
@@ -780,12 +782,12 @@ impl Agent {
             }
             Request::Resume => {
                 self.is_paused = false;
-                match self.waits_for_turn {
+                match self.waits_for_slot {
                     true => Ok(()),
                     false => self.session.resume().map_err(anyhow::Error::from),
                 }
             }
-            Request::Dump if self.waits_for_turn => Err(anyhow::anyhow!(
+            Request::Dump if self.waits_for_slot => Err(anyhow::anyhow!(
                 "not recording until this host's next slot (`one_in`)"
             )),
             Request::Dump => self
@@ -832,7 +834,7 @@ impl Agent {
             samples: progress.samples,
             lost: progress.lost,
             dumps: 0,
-            what: match self.waits_for_turn {
+            what: match self.waits_for_slot {
                 true => "nothing until this host's next slot".to_owned(),
                 false => {
                     let budget = self.config.budget.cpu;

@@ -9,6 +9,7 @@ mod builder;
 mod device;
 mod labels;
 mod losses;
+mod parts;
 mod stall_table;
 
 pub use builder::ProfileBuilder;
