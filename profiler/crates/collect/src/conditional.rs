@@ -6,7 +6,8 @@
 //! begins with 0. Children begin as their parents are, other programs anew.
 //!
 //! While a process is off its work, its waiting and its own functions are left out
-//! and counted. What it creates is not: it may be used later.
+//! and counted. What it creates is not: it may be used later. Other variables that it
+//! sets are no one's business: their names and values are left out, too.
 
 use super::runtime::variable_of;
 use aiprof_analysis::correlate::{CallView, DataView};
@@ -119,49 +120,53 @@ impl Conditional {
         }
     }
 
-    /// Takes a text of a call in; `false` if it belongs to one that is left out.
+    /// Takes a text of a call in; `false` if it belongs to one that is left out, or to another
+    /// variable.
     pub(crate) fn data(&mut self, data: &DataView<'_>) -> bool {
         let probe = data.probe();
         if probe.kind != CallKind::Control {
             return !probe.kind.is_work() || self.said(data.pid()).is_on();
         }
-        let (Some(role), Some(text)) = (probe.role, data.whole()) else {
-            return true;
-        };
-        match role {
-            Role::Unset if text == VARIABLE.as_bytes() => self.said(data.pid()).variable = None,
-            Role::Assign => {
-                if let Some(rest) = text.strip_prefix(VARIABLE.as_bytes()) {
-                    match rest.split_first() {
-                        Some((b'=', value)) => self.said(data.pid()).variable = Some(is_on(value)),
-                        None => self.said(data.pid()).variable = None,
-                        Some(_) => {}
-                    }
+        let text = data.whole();
+        match probe.role {
+            Some(Role::Unset) => {
+                let is_it = text == Some(VARIABLE.as_bytes());
+                if is_it {
+                    self.said(data.pid()).variable = None;
                 }
+                is_it
             }
-            Role::Set => self.set(data, text),
-            _ => {}
+            Some(Role::Assign) => {
+                let rest = text.and_then(|text| text.strip_prefix(VARIABLE.as_bytes()));
+                let value = match rest.map(<[u8]>::split_first) {
+                    Some(Some((b'=', value))) => Some(is_on(value)),
+                    Some(None) => None,
+                    Some(Some(_)) | None => return false,
+                };
+                self.said(data.pid()).variable = value;
+                true
+            }
+            Some(Role::Set) => text.is_some_and(|text| self.set(data, text)),
+            _ => true,
         }
-        true
     }
 
-    fn set(&mut self, data: &DataView<'_>, text: &[u8]) {
-        let Some(setting) = self.threads.get_mut(&data.tid()) else {
-            return;
+    /// Takes in a text of a `setenv`; whether it is the variable's.
+    fn set(&mut self, data: &DataView<'_>, text: &[u8]) -> bool {
+        let setting = self.threads.get_mut(&data.tid());
+        let Some(setting) = setting.filter(|setting| setting.probe == data.probe().id) else {
+            return false;
         };
-        if setting.probe != data.probe().id {
-            return;
-        }
         if data.name() == "name" {
             setting.is_it = text == VARIABLE.as_bytes();
-            return;
+            return setting.is_it;
         }
         let setting = *setting;
-        let value = is_on(text);
         let said = self.said(data.pid());
         if setting.is_it && (setting.overwrites || said.variable.is_none()) {
-            said.variable = Some(value);
+            said.variable = Some(is_on(text));
         }
+        setting.is_it
     }
 
     /// What a process has said; at first what its environment says.
@@ -290,10 +295,33 @@ mod tests {
         all
     }
 
-    fn set(all: &mut Watch, name: &str, value: &str, overwrite: u64) {
+    /// Sets a variable; whether its name and value are kept.
+    fn set(all: &mut Watch, name: &str, value: &str, overwrite: u64) -> [bool; 2] {
         all.call(&call(2, overwrite));
-        all.data(&text(2, 0, name));
-        all.data(&text(2, 1, value));
+        [all.data(&text(2, 0, name)), all.data(&text(2, 1, value))]
+    }
+
+    #[test]
+    fn no_other_variable_is_kept() {
+        let mut all = conditional();
+        assert_eq!(set(&mut all, VARIABLE, "1", 1), [true, true]);
+        assert_eq!(set(&mut all, "API_TOKEN", "s3cret", 1), [false, false]);
+        assert_eq!(set(&mut all, VARIABLE, "0", 1), [true, true]);
+        assert!(!all.data(&text(4, 0, "API_TOKEN=s3cret")));
+        assert!(!all.data(&text(4, 0, "PTI_ENABLE_COLLECTION_TOKEN=s3cret")));
+        assert!(!all.data(&text(3, 0, "API_TOKEN")));
+        assert!(all.data(&text(4, 0, "PTI_ENABLE_COLLECTION=1")));
+        assert!(all.data(&text(3, 0, VARIABLE)));
+        // What came in part may be anything.
+        let part = CallData {
+            total: 100,
+            ..text(2, 1, "s3c")
+        };
+        all.call(&call(2, 1));
+        assert!(!all.data(&part));
+        // A value without its name: the name was lost.
+        all.call(&call(2, 1));
+        assert!(!all.data(&text(2, 1, "s3cret")));
     }
 
     #[test]
