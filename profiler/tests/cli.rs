@@ -180,7 +180,7 @@ fn doctor_names_what_is_missing_without_privileges() {
     };
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
-    for line in ["no   cap_bpf", "to mend it: sudo", "cannot record"] {
+    for line in ["no   cap_bpf", "to fix it: sudo", "cannot record"] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
 }

@@ -398,7 +398,7 @@ impl Config {
                 &mut text,
             )?;
             match read as u64 > MAX_BYTES {
-                true => Err(std::io::Error::other("larger than 1 MiB")),
+                true => Err(std::io::Error::other("larger than the limit of 1 MiB")),
                 false => Ok(text),
             }
         };

@@ -121,7 +121,7 @@ pub(crate) async fn run(args: DiffArgs) -> Result<()> {
     });
     let changed = rows.iter().filter(|row| row.2 == Verdict::Changed).count();
     if before.overlaps(&after) {
-        note("the two times overlap: windows in both count on both sides");
+        note("the two times overlap: windows that are in both times are counted on both sides");
     }
     let of = match from.replicates(&to) {
         Replicates::Hosts => format!("{} and {} hosts", from.hosts(), to.hosts()),

@@ -154,8 +154,8 @@ impl Asked {
         for file in self.files(range).await.unwrap_or_default() {
             if let Err(why) = lake.check(&file).await {
                 return anyhow::Error::new(why).context(
-                    "a file of the lake is damaged or not a lake file; queries of its day fail \
-                     until you remove it",
+                    "a file of the lake is damaged or not a lake file; queries that include its \
+                     date fail until you remove it",
                 );
             }
         }

@@ -124,7 +124,7 @@ pub(crate) async fn run(args: RegressionsArgs) -> Result<()> {
     if side_by_side > 0 {
         note(&format!(
             "{side_by_side} pairs of versions ran side by side all the time, so it is unknown \
-             which is newer: try a longer time (--from), or diff"
+             which is newer: try a longer time (--from), or `aiprof-query diff`"
         ));
     }
     let columns = [

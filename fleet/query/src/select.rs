@@ -227,7 +227,7 @@ pub(crate) fn column(key: &str) -> Result<Expr> {
     if NUMBERS.contains(&key) || key == LABELS {
         let texts: Vec<&str> = Text::ALL.iter().map(|text| text.name()).collect();
         return Err(usage(format!(
-            "{key}: neither a label nor a text column: {}",
+            "{key} is neither a label nor a text column; the text columns are {}",
             texts.join(", ")
         )));
     }

@@ -185,7 +185,7 @@ pub(crate) async fn ask(
             }
             if group.functions.len() == MAX_FUNCTIONS {
                 anyhow::bail!(
-                    "more than {MAX_FUNCTIONS} functions: select one service with --service"
+                    "too many functions (limit: {MAX_FUNCTIONS}): select one service with --service"
                 );
             }
             let new = BTreeMap::from([(cluster, value)]);

@@ -232,7 +232,8 @@ pub(crate) async fn compact(args: CompactArgs) -> Result<()> {
     // All else is done, and somebody must look.
     anyhow::ensure!(
         done.unreadable == 0,
-        "cannot read a file; queries of its day fail until you remove it: {}",
+        "cannot read a file of the lake; queries that include its date fail until you remove it: \
+         {}",
         done.last_unreadable
     );
     Ok(())

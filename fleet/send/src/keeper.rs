@@ -271,7 +271,9 @@ fn read_whole(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = caller::open_regular(path)?;
     file.take(most + 1).read_to_end(&mut content)?;
     match content.len() as u64 > most {
-        true => Err(io::Error::other(format!("is longer than {most} bytes"))),
+        true => Err(io::Error::other(format!(
+            "is longer than the limit of {most} bytes"
+        ))),
         false => Ok(content),
     }
 }

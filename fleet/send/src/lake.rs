@@ -108,7 +108,10 @@ fn shown(context: &mut Context, done: &RolledUp) {
     let name = context.name().to_owned();
     if done.refused > 0 {
         let why = &done.last_refusal;
-        tracing::error!("{name}: {} profiles refused for good: {why}", done.refused);
+        tracing::error!(
+            "{name}: {} profiles are dropped, because they cannot be read: {why}",
+            done.refused
+        );
     }
     if done.refused_samples > 0 || done.refused_labels > 0 {
         tracing::warn!(

@@ -238,7 +238,7 @@ async fn read(response: Response) -> Answer {
                 if data.len() > room {
                     answer.broken = Some(Failure {
                         cause: Cause::Protocol,
-                        why: "the answer is larger than 64 KiB".to_owned(),
+                        why: "the answer is larger than the limit of 64 KiB".to_owned(),
                         pace: Pace::Slow,
                         wait: None,
                     });

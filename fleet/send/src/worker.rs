@@ -226,7 +226,8 @@ impl Context {
         let name = &self.output.name;
         if self.report.refused.insert(cause) {
             tracing::error!(
-                "{name}: profile refused for good: {why}; further ones are only counted"
+                "{name}: a profile is dropped, because it can never be sent: {why}; further ones \
+                 are only counted"
             );
         }
         self.board.update(name, |status| {
@@ -239,7 +240,8 @@ impl Context {
         let name = &self.output.name;
         if !std::mem::replace(&mut self.report.too_old, true) {
             tracing::warn!(
-                "{name}: profile too old, not sent: {why}; further ones are only counted"
+                "{name}: a profile is dropped, because it is too old: {why}; further ones are only \
+                 counted"
             );
         }
         self.board.update(name, |status| status.too_old += 1);

@@ -145,7 +145,8 @@ fn what_is_refused_for_good_is_counted_and_gone() {
     host.wait_until_empty("b");
     let log = host.log();
     assert_eq!(
-        log.matches("a: profile refused for good").count(),
+        log.matches("a: a profile is dropped, because it can never be sent")
+            .count(),
         1,
         "{log}"
     );
@@ -221,7 +222,7 @@ fn windows_that_are_too_old_are_counted_and_gone() {
     host.wait_until_empty("aged");
     assert_eq!(
         host.log()
-            .matches("pyroscope: profile too old, not sent")
+            .matches("pyroscope: a profile is dropped, because it is too old")
             .count(),
         1
     );

@@ -16,9 +16,9 @@ pub fn advice(error: &anyhow::Error) -> String {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let limit = limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
         return format!(
-            "\n  the limit is {limit} open files, and aiprof needs one for each CPU, eBPF map, \
-             probe and mapped program: raise it with `ulimit -n {ENOUGH}`, or with LimitNOFILE= \
-             in a systemd unit"
+            "\n  the limit is {limit} open files. aiprof needs one for each CPU, eBPF map and probe, \
+             and for each executable file or library that programs have mapped. Raise the limit \
+             with `ulimit -n {ENOUGH}`, or with LimitNOFILE= in a systemd unit"
         );
     }
     match error.downcast_ref() {

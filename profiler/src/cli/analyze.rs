@@ -167,15 +167,17 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Input")]
     torch_log: Option<PathBuf>,
 
-    /// Compiler logs, one for each rank or one for all, or the inductor cache directory
+    /// Logs of the AIU compiler, one for each rank or one for all, or a cache directory
+    ///
+    /// The directory is the inductor cache of torch-spyre, which has the ideal cycles of kernels.
     #[arg(short, long, value_name = "PATH", value_delimiter = ',', value_hint = ValueHint::AnyPath,
         help_heading = "Input")]
     compiler_info: Vec<PathBuf>,
 
-    /// Frequencies in MHz of the device's counter and of its cores, such as 557.05:1100
+    /// Frequencies in MHz, such as 557.05:1100: SOC of the device's counter, CORE of its cores
     ///
-    /// AIUs only: a compiler's ideal cycles refer to the frequency of the cores. Without this option, the frequency
-    /// of the counter is found from the trace, and CORE is 1100.
+    /// Only for AIUs: the compiler's ideal cycles refer to the frequency of the cores. Without this
+    /// option, aiprof finds the frequency of the counter from the trace, and CORE is 1100.
     #[arg(long, value_name = "SOC[:CORE]", help_heading = "Calibration")]
     freq: Option<String>,
 
@@ -185,7 +187,7 @@ pub(crate) struct AnalyzeArgs {
             Counter::Preparations, Counter::Utilization])]
     counters: Vec<Counter>,
 
-    /// Factor that converts the charge counter to power, or auto
+    /// Factor that converts the counter of electric charge to power, or auto
     ///
     /// Power in watts is FACTOR x 12 V x charge / 512 / us. auto chooses the known factor that
     /// gives plausible power.
@@ -201,7 +203,10 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, help_heading = "Calibration")]
     no_alignment: bool,
 
-    /// Keep the recorded times of AIU jobs, even outside of the calls that wait for them
+    /// Do not move AIU jobs whose device events lie outside their round trip
+    ///
+    /// The round trip of a job is the time from the call that starts it to the end of the wait for
+    /// it.
     #[arg(long, help_heading = "Calibration")]
     no_job_shifts: bool,
 
@@ -234,7 +239,9 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Input")]
     to: Option<Moment>,
 
-    /// Only check the traces: overlaps, kernels outside of their launch, odd times
+    /// Only check the traces for kernels that overlap, or lie outside the call that launched them
+    ///
+    /// Kernels without a launch are reported too.
     #[arg(long, help_heading = "Output")]
     verify: bool,
 
@@ -299,7 +306,7 @@ impl FormatArg {
 /// A counter, for the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Counter {
-    /// Power in watts, from the charge counter
+    /// Power in watts, from the counter of electric charge (`Power`) in AIU traces
     Power,
     /// Bandwidth of collectives
     Collectives,
@@ -332,7 +339,10 @@ impl ValueEnum for Overlap {
             OverlapMode::Drop => ("drop", "leave out the later span"),
             OverlapMode::Async => ("async", "make the later span an asynchronous span"),
             OverlapMode::Warn => ("count", "only count the overlaps"),
-            OverlapMode::Shift => ("shift", "move the later span, if that takes less than 5 ns"),
+            OverlapMode::Shift => (
+                "shift",
+                "move the later span, if it has to move by less than 5 ns",
+            ),
         };
         Some(PossibleValue::new(name).help(help))
     }
@@ -441,8 +451,8 @@ fn check_format(args: &AnalyzeArgs) -> Result<()> {
             }
         }
         (true, Some(true)) => Err(usage_error(
-            "--format text, csv and summary need --table NAME; --format json without --table \
-             goes to stdout and takes no -o",
+            "--format text, csv and summary need --table NAME; without --table, --format json \
+             prints to stdout and cannot be used with -o",
         )),
         (false, Some(false)) => Err(usage_error(
             "--table cannot write this format: use --format text, csv or json",
@@ -622,7 +632,7 @@ fn format(args: &AnalyzeArgs) -> Result<Format> {
         None => Format::Json,
         Some(other) => {
             return Err(usage_error(format!(
-                "unknown extension .{other}: -o takes .json, .json.gz, .pftrace or .html"
+                "unknown extension .{other}: use .json, .json.gz, .pftrace or .html with -o"
             )));
         }
     })
@@ -730,7 +740,7 @@ fn torch_log(path: Option<&Path>) -> Result<TorchLog> {
     }
     if log.lost > 0 {
         tracing::warn!(
-            "{shown}: {} entries or ends of lines exceed the limits and were left out",
+            "{shown}: {} entries or parts of very long lines exceed the limits and were left out",
             log.lost
         );
     }
@@ -756,13 +766,13 @@ fn frequencies(text: &str) -> Result<(Option<f64>, Option<f64>)> {
     let number = |text: &str| {
         let number: f64 = text.parse().map_err(|_| {
             usage_error(format!(
-                "--freq takes MHz, such as 557.05:1100; got {text:?}"
+                "--freq needs frequencies in MHz, such as 557.05:1100; got {text:?}"
             ))
         })?;
         match number > 0.0 && number < 1e6 {
             true => Ok(Some(number)),
             false => Err(usage_error(format!(
-                "--freq takes more than 0 and less than 1000000 MHz; got {number}"
+                "--freq must be above 0 and below 1000000 MHz; got {number}"
             ))),
         }
     };
@@ -779,7 +789,7 @@ fn power_scale(text: &str) -> Result<PowerScale> {
     match text.parse::<f64>() {
         Ok(factor) if factor > 0.0 && factor.is_finite() => Ok(PowerScale::Fixed(factor)),
         _ => Err(usage_error(format!(
-            "--power-scale takes a factor above 0, or auto; got {text:?}"
+            "--power-scale must be a factor above 0, or auto; got {text:?}"
         ))),
     }
 }

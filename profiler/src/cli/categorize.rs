@@ -83,7 +83,16 @@ impl ValueEnum for AggregatorArg {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let mut known = Aggregator::ALL.iter();
         let name = known.find(|(_, one)| *one == self.0)?.0;
-        Some(PossibleValue::new(name))
+        let help = match self.0 {
+            Aggregator::Min => "smallest value",
+            Aggregator::Max => "largest value",
+            Aggregator::Mean => "mean of the values",
+            Aggregator::Median => "median of the values",
+            Aggregator::Sum => "sum of the values",
+            Aggregator::SecondLeast => "second smallest value",
+            Aggregator::SecondMost => "second largest value",
+        };
+        Some(PossibleValue::new(name).help(help))
     }
 }
 

@@ -103,7 +103,7 @@ pub(crate) struct KernelArgs {
     /// Keep only device kernels with one of these strings in their name (repeatable)
     ///
     /// LIST is separated by commas. Put a string that contains a comma in double quotes:
-    /// 'gemm,"conv<2, 3>"'. Case matters. Copies and fills have the names that profiles show.
+    /// 'gemm,"conv<2, 3>"'. Case matters. For copies and fills, use the names that profiles show.
     #[arg(long, value_name = "LIST", hide_short_help = true, value_parser = KernelNames::parse)]
     include_kernels: Vec<KernelNames>,
 
@@ -138,7 +138,8 @@ impl KernelArgs {
                  profile"
             }
             _ if destination.is_trace() => {
-                "a trace contains all kernels: the option applies to profiles, such as -o FILE.svg"
+                "a trace contains all kernels: the option applies only to profiles, such as -o \
+                 FILE.svg"
             }
             _ => "",
         };

@@ -61,8 +61,9 @@ pub(crate) struct ControlArgs {
     ///
     /// `aiprof ctl dump`, SIGUSR2 or a --trigger writes a file to the directory that -o names.
     /// Without a --trigger, aiprof also writes one at the end. The file is a capture unless
-    /// --format selects another format. Memory is limited to 256 MiB for events and 64 MiB for
-    /// the data that they refer to.
+    /// --format selects another format. Events take at most 256 MiB of memory; above that, the
+    /// window gets shorter. Older objects that these events use (mappings, modules, stacks) take at
+    /// most 64 MiB.
     #[arg(long, value_name = "TIME", hide_short_help = true, conflicts_with = "every",
           value_parser = values::parse_duration)]
     window: Option<Duration>,

@@ -85,7 +85,8 @@ pub(crate) fn run(args: &CtlArgs) -> Result<()> {
         Some(name) if control::is_name(name) => name.clone(),
         Some(name) => {
             return Err(usage_error(format!(
-                "{name} is not a valid name of a recording"
+                "{name} is not a valid name of a recording: `aiprof ctl status` lists all \
+                 recordings"
             )));
         }
         None => only_one()?,
@@ -109,7 +110,8 @@ fn wait(args: &CtlArgs, state: RecordState) -> Result<()> {
             Some(name) if control::is_name(name) => Some(name.clone()),
             Some(name) => {
                 return Err(usage_error(format!(
-                    "{name} is not a valid name of a recording"
+                    "{name} is not a valid name of a recording: `aiprof ctl status` lists all \
+                     recordings"
                 )));
             }
             None if control::running()?.is_empty() => None,

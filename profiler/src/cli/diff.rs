@@ -39,7 +39,7 @@ const ROWS: usize = 30;
 pub(crate) struct DiffArgs {
     /// Profile or trace from before the change; `-` reads a profile from stdin
     ///
-    /// A profile is a capture (.aiprof), folded stacks, pprof, or stall samples of iaprof or
+    /// A profile is a capture (.aiprof), folded stacks, pprof, or device samples of iaprof or
     /// unitrace. A trace is a file of events that `aiprof analyze` reads.
     #[arg(value_hint = ValueHint::FilePath)]
     before: PathBuf,
@@ -65,7 +65,8 @@ pub(crate) struct DiffArgs {
 
     /// Time that one sample of folded stacks stands for, such as 10.101ms
     ///
-    /// Without this option, aiprof derives it from the values, if all are multiples of one time.
+    /// Without this option, aiprof looks for a time of which all values are multiples. If there is
+    /// none, give --period, or compare numbers of samples with --weight samples.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Values")]
     period: Option<Duration>,
 
@@ -180,7 +181,7 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Verbosity) -> Result<()> {
     };
     if args.inverted && format != FormatArg::Svg {
         return Err(usage_error(
-            "--inverted applies to flame graphs only: use -o FILE.svg",
+            "--inverted applies only to flame graphs: use -o FILE.svg",
         ));
     }
     let read = [&args.before, &args.after].map(PathBuf::as_path);

@@ -80,7 +80,7 @@ fn write_check(check: &Check, above: &str, out: &mut dyn Write) -> io::Result<()
     };
     writeln!(out, "{required}")?;
     writeln!(out, "         without it: {}", check.fallback)?;
-    writeln!(out, "         to mend it: {remedy}")
+    writeln!(out, "         to fix it: {remedy}")
 }
 
 fn write_devices(report: &Report, out: &mut dyn Write) -> io::Result<()> {

@@ -69,7 +69,10 @@ fn write_ioctl(table: &DriverTable, ioctl: &Ioctl, out: &mut dyn Write) -> io::R
     let probe = table.compile(ioctl).probe;
     writeln!(out, "  {}: {}; {number}", table.api, probe.kind.name())?;
     if ioctl.assumed {
-        writeln!(out, "  assumed: it is in no public header")?;
+        writeln!(
+            out,
+            "  assumed, because no public header defines this command"
+        )?;
     }
     write_fields("at the entry", &ioctl.args, &ioctl.names, out)?;
     for array in &ioctl.arrays {

@@ -44,11 +44,11 @@ impl ProfileCommand {
     fn inputs(self) -> &'static str {
         match self {
             Self::Report | Self::Diff => {
-                "captures (.aiprof), folded stacks, pprof profiles, and stall samples of iaprof \
+                "captures (.aiprof), folded stacks, pprof profiles, and device samples of iaprof \
                  and unitrace"
             }
             Self::Analyze => "captures (.aiprof) and traces (JSON, Perfetto)",
-            Self::Stalls => "captures (.aiprof), and stall samples of iaprof and unitrace",
+            Self::Stalls => "captures (.aiprof), and device samples of iaprof and unitrace",
             Self::Trace => "captures (.aiprof)",
         }
     }

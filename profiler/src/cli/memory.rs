@@ -17,8 +17,8 @@ const LEAST: u64 = 32 << 20;
 /// How much memory and time may be used.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct MemoryArgs {
-    /// Maximum memory to use (512M, 8G); 0: no limit. The text of a compressed file may be
-    /// four times larger [default: half of the machine's memory, at most 16G]
+    /// Maximum memory to use (512M, 8G); 0: no limit. The decompressed text of an input may be
+    /// up to four times this limit [default: half of the machine's memory, at most 16G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory_limit: Option<u64>,
 

@@ -22,11 +22,11 @@ pub(crate) struct ProbesArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the probe tables, and what this machine has of them
+    /// List the probe tables, and the libraries of this machine that they apply to
     ///
     /// Shows for each table which API it is for, whether it was tested, and how many of its
-    /// functions the libraries of this machine have. -v lists them by name, also the missing
-    /// ones.
+    /// functions the libraries of this machine have. -v lists the functions by name, including
+    /// the missing ones.
     List,
     /// Check probe tables of your own, and print each mistake with its line
     Check {
@@ -34,7 +34,7 @@ enum Command {
         #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
         files: Vec<PathBuf>,
     },
-    /// Show what the probes of a table or function read, and where they would be
+    /// Show what the probes of a table or function read, and where they would be placed
     ///
     /// The places on this machine are shown for functions, not for whole tables.
     Show {
@@ -271,7 +271,7 @@ fn write_function(
         how.push("the caller's stack is recorded");
     }
     if function.detail {
-        how.push("probed only when every call is wanted");
+        how.push("probed only if all calls are recorded");
     }
     if function.program(Exits::All).entry_sleeps() {
         how.push("reads memory that may not be resident");
@@ -333,7 +333,7 @@ fn exit_words(function: &Function) -> &'static str {
     match (function.exit, function.nothrow) {
         (Exit::Needed, true) => "the exit is probed, by a return probe",
         (Exit::Needed, false) => "the exit is probed",
-        (Exit::Useful, _) => "the exit is probed when exact times are wanted",
+        (Exit::Useful, _) => "the exit is probed only if exact times are recorded",
         (Exit::Never, _) => "the exit is never probed",
     }
 }
@@ -433,7 +433,8 @@ mod tests {
             shown,
             "\nzeCommandListAppendLaunchKernel\n  \
              Level Zero: launch; returns 0, 1 for \"not ready\", or an error\n  \
-             the exit is probed when exact times are wanted; the caller's stack is recorded\n  \
+             the exit is probed only if exact times are recorded; \
+             the caller's stack is recorded\n  \
              at the entry:\n    \
              list      hex: rdi\n    \
              kernel    hex: rsi\n    \

@@ -66,7 +66,7 @@ impl ProfileFormat {
 /// The meanings of `--weight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum WeightArg {
-    /// On-CPU time, and busy time of devices, in microseconds
+    /// On-CPU time, and device time, in microseconds
     #[default]
     Time,
     /// Number of samples
@@ -111,9 +111,9 @@ pub(crate) struct ValueArgs {
 
     /// Instead of CPU time, show how long threads waited, and for what
     ///
-    /// Each stack ends in what the thread waited for: a lock, I/O, time, a pipe or socket, a
-    /// process, the accelerator, or a CPU. All waits of at least a sampling period (-F) are
-    /// recorded. Shorter waits are sampled, and each sample stands for several waits. `aiprof
+    /// Each stack ends in what the thread waited for: a lock, I/O, a timer (sleep), a pipe or
+    /// socket, a process, the accelerator, or a CPU. All waits of at least a sampling period (-F)
+    /// are recorded. Shorter waits are sampled, and each sample stands for several waits. `aiprof
     /// report` can show waits if the capture was recorded with --off-cpu or --wall. Traces show
     /// waits beside the samples.
     #[arg(long, conflicts_with = "events")]
@@ -276,27 +276,27 @@ impl ViewArgs {
         ] {
             if given && !has_frames {
                 return Err(usage_error(format!(
-                    "{option} applies to folded stacks and flame graphs: use -o FILE.folded or \
-                     FILE.svg, or --format"
+                    "{option} applies only to folded stacks and flame graphs: use -o FILE.folded \
+                     or FILE.svg, or --format"
                 )));
             }
         }
         if self.lines && !has_frames {
             return Err(usage_error(match destination.has_source_lines() {
                 true => {
-                    "--lines applies to folded stacks and flame graphs: this format always \
+                    "--lines applies only to folded stacks and flame graphs: this format always \
                      contains source lines"
                 }
                 false => {
-                    "--lines applies to folded stacks and flame graphs: use -o FILE.folded or \
+                    "--lines applies only to folded stacks and flame graphs: use -o FILE.folded or \
                      FILE.svg, or --format"
                 }
             }));
         }
         if self.all_processes && !format.is_some_and(chooses_processes) {
             return Err(usage_error(
-                "--all-processes applies to flame graphs, folded stacks and pprof: other formats \
-                 always contain all processes",
+                "--all-processes applies only to flame graphs, folded stacks, pprof and OTLP: \
+                 other formats always contain all processes",
             ));
         }
         if self.cpu_only && matches!(format, Some(Format::UnitraceCsv | Format::Iaprof)) {
@@ -311,7 +311,8 @@ impl ViewArgs {
         ] {
             if given && events {
                 return Err(usage_error(format!(
-                    "{option} applies to profiles: traces and captures contain all samples"
+                    "{option} applies only to profiles: traces and captures always contain all \
+                     samples"
                 )));
             }
         }

@@ -105,7 +105,7 @@ pub(crate) struct RecordArgs {
 
     /// Only this process and the children it starts (repeatable)
     ///
-    /// Without COMMAND and -d, the recording ends when all these processes have ended.
+    /// Without COMMAND and -d, the recording ends when all processes given with -p have ended.
     #[arg(short, long, value_name = "PID", value_delimiter = ',',
           value_parser = values::parse_pid, help_heading = PROCESSES)]
     pid: Vec<u32>,
@@ -140,7 +140,7 @@ pub(crate) struct RecordArgs {
     /// End the recording after this time: 30, 30s, 2m, 1h
     ///
     /// The time starts with the first sample, or with COMMAND if there is one. A recording
-    /// with COMMAND ends earlier if COMMAND ends earlier. Without -d and COMMAND, it lasts
+    /// with COMMAND ends earlier if COMMAND ends earlier. Without -d, -p and COMMAND, it lasts
     /// until Ctrl-C.
     #[arg(short, long, value_parser = values::parse_duration, help_heading = TIMES)]
     duration: Option<Duration>,
@@ -227,8 +227,9 @@ pub(crate) struct RecordArgs {
     /// CUDA: a small helper is loaded into COMMAND through NVIDIA's interface
     /// (CUDA_INJECTION64_PATH). It uses CUPTI to find when each kernel, copy and fill ran. It
     /// changes no result and prints nothing; a launch takes slightly longer. If the program uses
-    /// CUPTI itself (torch.profiler), both work until the program's tool takes the records. Then
-    /// only that tool gets them. If the variable is already set, CUDA devices are not timed.
+    /// CUPTI itself (torch.profiler), both get records at first. Once the program's own tool
+    /// starts to take CUPTI's records, aiprof gets none. If the variable is already set, CUDA
+    /// devices are not timed.
     ///
     /// Level Zero: the loader loads the helper as one of its drivers (LD_LIBRARY_PATH). The
     /// helper gives each command an event that records when the command ran.
@@ -274,8 +275,8 @@ pub(crate) struct RecordArgs {
     /// AIU runtime, unless they are already set. Exact times of AIU devices need these records.
     /// Without them, aiprof only knows that an operation ran between the call that launched it
     /// and the call that waited for it. With this option, a profile of CPU time also shows what
-    /// the devices did, below the stacks that launched it. On a machine with an AIU, it shows
-    /// that without this option too.
+    /// the devices did, below the stacks that launched it. On a machine with an AIU, profiles of
+    /// CPU time show this even without the option.
     #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
     aiu_timing: bool,
 
@@ -445,7 +446,7 @@ impl Plan {
         let launches = args.values.launches();
         if launches.is_some() && destination.is_trace() {
             return Err(usage_error(
-                "--events applies to profiles only: a trace always has launches and samples",
+                "--events applies only to profiles: a trace always has launches and samples",
             ));
         }
         let waits = args.values.waits().map(|options| WaitConfig {
@@ -460,8 +461,8 @@ impl Plan {
         }
         if waits.is_some() && !destination.has_waits() {
             return Err(usage_error(
-                "--off-cpu and --wall apply to profiles, captures and traces: a page of findings \
-                 shows no waits",
+                "--off-cpu and --wall apply only to profiles, captures and traces: a page of \
+                 findings shows no waits",
             ));
         }
         if waits.is_some() && args.event != EventArg::CpuClock {
@@ -497,16 +498,16 @@ impl Plan {
         let probes = destination.keeps_events() || !only_samples || devices.is_on();
         if args.conditional_collection && !probes {
             return Err(usage_error(
-                "--conditional-collection applies to launches: add --events, or write a trace \
-                 or a capture",
+                "--conditional-collection applies only to launches, which this recording does not \
+                 contain: add --events, or write a trace or a capture",
             ));
         }
         let kernels = args.kernels.choice(&destination)?;
         let steering = args.control.steering(probes)?;
         if let Some(option) = args.kernels.given().filter(|_| !probes) {
             return Err(usage_error(format!(
-                "{option} applies to launches and device samples, which --no-devices turns off: \
-                 add --events"
+                "{option} applies only to launches and device samples, which --no-devices turns \
+                 off: add --events"
             )));
         }
         let is_asked = args.aiu_timing
@@ -621,8 +622,8 @@ fn check_ranges(args: &RecordArgs, destination: &Destination) -> Result<()> {
     }
     if args.ranges && !destination.keeps_events() {
         return Err(usage_error(
-            "--ranges applies to traces and captures, because a profile has no ranges: add \
-             -o trace.json.gz or -o x.aiprof",
+            "--ranges applies only to traces and captures, because a profile has no ranges: add -o \
+             trace.json.gz or -o x.aiprof",
         ));
     }
     Ok(())
@@ -647,7 +648,8 @@ fn check_torch(args: &RecordArgs) -> Result<()> {
     }
     if args.values.launches().is_some() {
         return Err(usage_error(
-            "--torch-ops applies to CPU samples and traces: a profile of launches has no operators",
+            "--torch-ops cannot be used with --events: only traces and profiles of CPU time show \
+             operators",
         ));
     }
     Ok(())

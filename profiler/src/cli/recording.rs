@@ -326,8 +326,11 @@ impl Recording<'_> {
         );
         let others = recorder.and_then(|recorder| {
             let listening = recorder.listen(&told);
-            let alone =
-                |error: &_| tracing::warn!("other ranks of the job are not recorded here: {error}");
+            let alone = |error: &_| {
+                tracing::warn!(
+                    "cannot record the other ranks of the job in this recording: {error}"
+                )
+            };
             listening.inspect_err(alone).ok()
         });
         let control = steer::open(&self.plan.steering)?;
@@ -584,10 +587,12 @@ impl Recording<'_> {
         let refused = match state {
             _ if is_reached => return stop.answer(asked, &self.status(session)),
             RecordState::Known(pid) if !session.await_known(pid) => {
-                format!("process {pid} does not exist, or too many clients are waiting")
+                format!(
+                    "process {pid} does not exist, or too many `aiprof ctl` commands are waiting"
+                )
             }
             _ if !self.ready.wait(asked, state, |asked| stop.has(asked)) => {
-                "too many clients are already waiting".to_owned()
+                "too many `aiprof ctl` commands are already waiting".to_owned()
             }
             _ => return,
         };

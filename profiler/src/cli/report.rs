@@ -15,7 +15,8 @@ use aiprof_formats::import::capture::ReplayOptions;
 use aiprof_formats::import::open::Contents;
 use aiprof_model::profile::Profile;
 use anyhow::Result;
-use clap::{Args, ValueHint};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum, ValueHint};
 use std::path::{Path, PathBuf};
 
 /// Options of `aiprof report`.
@@ -23,8 +24,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct ReportArgs {
     /// Capture to convert, or another tool's profile; `-` reads stdin
     ///
-    /// A capture is what `aiprof -o FILE.aiprof` writes; it can be converted to any format.
-    /// Folded stacks, pprof profiles and the stall samples of iaprof or unitrace can be
+    /// A capture is what `aiprof -o FILE.aiprof` writes; it can be converted to any other format.
+    /// Folded stacks, pprof profiles and the device samples (stalls) of iaprof or unitrace can be
     /// converted to flame graphs and other profiles.
     #[arg(value_hint = ValueHint::FilePath)]
     input: PathBuf,
@@ -39,7 +40,7 @@ pub(crate) struct ReportArgs {
     output: Option<PathBuf>,
 
     /// Output format; overrides the file's extension
-    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Output")]
+    #[arg(long, value_parser = formats(), value_name = "FORMAT", help_heading = "Output")]
     format: Option<ProfileFormat>,
 
     #[command(flatten, next_help_heading = "Values")]
@@ -76,6 +77,15 @@ pub(crate) struct ReportArgs {
 
     #[command(flatten, next_help_heading = "Limits")]
     memory: MemoryArgs,
+}
+
+/// The formats of `--format`. Captures are not listed: a report reads them.
+fn formats() -> impl TypedValueParser<Value = ProfileFormat> {
+    let listed = ProfileFormat::value_variants().iter().filter_map(|format| {
+        let value = format.to_possible_value()?;
+        Some(value.hide(*format == ProfileFormat::Capture))
+    });
+    PossibleValuesParser::new(listed).try_map(|name| ProfileFormat::from_str(&name, false))
 }
 
 impl ReportArgs {
@@ -121,8 +131,8 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     if contents == Contents::Capture && destination.is_trace() {
         if let Some(option) = args.choice.given() {
             return Err(usage_error(format!(
-                "{option} of report applies to profiles only: write one, such as -o FILE.svg, \
-                 or give the option when you record a trace"
+                "{option} of report applies only to profiles: write one, such as -o FILE.svg, or \
+                 give the option when you record a trace"
             )));
         }
         drop(input);
@@ -194,7 +204,7 @@ fn replay_options(args: &ReportArgs, destination: &Destination) -> ReplayOptions
 fn trace(args: &ReportArgs, path: &Path, destination: &Destination) -> Result<Vec<String>> {
     if args.values.launches().is_some() {
         return Err(usage_error(
-            "--events applies to profiles only: a trace always has launches and samples",
+            "--events applies only to profiles: a trace always has launches and samples",
         ));
     }
     let out = TraceOut::open(destination, path)?;

@@ -37,11 +37,11 @@ pub(crate) struct RooflineArgs {
     #[arg(value_hint = ValueHint::FilePath)]
     inputs: Vec<PathBuf>,
 
-    /// An input, given as for roofline.py
+    /// Another input, for command lines of unitrace's roofline.py
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     compute: Vec<PathBuf>,
 
-    /// An input, given as for roofline.py
+    /// Another input, for command lines of unitrace's roofline.py
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     memory: Vec<PathBuf>,
 
@@ -84,7 +84,7 @@ impl FormatArg {
             Some("json") => Self::Json,
             Some(other) => {
                 return Err(usage_error(format!(
-                    "unknown extension .{other}: -o takes .html, .csv, .json or .txt"
+                    "unknown extension .{other}: use .html, .csv, .json or .txt with -o"
                 )));
             }
         })

@@ -362,7 +362,7 @@ impl Coder {
     ) -> Result<Code, String> {
         let Some(platform) = self.platform.or(platform) else {
             return Err(format!(
-                "code not decoded: its module, from {origin}, does not name its device; give \
+                "code not decoded: the module from {origin} does not state its device; give \
                  --platform NAME"
             ));
         };

@@ -28,7 +28,7 @@ Examples:
   aiprof stalls x.aiprof -k gemm --by reason  one kernel, the instructions of each stall reason
   aiprof stalls x.aiprof -k gemm --listing    its disassembly with samples, lines and producers
   aiprof stalls x.aiprof -o stalls.html       a page; .csv and .json for programs
-  aiprof stalls perf.123.csv --modules dump/  stall samples of unitrace, with the folder that
+  aiprof stalls perf.123.csv --modules dump/  device samples of unitrace, with the folder that
                                               IGC_ShaderDumpEnable=1 wrote
 
 Stall reasons:
@@ -110,7 +110,7 @@ pub(crate) struct StallsArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "View")]
     source_dir: Option<PathBuf>,
 
-    /// Decode device code for this platform instead of the one that its module names
+    /// Decode device code for this platform instead of the one that the module states
     #[arg(long, value_enum, value_name = "NAME", help_heading = "Device code")]
     platform: Option<PlatformArg>,
 

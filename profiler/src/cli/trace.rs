@@ -80,7 +80,7 @@ pub(crate) struct TraceArgs {
     #[arg(long)]
     failed: bool,
 
-    /// Also print calls inside other calls: indented, before the outer call, as they end first
+    /// Also print calls inside other calls: indented, before the outer call, because they end first
     #[arg(long)]
     nested: bool,
 

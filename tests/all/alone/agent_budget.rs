@@ -30,7 +30,7 @@ fn a_budget_is_kept_and_sums_stay_true() -> anyhow::Result<()> {
     // Nothing runs, and nothing is sampled.
     std::thread::sleep(Duration::from_secs(3));
     let busy = Busy::start(2)?;
-    agent.await_line("reduced to keep the budget")?;
+    agent.await_line("recording less to stay within the budget")?;
     // By the kernel's count, from ten seconds after that on, with one end of a window.
     std::thread::sleep(Duration::from_secs(10));
     let cpus = std::thread::available_parallelism()?.get() as f64;
@@ -93,7 +93,7 @@ fn launches_are_in_the_budget() -> anyhow::Result<()> {
     );
     // As many as it can: their probes alone take a third of a CPU.
     let mut storm = run(&["0", "12", "0", "3"])?;
-    let said = agent.await_line("reduced to keep the budget")?;
+    let said = agent.await_line("recording less to stay within the budget")?;
     let status = agent.status()?;
     let recording = status["recording"].as_array().context("no list")?;
     ensure!(

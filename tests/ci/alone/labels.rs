@@ -467,7 +467,7 @@ fn what_is_not_there_is_told_with_what_to_do_next() -> anyhow::Result<()> {
         (
             &["--by", "user", "-o", "x.aiprof", "true"],
             2,
-            "--by applies to folded",
+            "--by applies only to folded",
         ),
         (
             &["report", folded, "--comm", "a"],

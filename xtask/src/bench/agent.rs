@@ -251,7 +251,7 @@ pub(super) fn main(options: &Options) -> Result<()> {
     }
     let turned = said
         .lines()
-        .filter(|line| line.contains("reduced to keep the budget"));
+        .filter(|line| line.contains("recording less to stay within the budget"));
     let scale = f64::from(HZ) / f64::from(OFTEN_HZ);
     let (beyond, half) = interval(&fast.beyond());
     let (beyond, half) = (beyond * scale, half * scale);
@@ -480,7 +480,7 @@ pub(super) fn churn(options: &Options) -> Result<()> {
             ],
             &rows
         ),
-        said.matches("exceeds the budget; cached").count(),
+        said.matches("exceeds the budget, so cached").count(),
     );
     publish("churn", &options.command("churn"), &body, options.write)
 }

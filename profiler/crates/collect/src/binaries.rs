@@ -551,7 +551,10 @@ impl Binaries {
         // Mapped only to show where it is.
         self.failed += u64::from(!is_jitdump(path));
         match error {
-            OpenError::Replaced => tracing::warn!("{path}: not used: {error}"),
+            OpenError::Replaced => tracing::warn!(
+                "{path}: functions in this file have no names, and stacks through it may be cut: \
+                 {error}"
+            ),
             OpenError::Io(_) => tracing::debug!("cannot open {path}: {error}"),
         }
     }

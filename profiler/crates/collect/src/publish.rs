@@ -131,7 +131,10 @@ impl Publisher {
                 continue;
             };
             if let Err(error) = bpf.set_process(pid, entry) {
-                tracing::warn!("cannot pass a process to the eBPF programs: {error}");
+                tracing::warn!(
+                    "process {pid}: cannot pass its mappings to the eBPF programs, so its stacks \
+                     are cut: {error}"
+                );
                 tables.release(now.1);
                 self.withdraw(pid, bpf, tables);
                 continue;

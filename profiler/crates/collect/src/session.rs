@@ -80,7 +80,7 @@ use std::{
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
     /// Something this machine or build cannot do.
-    #[error("not supported here: {0}")]
+    #[error("not supported: {0}")]
     Unsupported(String),
     /// The eBPF side.
     #[error(transparent)]
@@ -112,7 +112,7 @@ pub enum CollectError {
     #[error("cannot write the capture: {0}")]
     Capture(io::Error),
     /// The events of a trace could not be kept.
-    #[error("cannot keep the events of the trace: {0}")]
+    #[error("cannot store the events of the trace: {0}")]
     Timeline(io::Error),
 }
 

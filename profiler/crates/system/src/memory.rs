@@ -50,34 +50,34 @@ static EXCEEDED: OnceLock<LimitError> = OnceLock::new();
 pub enum LimitError {
     /// Of memory.
     #[error(
-        "this needs more than the memory limit of {}; raise it with --memory-limit SIZE or \
-         AIPROF_MEMORY_LIMIT=SIZE",
+        "the input needs more than the memory limit of {}; raise the limit with --memory-limit \
+         SIZE or AIPROF_MEMORY_LIMIT=SIZE",
         mebibytes(*.0)
     )]
     Memory(u64),
     /// Of decompressed text.
     #[error(
-        "this contains more than {} of decompressed text, {TEXT_FACTOR} times the memory limit; \
-         raise it with --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE",
+        "the input contains more than {} of decompressed text, {TEXT_FACTOR} times the memory \
+         limit; raise the limit with --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE",
         mebibytes(*.0)
     )]
     Text(u64),
     /// Of decompressed text, for the size of the file.
     #[error(
-        "this contains more than {} of text, {RATIO} times the size of the file; to read it, give \
-         --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE",
+        "the input contains more than {} of text, {RATIO} times the size of the file; to read it, \
+         give --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE",
         mebibytes(*.0)
     )]
     Packed(u64),
     /// Of time.
     #[error(
-        "this takes longer than the time limit of {} s; raise it with --timeout TIME or \
-         AIPROF_TIMEOUT=TIME",
+        "reading the input takes longer than the time limit of {} s; raise the limit with \
+         --timeout TIME or AIPROF_TIMEOUT=TIME",
         .0.as_secs_f64()
     )]
     Time(Duration),
     /// Of a text that is never so long.
-    #[error("this contains more than {} of text, the limit for logs", mebibytes(*.0))]
+    #[error("the input contains more than {} of text, the limit for logs", mebibytes(*.0))]
     Log(u64),
 }
 

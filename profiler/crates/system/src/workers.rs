@@ -102,7 +102,7 @@ pub enum Outcome<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Too many wait.
-    #[error("too many jobs are waiting")]
+    #[error("too many reads are waiting")]
     Full,
     /// Jobs of this owner are stuck.
     #[error("earlier reads have not returned")]

@@ -8,8 +8,8 @@ const PROGRAM: &str = "acelyzer";
 
 const OPENING: &str = "\
 Analyses traces of AIUs: command line, files and formats of acelyzer 1.3.0, made by
-aiprof. Where acelyzer's results are wrong, these are right; --compat-bugs gives
-acelyzer's timestamps. `aiprof analyze --help` has the same analyses with clearer
+aiprof. Where acelyzer's results are wrong, those of aiprof are right; --compat-bugs
+gives acelyzer's timestamps. `aiprof analyze --help` has the same analyses with clearer
 options. A link named acelyzer to aiprof behaves as `aiprof acelyzer`.
 
 Examples:

@@ -377,6 +377,6 @@ pub(super) static OPTIONS: &[Opt<Id>] = &[
         values: Values::One,
         metavar: "FACTOR|auto",
         help: "Multiply watts by FACTOR; auto: find the factor that gives plausible power, and \
-               name it (default: 1)",
+               print it (default: 1)",
     },
 ];

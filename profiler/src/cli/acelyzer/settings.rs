@@ -408,8 +408,7 @@ fn limit_of(map: &Map<String, Value>) -> Result<EventLimit, String> {
             }
             _ => {
                 return Err(format!(
-                    "unknown key {key}; there are skip, count, ts_start, ts_end and \
-                     no_count_types"
+                    "unknown key {key}; use skip, count, ts_start, ts_end or no_count_types"
                 ));
             }
         }

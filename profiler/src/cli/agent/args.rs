@@ -42,7 +42,7 @@ pub(crate) struct AgentArgs {
     #[arg(long)]
     pub(super) check: bool,
 
-    /// Do not start aiprof-send, which runs as a separate service
+    /// Do not start aiprof-send, because it runs as a separate service
     #[arg(long)]
     pub(super) no_send: bool,
 
@@ -53,7 +53,7 @@ pub(crate) struct AgentArgs {
 /// What else there is to do with an agent.
 #[derive(Debug, Subcommand)]
 pub(super) enum AgentCommand {
-    /// Control the running agent, or profile a process beside it
+    /// Control the running agent, or make a separate recording while it runs
     Ctl(AgentCtlArgs),
 }
 

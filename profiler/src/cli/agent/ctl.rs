@@ -54,14 +54,16 @@ pub(super) fn run(args: AgentCtlArgs, verbosity: Verbosity) -> Result<u8> {
     let name = args.name;
     if !control::is_name(&name) {
         return Err(usage_error(format!(
-            "{name} is not a valid name of an agent"
+            "{name} is not a valid name of an agent: give `control.name` of its configuration"
         )));
     }
     let request = match args.action {
         Action::Profile(record) => {
             if !record.has_an_end() {
                 return Err(usage_error(
-                    "give a process (-p PID) or a duration (-d 30)".to_owned(),
+                    "`profile` needs an end: give a process (-p PID), a duration (-d 30) or a \
+                     COMMAND"
+                        .to_owned(),
                 ));
             }
             return recording::run(*record, verbosity);

@@ -84,7 +84,10 @@ pub(super) async fn check(program: &Path, config: &Path) -> Result<Vec<(String, 
         // It may have ended just now.
         let _ = child.kill();
         let _ = child.wait();
-        bail!("its check did not end within {CHECKING:?}: a file or directory does not respond");
+        bail!(
+            "checking the configuration took longer than {CHECKING:?}: a file or directory does \
+             not respond"
+        );
     }
     let status = child.wait().with_context(context)?;
     let said = read(&mut out)?;

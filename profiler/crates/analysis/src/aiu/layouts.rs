@@ -33,7 +33,7 @@ pub enum LayoutsError {
         message: String,
     },
     /// Larger than any table needs to be.
-    #[error("larger than {MAX_TEXT} bytes or more than {MAX_LAYOUTS} layouts")]
+    #[error("the table of layouts is too large (limits: {MAX_TEXT} bytes, {MAX_LAYOUTS} layouts)")]
     TooLarge,
 }
 

@@ -91,7 +91,8 @@ fn inputs(report: &Report, findings: &mut Vec<Finding>) {
     if !lines.is_empty() {
         let is_whole = lines.iter().all(|line| line.ends_with(", kept"));
         let text = match is_whole {
-            true => "Some events in the files are unusual. They were kept.".to_owned(),
+            true => "Some events in the files are unusual. They were analyzed like all others."
+                .to_owned(),
             false => "Parts of the files could not be used.".to_owned(),
         };
         add(
@@ -157,8 +158,8 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
         }
         if guessed > 0 {
             let text = format!(
-                "Rank {rank} had no events {guessed} times for longer than its counter period. The \
-                 number of counter wraps there is a guess."
+                "Rank {rank} had {guessed} gaps without events that were longer than its counter \
+                 period. The number of counter wraps in these gaps is a guess."
             );
             add(findings, said("guesses"), text, vec![certainty(clock)]);
         }

@@ -22,7 +22,7 @@ pub enum TreeError {
     #[error("not a JSON file of categories: {0}")]
     NoSchema(&'static str),
     /// Names are the beginnings of others too often.
-    #[error("names that begin with each other are nested more than {MAX_DEPTH} deep")]
+    #[error("names that begin with each other are nested too deeply (limit: {MAX_DEPTH})")]
     TooDeep,
 }
 

@@ -256,9 +256,9 @@ impl Calls {
             notes.push("step: mean over all ProfilerSteps of the sum in each step".to_owned());
         }
         notes.push(format!(
-            "changed: chance below 5 % over all {comparisons} comparisons (Welch, also ranks with \
-             enough calls; Holm, weighted by time); variation between runs of the same program is \
-             not included"
+            "changed: the chance of even one false change in all {comparisons} comparisons is \
+             below 5 % (Welch, also ranks with enough calls; Holm, weighted by time). Variation \
+             between runs of the same program is not included"
         ));
         notes
     }

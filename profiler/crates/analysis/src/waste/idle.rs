@@ -59,11 +59,13 @@ fn tell(scene: &Scene<'_>, told: &IdleFinding<'_>, findings: &mut Vec<Finding>) 
             format!("{name} waits {head} for launches: {}.", most(&by_place, us))
         }
         FindingKind::SynchronousWait => format!(
-            "{name} idles {head} because the host waits in {place} before it launches more ({}).",
+            "{name} is idle for {head} because the host waits in {place} before it launches more \
+             ({}).",
             times(part.gaps, "time")
         ),
         FindingKind::ShortKernels => format!(
-            "{name} idles {head} before kernels that are shorter than their launches ({}): {}.",
+            "{name} is idle for {head} before kernels that are shorter than their launches ({}): \
+             {}.",
             times(part.gaps, "time"),
             short(place)
         ),
@@ -189,7 +191,7 @@ fn tell_prepared(scene: &Scene<'_>, prepared: &[Stretches], findings: &mut Vec<F
         kind: FindingKind::PrepQueueStarved,
         subject: name.clone(),
         text: first_large(format!(
-            "{name} idles {} of {} while computations are being prepared for it.",
+            "{name} is idle for {} of {} while computations are being prepared for it.",
             time(us),
             time(whole)
         )),

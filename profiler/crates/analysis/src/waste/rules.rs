@@ -41,8 +41,8 @@ pub(crate) const RULES: [Rule; 17] = [
     rule(
         Kind::LaunchStarved,
         5.0,
-        "idle time before the launch call of the next operation returned, on the device with the \
-         most of it",
+        "idle time until the launch call of the next operation returned, on the device with the \
+         most such time",
         "Launch earlier or from another thread, move this host work out of the loop, or give the \
          device more work per launch (larger batches, torch.compile, graphs).",
     ),
@@ -115,7 +115,7 @@ pub(crate) const RULES: [Rule; 17] = [
         Kind::SlowCollectives,
         2.0,
         "time above the median of collectives of the same size and ranks",
-        "Check the links, and what else used them at these times.",
+        "Check the links between devices, and what else used them at these times.",
     ),
     rule(
         Kind::Throttling,

@@ -71,10 +71,10 @@ pub enum BpfError {
     #[error("eBPF map operation failed: {0:#}")]
     Map(#[from] libbpf_rs::Error),
     /// The descriptor of a program could not be kept.
-    #[error("cannot keep the descriptor of an eBPF program: {0}")]
+    #[error("cannot duplicate the file descriptor of an eBPF program: {0}")]
     Descriptor(io::Error),
     /// The pool could not be mapped into memory.
-    #[error("cannot map the unwind pool: {0}")]
+    #[error("cannot map the memory for unwind tables: {0}")]
     Pool(io::Error),
     /// A program could not be run.
     #[error("cannot run an eBPF program: {0}")]
@@ -199,7 +199,12 @@ impl Bpf {
         let program = bpf.loaded.program(EXECD)?;
         let execd = probe::attach_raw_tracepoint(program.as_fd(), "sched_process_exec");
         bpf._execd = execd
-            .inspect_err(|error| tracing::warn!("execs are noticed late: {error}"))
+            .inspect_err(|error| {
+                tracing::warn!(
+                    "cannot attach to sched_process_exec, so the first stacks after an exec may be \
+                     cut: {error}"
+                )
+            })
             .ok();
         Ok(bpf)
     }
@@ -241,7 +246,9 @@ impl Bpf {
     pub(crate) fn remove_process(&mut self, pid: u32) {
         self.remove(PROCS, &pid);
         if let Err(error) = self.processes_changed() {
-            tracing::warn!("the eBPF programs forget process {pid} late: {error}");
+            tracing::warn!(
+                "process {pid}: the eBPF programs may use its old mappings for a while: {error}"
+            );
         }
     }
 
@@ -389,7 +396,9 @@ impl MapWriter {
 fn settings(options: &BpfOptions) -> Settings {
     let btf = btf::Btf::vmlinux()
         .inspect_err(|e| {
-            tracing::warn!("{e}; forks and return probes are not followed in the kernel")
+            tracing::warn!(
+                "{e}; the first stacks of new processes, and stacks in probed functions, may be cut"
+            )
         })
         .ok();
     let offset = |structure, member| {

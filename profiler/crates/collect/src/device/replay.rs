@@ -295,7 +295,7 @@ impl Sink {
         if wanted {
             Ok(())
         } else {
-            Err(io::Error::other("the recording takes no more samples"))
+            Err(io::Error::other("the recording accepts no more samples"))
         }
     }
 

@@ -60,7 +60,7 @@ impl Save {
     pub(super) fn add(&mut self, records: &[u8]) -> io::Result<()> {
         if self.records.len() + records.len() > MAX_FRAME {
             return Err(io::Error::other(
-                "one window has more than 64 MiB of records",
+                "the records of one window exceed the limit of 64 MiB",
             ));
         }
         self.records.extend_from_slice(records);

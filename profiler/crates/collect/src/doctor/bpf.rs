@@ -102,7 +102,9 @@ fn uprobe_multi() -> Check {
     let known = probe::uprobe_multi();
     let detail = match known {
         UprobeMulti::Complete => "one link probes many functions",
-        UprobeMulti::WithoutPid => "one link probes many functions, but not for a single process",
+        UprobeMulti::WithoutPid => {
+            "one link probes many functions, but cannot be limited to one process"
+        }
         UprobeMulti::Absent => {
             "one link for many functions: not supported by this kernel, or not permitted"
         }

@@ -264,7 +264,12 @@ impl LateKernels {
     fn ask(&mut self, request: Request) {
         if self.worker.is_none() {
             self.worker = worker::start()
-                .inspect_err(|error| tracing::warn!("cannot start a search thread: {error}"))
+                .inspect_err(|error| {
+                    tracing::warn!(
+                        "cannot start the thread that finds names of kernels that were created \
+                         before the recording: {error}"
+                    )
+                })
                 .ok();
         }
         let pid = request.pid;

@@ -264,7 +264,12 @@ impl KernelPlaces {
     fn send(&mut self, message: Message) -> bool {
         if self.threads.is_none() && !self.is_off {
             self.threads = worker::start()
-                .inspect_err(|error| tracing::warn!("cannot start a search thread: {error}"))
+                .inspect_err(|error| {
+                    tracing::warn!(
+                        "cannot start the thread that finds the addresses of kernels on devices: \
+                         {error}"
+                    )
+                })
                 .ok();
             self.is_off = self.threads.is_none();
         }

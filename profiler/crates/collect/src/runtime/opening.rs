@@ -137,7 +137,10 @@ impl RuntimeProbes {
             Stage::There(worker) => match worker.give_back() {
                 Some(attacher) => Stage::Here(attacher),
                 None => {
-                    tracing::warn!("libraries that are loaded from now on are not probed");
+                    tracing::warn!(
+                        "the thread that attaches probes does not answer, so libraries that are \
+                         loaded from now on are not probed"
+                    );
                     Stage::Over
                 }
             },

@@ -81,7 +81,9 @@ impl Session {
         let devices = &mut self.devices;
         if devices.reader.is_none() && !devices.folders.is_empty() {
             devices.reader = MetricsReader::start(&devices.folders)
-                .inspect_err(|error| tracing::warn!("cannot read metrics files: {error}"))
+                .inspect_err(|error| {
+                    tracing::warn!("cannot read the metrics files of AIUs: {error}")
+                })
                 .ok();
         }
     }

@@ -203,7 +203,12 @@ impl Session {
                 tracing::warn!("functions of the Linux kernel have no names: {e}")
             });
             self.names = NameService::start(self.name_options.clone(), kernel.ok())
-                .inspect_err(|error| tracing::warn!("cannot start the naming thread: {error}"))
+                .inspect_err(|error| {
+                    tracing::warn!(
+                        "cannot start the thread that looks up names, so functions have no names: \
+                         {error}"
+                    )
+                })
                 .ok();
         }
         let closed = self

@@ -47,7 +47,7 @@ const MAX_ENTRIES: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum TimingError {
     /// There is no place.
-    #[error("no directory for the device timing helper: HOME is not set")]
+    #[error("no directory for the device timing helper: set HOME")]
     NoHome,
     /// A directory is not to be had.
     #[error(transparent)]

@@ -68,6 +68,6 @@ pub enum TorchError {
     #[error("cannot create a directory in /tmp for PyTorch's reports")]
     Directory(#[source] io::Error),
     /// The thread that answers could not be started.
-    #[error("cannot start the thread that answers PyTorch")]
+    #[error("cannot start the thread that collects operators from PyTorch")]
     Thread(#[source] io::Error),
 }

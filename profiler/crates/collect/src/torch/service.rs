@@ -162,7 +162,10 @@ impl Drop for TorchGuard {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that answers PyTorch has failed");
+            tracing::error!(
+                "the thread that collects operators from PyTorch has failed: operators may be \
+                 missing"
+            );
         }
     }
 }
@@ -266,7 +269,9 @@ impl Service {
             | CapabilitySet::DAC_OVERRIDE
             | CapabilitySet::FOWNER;
         if let Err(error) = privileges::drop_to(needed) {
-            tracing::warn!("the thread that answers PyTorch cannot drop privileges: {error}");
+            tracing::warn!(
+                "the thread that collects operators from PyTorch cannot drop privileges: {error}"
+            );
         }
         let mut buffer = [0; MAX_DATAGRAM];
         while !self.wait() {

@@ -303,22 +303,28 @@ pub enum ExportError {
         line: u64,
     },
     /// A line of a folded file is longer than [`folded::MAX_LINE`].
-    #[error("line {line}: longer than {max} bytes", max = folded::MAX_LINE)]
+    #[error("line {line} is too long (limit: {max} bytes)", max = folded::MAX_LINE)]
     LineTooLong {
         /// Line number, from 1.
         line: u64,
     },
     /// A folded file is larger than [`folded::MAX_INPUT`].
-    #[error("more than {max} bytes of folded stacks", max = folded::MAX_INPUT)]
+    #[error(
+        "the file is too large: aiprof reads at most {max} bytes of folded stacks",
+        max = folded::MAX_INPUT
+    )]
     InputTooLarge,
     /// The values of a folded file add up to more than [`folded::MAX_TOTAL`].
-    #[error("line {line}: the values up to here add up to more than {max}", max = folded::MAX_TOTAL)]
+    #[error(
+        "line {line}: the sum of the values up to here exceeds the limit of {max}",
+        max = folded::MAX_TOTAL
+    )]
     TotalTooLarge {
         /// Line number, from 1.
         line: u64,
     },
     /// The weights of a profile add up to more than [`folded::MAX_TOTAL`].
-    #[error("the samples' weights add up to more than {max}", max = folded::MAX_TOTAL)]
+    #[error("the sum of the samples' weights exceeds the limit of {max}", max = folded::MAX_TOTAL)]
     WeightsTooLarge,
 }
 

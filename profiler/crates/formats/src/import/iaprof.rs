@@ -51,16 +51,22 @@ pub enum IaprofError {
     #[error("not an iaprof recording")]
     NotIaprof,
     /// A line is longer than [`MAX_LINE`].
-    #[error("line {line}: longer than {max} bytes", max = MAX_LINE)]
+    #[error("line {line} is too long (limit: {max} bytes)", max = MAX_LINE)]
     LineTooLong {
         /// Line number, from 1.
         line: u64,
     },
     /// The file has more than [`MAX_INPUT`] bytes.
-    #[error("more than {max} bytes of iaprof's text", max = MAX_INPUT)]
+    #[error(
+        "the file is too large: aiprof reads at most {max} bytes of iaprof's text",
+        max = MAX_INPUT
+    )]
     TooLarge,
     /// The counts add up to more than [`MAX_TOTAL`].
-    #[error("line {line}: the counts up to here add up to more than {max}", max = MAX_TOTAL)]
+    #[error(
+        "line {line}: the sum of the counts up to here exceeds the limit of {max}",
+        max = MAX_TOTAL
+    )]
     TotalTooLarge {
         /// Line number, from 1.
         line: u64,

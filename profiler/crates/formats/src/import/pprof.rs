@@ -36,10 +36,10 @@ pub enum PprofError {
     #[error("a pprof profile without sample types")]
     NoTypes,
     /// It is larger than is read, or its stacks are.
-    #[error("more than {} bytes", MAX_FILE)]
+    #[error("larger than the limit of {} bytes", MAX_FILE)]
     TooLarge,
     /// The values add up to more than [`MAX_TOTAL`].
-    #[error("the values add up to more than {}", MAX_TOTAL)]
+    #[error("the sum of the values exceeds the limit of {}", MAX_TOTAL)]
     TotalTooLarge,
 }
 

@@ -44,7 +44,7 @@ pub enum StallCsvError {
     #[error("not a stall table of `unitrace --stall-sampling`")]
     NotStalls,
     /// A line is longer than [`MAX_LINE`].
-    #[error("line {line}: longer than {max} bytes", max = MAX_LINE)]
+    #[error("line {line} is too long (limit: {max} bytes)", max = MAX_LINE)]
     LineTooLong {
         /// Line number, from 1.
         line: u64,

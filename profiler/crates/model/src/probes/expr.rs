@@ -140,7 +140,7 @@ pub fn parse(text: &str) -> Result<Expr, ExprError> {
     if text.len() > MAX_TEXT {
         return Err(ExprError {
             at: 0,
-            message: format!("longer than {MAX_TEXT} bytes"),
+            message: format!("longer than the limit of {MAX_TEXT} bytes"),
         });
     }
     let mut parser = Parser { text, at: 0 };
@@ -223,7 +223,7 @@ impl<'a> Parser<'a> {
     fn place(&mut self, depth: usize) -> Result<Place, ExprError> {
         if self.peek() == Some('[') {
             if depth == MAX_DEPTH {
-                return Err(self.error(format!("more than {MAX_DEPTH} nested brackets")));
+                return Err(self.error(format!("too many nested brackets (limit: {MAX_DEPTH})")));
             }
             self.at += 1;
             let address = self.address(depth + 1)?;

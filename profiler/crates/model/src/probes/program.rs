@@ -100,7 +100,7 @@ impl Compiler {
         let op = self.data_op(ty, at)?;
         let tag = u8::try_from(self.program.data.len()).unwrap_or(u8::MAX);
         if usize::from(tag) >= MAX_DATA {
-            return Err(format!("more than {MAX_DATA} texts and arrays"));
+            return Err(format!("too many texts and arrays (limit: {MAX_DATA})"));
         }
         if let Some(format) = ty.data_format() {
             let name = field.name.clone();
@@ -291,7 +291,7 @@ impl Compiler {
         let slot = self.program.values.len();
         if slot >= MAX_VALUES {
             return Err(format!(
-                "more than {MAX_VALUES} values, including the pointers to them"
+                "too many values, including the pointers to them (limit: {MAX_VALUES})"
             ));
         }
         self.program.values.push(ValueInfo {
@@ -305,7 +305,9 @@ impl Compiler {
     fn push(&mut self, op: FetchOp) -> Result<(), String> {
         let program = &mut self.program;
         if program.entry.len() + program.exit.len() >= MAX_OPS {
-            return Err(format!("more than {MAX_OPS} values, texts and pointers"));
+            return Err(format!(
+                "too many values, texts and pointers (limit: {MAX_OPS})"
+            ));
         }
         if self.at_exit {
             program.exit.push(op);

@@ -77,7 +77,7 @@ pub(super) fn read<T>(
         errors: Vec::new(),
     };
     if text.len() > MAX_BYTES {
-        reader.error(0..0, format!("longer than {MAX_BYTES} bytes"));
+        reader.error(0..0, format!("longer than the limit of {MAX_BYTES} bytes"));
         return Err(reader.errors);
     }
     let result = match DeTable::parse(text) {

@@ -74,7 +74,7 @@ impl JitDumps {
             *entry = JitDumpEntry::new(found);
         }
         let read = match meta.size() > MAX_BYTES {
-            true => Err(format!("more than {MAX_BYTES} bytes")),
+            true => Err(format!("larger than the limit of {MAX_BYTES} bytes")),
             false => {
                 let mut reader = BufReader::with_capacity(64 << 10, file);
                 let deadline = Instant::now() + MAX_TIME;

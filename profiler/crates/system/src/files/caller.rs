@@ -87,7 +87,9 @@ pub fn read(path: impl AsRef<Path>, limit: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        return Err(io::Error::other(format!("larger than {limit} bytes")));
+        return Err(io::Error::other(format!(
+            "larger than the limit of {limit} bytes"
+        )));
     }
     Ok(bytes)
 }

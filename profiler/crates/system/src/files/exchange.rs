@@ -131,7 +131,10 @@ impl ExchangeDirectory {
             return Err(io::Error::other("it has other hard links"));
         }
         if u64::try_from(stat.st_size).unwrap_or(u64::MAX) > max_bytes {
-            let why = format!("it has {} bytes, more than {max_bytes}", stat.st_size);
+            let why = format!(
+                "it has {} bytes, more than the limit of {max_bytes}",
+                stat.st_size
+            );
             return Err(io::Error::other(why));
         }
         Ok(Some(fd.into()))

@@ -77,7 +77,7 @@ pub const NEEDED: [Needed; 5] = [
         capability: CapabilitySet::SYS_PTRACE,
         name: "CAP_SYS_PTRACE",
         required: false,
-        purpose: "no mappings of other users' processes: their stacks stay unnamed",
+        purpose: "mappings of other users' processes cannot be read, so their stacks have no names",
     },
     Needed {
         capability: CapabilitySet::DAC_READ_SEARCH,

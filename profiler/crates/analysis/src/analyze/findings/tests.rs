@@ -167,7 +167,7 @@ fn clocks_are_told_together() {
             .contains("rank 5 changed its frequency 1 times, between 445.200 and")
     );
     assert!(told[0].1.contains("rank 3 was set or restarted 2 times"));
-    assert!(told[1].1.contains("Rank 3 had no events 1 times"));
+    assert!(told[1].1.contains("Rank 3 had 1 gaps without events"));
 }
 
 #[test]

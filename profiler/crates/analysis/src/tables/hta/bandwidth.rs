@@ -141,7 +141,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             rate("max"),
         ],
         rows,
-        notes: vec!["mean to max describe the bandwidth after each change".to_owned()],
+        notes: vec!["the columns mean to max describe the bandwidth after each change".to_owned()],
         ..Table::default()
     }]
 }

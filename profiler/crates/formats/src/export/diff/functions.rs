@@ -269,8 +269,8 @@ fn basis(before: &ComparedProfile, after: &ComparedProfile, found: &SharesCompar
             .to_owned(),
     });
     notes.push(format!(
-        "changed: chance below 5 % over all {} comparisons (Holm, weighted by shares); the \
-         variation between runs of the same program is not included",
+        "changed: the chance of even one false change in all {} comparisons is below 5 % (Holm, \
+         weighted by shares); the variation between runs of the same program is not included",
         text::grouped(found.comparisons as u64)
     ));
     if found.changed > 0 {

@@ -297,8 +297,7 @@ pub(super) fn jobs(report: &Report) -> Option<String> {
             Cell::text(job.reason.unwrap_or_default()),
         ]
     });
-    let mut out =
-        String::from("<p>Jobs with device events outside the round trip that launched them.</p>\n");
+    let mut out = String::from("<p>Jobs with device events outside their round trip.</p>\n");
     table.write(rows.collect(), &mut out);
     Some(out)
 }
@@ -367,9 +366,10 @@ fn cycles(report: &Report, out: &mut String) {
         return;
     }
     out.push_str(
-        "<h3>Cycles of messages</h3>\n<p>The total time of the fastest messages once around a \
-         cycle of ranks. Shifting clocks does not change it. It is the largest possible error \
-         between the clocks of these ranks. If it is below 0, a clock is wrong.</p>\n",
+        "<h3>Cycles of messages</h3>\n<p>The closure of a cycle of ranks is the total time of the \
+         fastest messages once around it. Shifting clocks does not change the closure. It is the \
+         largest possible error between the clocks of these ranks. If it is below 0, a clock is \
+         wrong.</p>\n",
     );
     let table = HtmlTable {
         label: "Closure of cycles of messages",

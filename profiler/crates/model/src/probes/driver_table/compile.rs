@@ -84,7 +84,9 @@ impl Ioctl {
             program.field(field, true)?;
         }
         if program.entry.len() + program.exit.len() > MAX_OPS {
-            return Err(format!("more than {MAX_OPS} values and texts to read"));
+            return Err(format!(
+                "too many values and texts to read (limit: {MAX_OPS})"
+            ));
         }
         Ok(program)
     }
@@ -171,7 +173,7 @@ impl Program {
     ) -> Result<u8, String> {
         let slot = self.values.len();
         if slot == MAX_VALUES {
-            return Err(format!("more than {MAX_VALUES} values"));
+            return Err(format!("too many values (limit: {MAX_VALUES})"));
         }
         self.values.push(ValueInfo {
             name: name.to_owned(),

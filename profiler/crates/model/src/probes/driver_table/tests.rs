@@ -260,7 +260,7 @@ fn mistakes_have_their_place() {
             "args = { n = \"u32 n@0\", p = \"hex p@8\" }",
             many.as_str(),
             "6:1",
-            "more than 12 values",
+            "too many values (limit: 12)",
         ),
         (
             "[[device]]\nmajor = 226\n",

@@ -134,7 +134,7 @@ pub enum ModuleError {
     #[error("neither zebin nor SPIR-V nor an archive of them")]
     Unknown,
     /// Beyond the limit on modules.
-    #[error("larger than {} MiB", MAX_MODULE >> 20)]
+    #[error("larger than the limit of {} MiB", MAX_MODULE >> 20)]
     TooLarge,
     /// Not to be read.
     #[error("malformed: {0}")]

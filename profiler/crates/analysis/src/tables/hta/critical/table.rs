@@ -41,7 +41,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
 
 fn notes(found: &CriticalPath) -> Vec<String> {
     let mut notes = vec![
-        "time between top-level operations of a thread counts nothing, because traces do not show \
+        "time between top-level operations of a thread counts as 0, because traces do not show \
          what runs there"
             .to_owned(),
     ];
@@ -53,7 +53,7 @@ fn notes(found: &CriticalPath) -> Vec<String> {
     note(found.joined, "collectives join ranks");
     note(
         found.apart,
-        "collectives do not join ranks, because the times of their ranks do not fit",
+        "collectives do not join ranks, because the ranks' records of them do not match",
     );
     note(
         found.estimated,
@@ -62,7 +62,7 @@ fn notes(found: &CriticalPath) -> Vec<String> {
     let circular = found.groups.first().map_or(0, |group| group.path.circular);
     note(
         circular,
-        "begins and ends are left out, because they would wait for themselves",
+        "begins and ends of events are left out, because they would wait for themselves",
     );
     notes
 }

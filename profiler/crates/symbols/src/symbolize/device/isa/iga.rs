@@ -88,7 +88,7 @@ pub enum IgaError {
     #[error("libiga64: {0}")]
     Decode(String),
     /// The library sees an instruction of another length at this offset.
-    #[error("libiga64 decodes a different instruction at offset {0:#x}")]
+    #[error("libiga64 and aiprof find instructions of different lengths at offset {0:#x}")]
     Disagrees(u32),
 }
 
