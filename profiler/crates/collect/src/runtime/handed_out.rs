@@ -37,6 +37,11 @@ const SELDOM: Duration = Duration::from_millis(100);
 /// How long a table waits for its neighbours: where one begins, the one before it
 /// ends at the latest.
 const SETTLE: Duration = Duration::from_millis(5);
+/// The same where its thread has made no other call since: it may be about to have the next
+/// table filled, and wait for a CPU.
+const QUIET: Duration = Duration::from_millis(60);
+/// The same where its thread is seen to have a table filled: the end may be lost.
+const LONGEST: Duration = Duration::from_secs(1);
 /// How far above a call its callers' variables are taken to be. A table there is its
 /// callers' own, and something else when it is read.
 const CALLERS: u64 = 64 << 10;
@@ -74,9 +79,29 @@ struct AddressSource {
 #[derive(Debug)]
 struct Filled {
     pid: u32,
+    tid: u32,
     at: u64,
     source: u32,
     since: Instant,
+}
+
+/// A thread that has tables filled, one after the other.
+#[derive(Debug)]
+struct Filling {
+    /// Calls that have not returned.
+    open: u32,
+    /// When one began or returned last.
+    last: Instant,
+    /// It does something else by now.
+    is_over: bool,
+}
+
+impl Filling {
+    /// Whether all tables of the thread are known.
+    fn is_over(&self) -> bool {
+        let since = self.last.elapsed();
+        self.is_over || (self.open == 0 && since >= QUIET) || since >= LONGEST
+    }
 }
 
 /// Follows the calls that hand out functions.
@@ -86,6 +111,8 @@ pub(super) struct HandedOut {
     /// The last text of a thread, and for which function.
     names: FxHashMap<u32, (u32, String)>,
     waiting: Vec<Filled>,
+    /// Threads that have tables filled.
+    filling: FxHashMap<u32, Filling>,
     /// How often the tables that a function fills were read, and when last, by the
     /// numbers of its file and of itself.
     read: FxHashMap<(u32, u32), (u32, Option<Instant>)>,
@@ -184,27 +211,32 @@ impl HandedOut {
     /// The function that a call handed out, if it did.
     pub(super) fn call(&mut self, call: &CallView<'_>) -> Option<Handed> {
         let probe = call.probe().id;
+        let Some(source) = self.sources.get(&probe) else {
+            self.other_call(call.tid());
+            return None;
+        };
+        let value = |slot: usize| call.value(slot).filter(|value| *value != 0);
+        let is_kept = |at: &u64| at.wrapping_sub(call.sp()) > CALLERS;
+        let table = source.fills.as_ref().and_then(|&(slot, _)| value(slot));
+        let table = table.filter(is_kept);
+        if source.fills.is_some() && !source.is_there {
+            self.filling(call, table);
+        }
         let source = self.sources.get(&probe)?;
         if call.is_exit() == source.is_there || call.failed() {
             return None;
         }
-        let value = |slot: usize| call.value(slot).filter(|value| *value != 0);
-        let is_kept = |at: &u64| at.wrapping_sub(call.sp()) > CALLERS;
-        let table = source.fills.as_ref().and_then(|&(slot, _)| value(slot));
-        if let Some(at) = table.filter(is_kept)
+        if let Some(at) = table
             && self.waiting.len() < MAX_TABLES
             && is_due(self.read.entry((call.library(), probe)).or_default())
         {
             self.waiting.push(Filled {
                 pid: call.pid(),
+                tid: call.tid(),
                 at,
                 source: probe,
                 since: Instant::now(),
             });
-            if self.begins.len() >= MAX_TABLES {
-                self.begins.remove(0);
-            }
-            self.begins.push((call.pid(), at));
         }
         let address = source.function.and_then(value)?;
         let symbol = match &source.always {
@@ -223,20 +255,62 @@ impl HandedOut {
         })
     }
 
+    /// A thread begins or ends to have a table filled.
+    fn filling(&mut self, call: &CallView<'_>, table: Option<u64>) {
+        if let Some(at) = table
+            && !self.begins.contains(&(call.pid(), at))
+        {
+            if self.begins.len() >= MAX_TABLES {
+                self.begins.remove(0);
+            }
+            self.begins.push((call.pid(), at));
+        }
+        if self.filling.len() >= MAX_NAMES {
+            self.filling.clear();
+        }
+        let filling = self.filling.entry(call.tid()).or_insert(Filling {
+            open: 0,
+            last: Instant::now(),
+            is_over: false,
+        });
+        filling.open = match call.is_exit() {
+            true => filling.open.saturating_sub(1),
+            false => filling.open + 1,
+        };
+        filling.last = Instant::now();
+        filling.is_over = false;
+    }
+
+    /// A thread makes another call.
+    fn other_call(&mut self, tid: u32) {
+        if let Some(filling) = self.filling.get_mut(&tid) {
+            filling.is_over = true;
+        }
+    }
+
+    /// Whether tables of a process are not read yet.
+    pub(super) fn is_waiting(&self, pid: u32) -> bool {
+        self.waiting.iter().any(|table| table.pid == pid)
+    }
+
     /// The tables that have waited long enough.
     pub(super) fn settled(&mut self) -> Vec<Look> {
-        let (sources, begins) = (&self.sources, &self.begins);
+        let (sources, begins, filling) = (&self.sources, &self.begins, &self.filling);
         // What was there before the call has no end that is still to be seen.
         let is_ripe = |table: &mut Filled| {
             let source = sources.get(&table.source);
-            source.is_none_or(|source| source.is_there) || table.since.elapsed() >= SETTLE
+            source.is_none_or(|source| source.is_there)
+                || table.since.elapsed() >= SETTLE
+                    && filling.get(&table.tid).is_none_or(Filling::is_over)
         };
         let tables = self.waiting.extract_if(.., is_ripe);
         let looks = tables.filter_map(|table| {
             let source = sources.get(&table.source)?;
             look_at(&table, source, begins)
         });
-        looks.collect()
+        let looks = looks.collect();
+        self.filling.retain(|_, filling| !filling.is_over());
+        looks
     }
 }
 
@@ -312,6 +386,20 @@ mod tests {
         fn settled(&mut self) -> Vec<Look> {
             self.all.settled()
         }
+
+        /// How many functions the tables have that are read now.
+        fn lengths(&mut self) -> Vec<usize> {
+            let length = |look: &Look| match &look.what {
+                What::Table { symbols, .. } => symbols.len(),
+                _ => 0,
+            };
+            self.settled().iter().map(length).collect()
+        }
+
+        /// Its thread makes another call.
+        fn other_call(&mut self) {
+            self.all.other_call(7);
+        }
     }
 
     /// What follows one function, and the slot of the address of its table.
@@ -355,16 +443,44 @@ mod tests {
         for at in [0x5500_0000, 0x5500_0008] {
             assert!(handed_out.call(&call(slot, at, CALL_EXIT)).is_none());
         }
+        handed_out.other_call();
         assert!(handed_out.settled().is_empty());
         std::thread::sleep(SETTLE);
-        let looks = handed_out.settled();
-        let symbols = looks.iter().map(|look| match &look.what {
-            What::Table { symbols, .. } => symbols.len(),
-            _ => 0,
-        });
         // The first ends where the second begins.
-        assert_eq!(symbols.collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(handed_out.lengths(), [1, 2]);
         assert!(handed_out.settled().is_empty());
+    }
+
+    /// As a thread that loses its CPU amid a driver's tables.
+    #[test]
+    fn a_table_waits_while_its_thread_may_fill_the_next() {
+        let (mut handed_out, slot) = following("level-zero", GLOBAL);
+        handed_out.call(&call(slot, 0x5500_0000, 0));
+        handed_out.call(&call(slot, 0x5500_0000, CALL_EXIT));
+        std::thread::sleep(SETTLE);
+        assert!(handed_out.settled().is_empty(), "no other call yet");
+        handed_out.call(&call(slot, 0x5500_0008, 0));
+        std::thread::sleep(QUIET);
+        assert!(handed_out.settled().is_empty(), "one has not returned");
+        handed_out.call(&call(slot, 0x5500_0008, CALL_EXIT));
+        handed_out.other_call();
+        assert_eq!(handed_out.lengths(), [1], "the second is young");
+        std::thread::sleep(SETTLE);
+        assert_eq!(handed_out.lengths(), [2]);
+        // A thread that does nothing else.
+        handed_out.call(&call(slot, 0x5600_0000, CALL_EXIT));
+        std::thread::sleep(QUIET);
+        assert_eq!(handed_out.lengths(), [2]);
+    }
+
+    #[test]
+    fn a_table_ends_where_the_next_begins_whatever_becomes_of_that() {
+        let (mut handed_out, slot) = following("level-zero", GLOBAL);
+        handed_out.call(&call(slot, 0x5500_0000, CALL_EXIT));
+        handed_out.call(&call(slot, 0x5500_0008, 0));
+        handed_out.other_call();
+        std::thread::sleep(SETTLE);
+        assert_eq!(handed_out.lengths(), [1]);
     }
 
     #[test]

@@ -280,9 +280,10 @@ impl RuntimeProbes {
         is_reading || is_busy || self.discovery.is_some() || !self.deferred.is_empty()
     }
 
-    /// Whether names of a process's kernels are being looked for in its memory.
+    /// Whether names of a process's kernels or functions that it was handed are being looked for
+    /// in its memory.
     pub(crate) fn is_searching(&self, pid: u32) -> bool {
-        self.users.contains(&pid) || self.late.is_searching(pid)
+        self.users.contains(&pid) || self.late.is_searching(pid) || self.handed_out.is_waiting(pid)
     }
 
     fn start_worker(&mut self) {
