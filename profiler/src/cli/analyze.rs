@@ -174,8 +174,9 @@ pub(crate) struct AnalyzeArgs {
         help_heading = "Input")]
     compiler_info: Vec<PathBuf>,
 
-    /// Frequencies in MHz, such as 557.05:1100: SOC of the device's counter, CORE of its cores
+    /// Frequencies in MHz: SOC is that of the device's counter, CORE that of its cores
     ///
+    /// An example is 557.05:1100.
     /// Only for AIUs: the compiler's ideal cycles refer to the frequency of the cores. Without this
     /// option, aiprof finds the frequency of the counter from the trace, and CORE is 1100.
     #[arg(long, value_name = "SOC[:CORE]", help_heading = "Calibration")]
@@ -215,7 +216,7 @@ pub(crate) struct AnalyzeArgs {
         help_heading = "Trace")]
     overlap: Overlap,
 
-    /// Leave out arrows between senders and receivers, and spans of collectives
+    /// Leave out spans of collectives, and arrows between senders and receivers
     #[arg(long, help_heading = "Trace")]
     no_flows: bool,
 
@@ -239,9 +240,11 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Input")]
     to: Option<Moment>,
 
-    /// Only check the traces for kernels that overlap, or lie outside the call that launched them
+    /// Only check the traces for kernels that overlap or ran at an impossible time
     ///
-    /// Kernels without a launch are reported too.
+    /// A kernel of a GPU must not begin before the call that launched it. A kernel of an AIU must
+    /// lie between the launch and the end of the wait for it. Kernels without a launch are reported
+    /// too.
     #[arg(long, help_heading = "Output")]
     verify: bool,
 

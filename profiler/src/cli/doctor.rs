@@ -79,7 +79,7 @@ fn write_check(check: &Check, above: &str, out: &mut dyn Write) -> io::Result<()
         other => other,
     };
     writeln!(out, "{required}")?;
-    writeln!(out, "         without it: {}", check.fallback)?;
+    writeln!(out, "         until it is fixed: {}", check.fallback)?;
     writeln!(out, "         to fix it: {remedy}")
 }
 

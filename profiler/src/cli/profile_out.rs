@@ -179,7 +179,8 @@ impl From<WeightArg> for Weight {
 pub(crate) struct ViewArgs {
     /// Invert stacks: device or leaf first
     ///
-    /// Callers appear above. For folded stacks and flame graphs.
+    /// In flame graphs, callers are then below the functions that they call. For folded stacks and
+    /// flame graphs.
     #[arg(long)]
     inverted: bool,
 

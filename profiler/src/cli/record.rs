@@ -83,7 +83,7 @@ pub(crate) struct RecordArgs {
     /// or iaprof writes them. FILE.aiprof: capture, for `aiprof report`. DIR/: directory for
     /// TensorBoard, created if it does not exist. `-`: stdout.
     ///
-    /// Without -o, aiprof writes folded stacks to stdout, or a short summary if stdout is a
+    /// Without -o, aiprof writes folded stacks to stdout, or the summary if stdout is a
     /// terminal. The file appears only when it is complete. It belongs to the user who called
     /// sudo.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath, help_heading = OUTPUT)]
@@ -276,7 +276,7 @@ pub(crate) struct RecordArgs {
     /// Without them, aiprof only knows that an operation ran between the call that launched it
     /// and the call that waited for it. With this option, a profile of CPU time also shows what
     /// the devices did, below the stacks that launched it. On a machine with an AIU, profiles of
-    /// CPU time show this even without the option.
+    /// CPU time also show this without the option, if the program enables the records itself.
     #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
     aiu_timing: bool,
 
@@ -284,7 +284,7 @@ pub(crate) struct RecordArgs {
     ///
     /// Programs call __itt_resume and __itt_pause, as for VTune and unitrace. Before the first
     /// of these calls, the variable PTI_ENABLE_COLLECTION decides: nothing is recorded if it is
-    /// unset or begins with 0. Calls outside of these times are counted, but not recorded.
+    /// unset or begins with 0. Calls made while collection is off are counted, but not recorded.
     /// CPU samples are not affected.
     #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
     conditional_collection: bool,
@@ -506,8 +506,8 @@ impl Plan {
         let steering = args.control.steering(probes)?;
         if let Some(option) = args.kernels.given().filter(|_| !probes) {
             return Err(usage_error(format!(
-                "{option} applies only to launches and device samples, which --no-devices turns \
-                 off: add --events"
+                "{option} selects launches and device samples, and with --no-devices a profile of \
+                 CPU time has neither: leave out --no-devices, or add --events"
             )));
         }
         let is_asked = args.aiu_timing

@@ -404,7 +404,7 @@ fn check(ty: &Type, at: &Address) -> Result<(), String> {
         );
     }
     if part(&at.place) != Part::Whole && *size > 4 {
-        return Err("half an argument has 4 bytes: use u32, i32, hex32 or smaller".into());
+        return Err("`.lo` and `.hi` have 4 bytes: use u32, i32, hex32 or a smaller type".into());
     }
     match (&at.place, format) {
         (Place::Argument(..) | Place::Result(_), ValueFormat::Float(_)) => Err(
@@ -500,7 +500,7 @@ mod tests {
             ("[arg0+x]", 6, "not an offset"),
             ("[arg0+2147483648]", 6, "not an offset"),
             ("arg0+8", 0, "write [place+offset]"),
-            ("u64 arg0.hi", 4, "half an argument has 4 bytes"),
+            ("u64 arg0.hi", 4, "`.lo` and `.hi` have 4 bytes"),
             ("arg0.mid", 8, ".lo and .hi"),
             ("f32 arg0", 4, "floating-point"),
             ("text", 4, "expected arg0"),

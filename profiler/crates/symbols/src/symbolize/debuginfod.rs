@@ -200,8 +200,8 @@ impl Debuginfod {
                 if self.available {
                     self.available = false;
                     tracing::warn!(
-                        "DEBUGINFOD_URLS is set, but debuginfod-find is not installed, or not by \
-                         root (Debian: apt install debuginfod)"
+                        "DEBUGINFOD_URLS is set, but debuginfod-find is not installed, or others \
+                         than root can change it (Debian: apt install debuginfod)"
                     );
                 }
             }

@@ -88,8 +88,8 @@ pub(super) enum JitDumpError {
     Version(u32),
     /// Times that samples do not have.
     #[error(
-        "its times are values of the processor's counter: start the program without the option for \
-         them"
+        "its times are values of the processor's counter, which aiprof cannot use: start the \
+         program without the option that selects this clock"
     )]
     ArchTimestamp,
     /// A record that is shorter than its own begin: where the next is cannot be known.
