@@ -72,6 +72,8 @@ fn build(program: &str, folder: &str, what: &[&str]) -> anyhow::Result<PathBuf> 
 pub struct Aiprof {
     options: Vec<OsString>,
     command: Vec<OsString>,
+    /// The command waits until it is known, by `workloads/known.h`.
+    is_waited_for: bool,
 }
 
 /// A finished run that wrote a folded profile.
@@ -101,7 +103,15 @@ impl Aiprof {
         Self {
             options: options.into_iter().map(Into::into).collect(),
             command: Vec::new(),
+            is_waited_for: false,
         }
+    }
+
+    /// The command waits until all is known of it, if it includes `workloads/known.h`.
+    #[must_use]
+    pub fn waited_for(mut self) -> Self {
+        self.is_waited_for = true;
+        self
     }
 
     /// Adds an option.
@@ -140,7 +150,10 @@ impl Aiprof {
     /// # Errors
     /// When the binary cannot be built.
     pub fn to_command(&self) -> anyhow::Result<Command> {
-        let mut command = Command::new(binary()?);
+        let mut command = match self.is_waited_for {
+            true => crate::states::waited_for()?,
+            false => Command::new(binary()?),
+        };
         command.args(&self.options);
         if !self.command.is_empty() {
             command.arg("--").args(&self.command);
@@ -177,6 +190,7 @@ impl Aiprof {
             ]
             .concat(),
             command: self.command.clone(),
+            is_waited_for: self.is_waited_for,
         };
         let output = run.to_command()?.output().context("running aiprof")?;
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

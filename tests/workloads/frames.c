@@ -3,6 +3,7 @@
  * through the saved argument pointer), alloca and variable arrays, frames over
  * 32 KiB.
  */
+#include "known.h"
 #include "work.h"
 
 #include <alloca.h>
@@ -50,6 +51,7 @@ with_realigned_entry(unsigned long n)
 int main(int argc, char **argv)
 {
 	unsigned long sum = 0;
+	wait_until_known();
 	work_begin(argc, argv);
 	while (work_left())
 		sum += with_realigned_entry(40);
