@@ -1,7 +1,8 @@
 /*
  * With -DLIBRARY: two functions of CUDA's driver that wait, as drivers do: asleep, and
- * spinning. Else a program that calls them, and sleeps by itself between; it prints how long
- * each took, and how long the sleeps of two of them were.
+ * spinning. Else a program that calls them, and sleeps by itself between. It prints bounds of
+ * what can be recorded of each call. `asleep` is the time off a CPU. `spinning` has the time on
+ * it too, but not what the host of a virtual machine stole. The others are the whole calls.
  */
 #include <stdio.h>
 #include <time.h>
@@ -19,7 +20,6 @@ static long at(clockid_t clock)
 }
 
 static long now(void) { return at(CLOCK_MONOTONIC); }
-
 
 static void nap(long ns)
 {

@@ -1,8 +1,9 @@
 /*
- * Waits in functions named after what they wait for, and says how long each took: by the
- * clock before and after each wait, less the time on a CPU; and of threads that share a
- * CPU what the scheduler says that they waited for it. `NAME_most` is the longest of them,
- * `NAME_drawn` the sum of those that are recorded, on average: one of 0.1 ms in one of 10 cases.
+ * Waits in functions named after what they wait for, and prints how long each took: by the
+ * clock before and after each wait, less the time on a CPU. For threads that share a CPU it
+ * prints how long they waited for it by the scheduler's account. `NAME_most` is the longest of them,
+ * `short_sleeps_drawn` how long the recorded ones are together, on average: a wait of 0.1 ms is
+ * recorded in one of 10 cases.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
