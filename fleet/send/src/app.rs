@@ -3,10 +3,11 @@
 use crate::board::Board;
 use crate::confine::{self, Confined, Looked};
 use crate::keeper::Keeper;
+use crate::stdin::{Request, Requests};
 use crate::thrift::Thrift;
 use crate::watch::Watch;
 use crate::worker::{Context, Report};
-use crate::{check, cli, metrics, stdin, worker};
+use crate::{check, cli, metrics, worker};
 use aiprof_fleet::config::{Config, ConfigError, Output};
 use aiprof_fleet::spool::Queue;
 use anyhow::Context as _;
@@ -134,7 +135,7 @@ async fn serve(
     (mut reload, mut ends): (Signal, [Signal; 2]),
 ) -> (End, &'static str) {
     let [terminate, interrupt] = &mut ends;
-    let mut stdin_ends = std::pin::pin!(stdin::end());
+    let agent = Requests::new();
     let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK, LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -143,11 +144,14 @@ async fn serve(
             _ = look.tick() => false,
             _ = terminate.recv() => return (End::Well, "SIGTERM"),
             _ = interrupt.recv() => return (End::Well, "SIGINT"),
-            () = &mut stdin_ends => return (End::Well, "stdin was closed"),
+            request = agent.next() => match request {
+                Request::Reload => true,
+                Request::End => return (End::Well, "stdin was closed"),
+            },
         };
-        // An agent that started it asks when it has read it.
+        // An agent asks when it has read the configuration itself.
         let is_other = || app.keeper.config_text().is_ok_and(|now| now != known);
-        if is_asked || (!stdin::is_pipe() && is_other()) {
+        if is_asked || (!agent.has_agent() && is_other()) {
             match read(&args.config, &app.keeper) {
                 Err(error) => {
                     tracing::error!("{error}; the previous configuration stays in use");
@@ -325,11 +329,12 @@ impl App {
 
     /// Whether a worker ended without being asked to.
     fn has_lost_a_worker(&self) -> bool {
-        let mut lost = self.workers.iter().filter(|(_, r)| r.task.is_finished());
-        lost.next().is_some_and(|(name, _)| {
+        let mut workers = self.workers.iter();
+        let lost = workers.find(|(_, running)| running.task.is_finished());
+        if let Some((name, _)) = lost {
             tracing::error!("output {name}: its delivery ended unexpectedly");
-            true
-        })
+        }
+        lost.is_some()
     }
 
     async fn stop_all(&mut self) {

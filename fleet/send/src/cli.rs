@@ -19,8 +19,9 @@ Examples:
 Signals:
   SIGHUP            Reloads the configuration, and retries at once what failed. An invalid
                     configuration changes nothing.
-  SIGTERM, SIGINT   Exits within 3 s, when the current requests have ended. It also exits if
-                    stdin is a pipe and is closed, because the agent has ended.
+  SIGTERM, SIGINT   Exits within 3 s, when the current requests have ended.
+If stdin is a pipe, such as from the agent, a byte has the effect of SIGHUP, and its end that of
+SIGTERM.
 
 aiprof-send sends the files in STATE/spool/OUTPUT, oldest first. It deletes a file that the server
 accepted, that the server refused for good, or that is too old. It counts these in

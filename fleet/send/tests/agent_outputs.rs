@@ -250,3 +250,42 @@ fn an_agent_may_leave_the_delivery_to_a_service() -> anyhow::Result<()> {
     );
     agent.end().map(drop)
 }
+
+/// `aiprof-send` is another user's process, which the agent may send no signal.
+#[test]
+fn a_reload_of_the_agent_reaches_its_aiprof_send_and_so_does_its_end() -> anyhow::Result<()> {
+    skip_unless!(&[Need::Root]);
+    let shop = Workshop::new()?;
+    let (first, second) = (Server::start()?, Server::start()?);
+    let output = |server: &Server| {
+        format!(
+            "[[output]]\ntype = \"otlp\"\nurl = \"http://{}/otlp\"\n",
+            server.address()
+        )
+    };
+    let lines = format!(
+        "window = \"1s\"\n[budget]\ncpu = \"50%\"\n[metrics]\nlisten = \"off\"\n{}",
+        output(&first)
+    );
+    let mut agent = start(&shop, &lines)?;
+    let arrives = |server: &Server, agent: &Agent| -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while server.requests().is_empty() {
+            ensure!(begun.elapsed() < LONG, "nothing arrives: {}", agent.said()?);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        Ok(())
+    };
+    arrives(&first, &agent)?;
+    let before = std::fs::read_to_string(&agent.config)?;
+    std::fs::write(
+        &agent.config,
+        before.replace(&output(&first), &output(&second)),
+    )?;
+    agent.await_line("configuration reloaded")?;
+    arrives(&second, &agent)?;
+    let said = agent.end()?;
+    ensure!(said.contains("stopping: stdin was closed"), "{said}");
+    ensure!(!said.contains("has not exited"), "{said}");
+    Ok(())
+}

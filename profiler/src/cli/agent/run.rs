@@ -766,7 +766,7 @@ impl Agent {
         self.config = config;
         self.turns = turns_of(&self.config, &self.host_id, &self.session);
         self.take_turns()?;
-        if let Some(sender) = &self.sender {
+        if let Some(sender) = &mut self.sender {
             sender.reload();
         }
         self.tell();

@@ -8,9 +8,9 @@ use aiprof_system::errors::chain;
 use aiprof_system::remote;
 use anyhow::{Context as _, Result, bail};
 use rustix::fs::MemfdFlags;
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags};
 use std::fs::File;
-use std::io::{Read as _, Seek as _};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,8 @@ pub(super) struct Sender {
 
 #[derive(Debug)]
 struct Running {
-    /// Its stdin is held open: it ends when this process does, however that ends.
+    /// A byte on its stdin has it reload; the end of its stdin ends it, and so does the end of
+    /// this process. It is another user's process, which this one may send no signal.
     child: Child,
     pidfd: AsyncFd<OwnedFd>,
     since: Instant,
@@ -81,9 +82,11 @@ pub(super) async fn check(program: &Path, config: &Path) -> Result<Vec<(String, 
         .await
         .is_err()
     {
-        // It may have ended just now.
-        let _ = child.kill();
-        let _ = child.wait();
+        // It may have ended just now. This process may not be allowed to end it, and then does
+        // not wait for it.
+        if child.kill().is_ok() {
+            let _ = child.wait();
+        }
         bail!(
             "checking the configuration took longer than {CHECKING:?}: a file or directory does \
              not respond"
@@ -211,26 +214,25 @@ impl Sender {
     }
 
     /// Has it read the configuration again.
-    pub(super) fn reload(&self) {
-        self.signal(Signal::HUP);
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(running) = &self.running {
+    pub(super) fn reload(&mut self) {
+        let stdin = self.running.as_mut().and_then(|it| it.child.stdin.as_mut());
+        if let Some(stdin) = stdin {
             // It may have ended, which is seen soon.
-            let _ = rustix::process::pidfd_send_signal(running.pidfd.get_ref(), signal);
+            let _ = stdin.write_all(b"\n");
         }
     }
 
     /// Ends it; what it has not delivered stays in the spool.
     pub(super) async fn end(mut self) {
-        self.signal(Signal::TERM);
         let Some(mut running) = self.running.take() else {
             return;
         };
+        drop(running.child.stdin.take());
         let ended = tokio::time::timeout(ENDING, running.pidfd.readable()).await;
         if ended.is_err() {
-            let _ = running.child.kill();
+            let pid = running.child.id();
+            tracing::warn!("{PROGRAM} (PID {pid}) has not exited within {ENDING:?}");
+            return;
         }
         let _ = running.child.wait();
     }
