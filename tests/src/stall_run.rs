@@ -16,7 +16,7 @@ use crate::level_zero::module::Module;
 use crate::level_zero::program::{Account, build_paths};
 use crate::need::Need;
 use crate::pprof;
-use crate::stall_truth::{Expected, Found, Verdict, busy_ns, is_device};
+use crate::stall_truth::{Expected, Found, Verdict, is_device};
 use crate::states::{States, UNTIL_KNOWN, until_known};
 use crate::truth::{Kind, Truth};
 use crate::workload::{Workshop, checked};
@@ -380,17 +380,16 @@ impl Outcome {
         Ok(verdict)
     }
 
-    /// The time on devices of the profile, by the time that kernels were running on the
-    /// device's `gts`.
+    /// The time on devices of the profile, nanoseconds.
     ///
     /// # Errors
     /// When it cannot be reported.
-    pub fn time_ratio(&self, gts: u32) -> anyhow::Result<f64> {
+    pub fn device_ns(&self) -> anyhow::Result<u64> {
         let file = report(&self.shop, "time.folded", &[])?;
         let folded = Folded::parse(&std::fs::read_to_string(&file)?)?;
         let lines = folded.lines.iter().filter(|line| is_device(&line.frames));
         let us: u64 = lines.map(|line| line.value).sum();
-        Ok(us as f64 * 1000.0 / busy_ns(&self.truth, gts) as f64)
+        Ok(us * 1000)
     }
 }
 

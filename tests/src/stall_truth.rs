@@ -510,27 +510,60 @@ fn path_shares(expected: &Expected, found: &Found) -> Vec<PathShare> {
 /// whole device run on all of its GTs.
 #[must_use]
 pub fn busy_ns(truth: &Truth, gts: u32) -> u64 {
+    let kernels = truth.execs.iter().filter(|e| e.kind == Kind::Kernel);
+    covered_ns(kernels.map(|exec| (exec, exec.start_ns, exec.end_ns)), gts)
+}
+
+/// For how long kernels can have been running as far as a recording without timestamps knows,
+/// nanoseconds: each from its launch until a wait for it returned. It is longer than
+/// [`busy_ns`] where a machine takes the CPU away from the program.
+#[must_use]
+pub fn in_calls_ns(truth: &Truth, gts: u32) -> u64 {
+    let waits = Waits::new(truth);
+    let calls: BTreeMap<_, _> = truth
+        .launch_calls()
+        .map(|call| ((call.pid, call.seq), call))
+        .collect();
+    let kernels = truth.execs.iter().filter(|e| e.kind == Kind::Kernel);
+    let spans = kernels.map(|exec| match calls.get(&(exec.pid, exec.submit)) {
+        Some(call) => {
+            let known = waits.end_of(call);
+            // A program that did not wait: until the kernel ended.
+            let end = if known == u64::MAX {
+                exec.end_ns
+            } else {
+                known
+            };
+            (exec, call.t0.min(exec.start_ns), end.max(exec.end_ns))
+        }
+        None => (exec, exec.start_ns, exec.end_ns),
+    });
+    covered_ns(spans, gts)
+}
+
+/// The time that spans of kernels cover, summed over the GTs on which they ran, nanoseconds.
+fn covered_ns<'a>(kernels: impl Iterator<Item = (&'a Exec, u64, u64)>, gts: u32) -> u64 {
     let mut spans: BTreeMap<(u32, u32), Vec<(u64, u64)>> = BTreeMap::new();
-    for exec in truth.execs.iter().filter(|e| e.kind == Kind::Kernel) {
+    for (exec, from, to) in kernels {
         let own = match u32::try_from(exec.sub) {
             Ok(sub) => sub..sub + 1,
             Err(_) => 0..gts,
         };
         for gt in own {
             let of_gt = spans.entry((exec.device, gt)).or_default();
-            of_gt.push((exec.start_ns, exec.end_ns));
+            of_gt.push((from, to));
         }
     }
-    let mut busy = 0;
+    let mut covered = 0;
     for mut of_gt in spans.into_values() {
         of_gt.sort_unstable();
         let mut reach = 0;
         for (from, to) in of_gt {
-            busy += to.saturating_sub(from.max(reach));
+            covered += to.saturating_sub(from.max(reach));
             reach = reach.max(to);
         }
     }
-    busy
+    covered
 }
 
 fn unbound(expected: &Expected, found: &Found) -> Vec<(Cell, u64, Got)> {

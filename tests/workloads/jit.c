@@ -5,6 +5,7 @@
  * The second argument "corrupt" adds lines to the map that are no map lines;
  * with "nomap" no map is written.
  */
+#include "known.h"
 #include "work.h"
 
 #include <stdint.h>
@@ -65,6 +66,7 @@ int main(int argc, char **argv)
 	fprintf(map, "%lx %zx jit_outer\n", (unsigned long)outer, outer_len);
 	fclose(map);
 
+	wait_until_known();
 	work_begin(argc, argv);
 	while (work_left())
 		run_jit((void (*)(void))(uintptr_t)outer);

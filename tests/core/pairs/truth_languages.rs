@@ -246,7 +246,9 @@ fn is_jit(line: &Line) -> bool {
 fn check_jit(mode: &str) -> anyhow::Result<Run> {
     let shop = Workshop::new()?;
     let program = shop.build("jit.c", "jit", &[])?;
+    // Until then stacks are copied, and a copy does not lead through generated code.
     let run = Aiprof::counting()
+        .waited_for()
         .command(program, &[LONGER, mode])
         .record_one()?;
     let map = format!("/tmp/perf-{}.map", run.truth("pid")?);
