@@ -11,6 +11,7 @@
 //! - [`store`]: the directory or the bucket;
 //! - `rollup`, `compact`: what is done with all of these.
 
+mod answers;
 mod compact;
 pub mod decode;
 pub mod file;

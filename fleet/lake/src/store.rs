@@ -1,6 +1,7 @@
 //! The directory or bucket that a lake is in.
 
 use crate::LakeError;
+use crate::answers::Bounded;
 use aiprof_fleet::{config, place, secret};
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
@@ -111,6 +112,7 @@ fn bucket(config: &config::Lake, read: &Read<'_>) -> Result<Arc<dyn ObjectStore>
     builder = builder
         .with_bucket_name(name)
         .with_client_options(options)
+        .with_http_connector(Bounded::default())
         .with_retry(retry);
     if let Some(region) = &config.region {
         builder = builder.with_region(region);

@@ -6,9 +6,12 @@ use aiprof_fleet_testkit::{Programs, Random};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_lake::{CompactOptions, Lake, LakeError};
 use aiprof_tests::packages;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A server that ends with the test.
@@ -78,18 +81,22 @@ impl Server {
     }
 
     fn config(&self, secret: &str) -> config::Lake {
-        let file = self.directory.path().join(format!("credentials-{secret}"));
-        let text =
-            format!("[default]\naws_access_key_id = key\naws_secret_access_key = {secret}\n");
-        std::fs::write(&file, text).unwrap();
-        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600))
-            .unwrap();
-        config::Lake {
-            endpoint: Some(format!("http://127.0.0.1:{}", self.port)),
-            region: Some("us-east-1".to_owned()),
-            credentials_file: Some(file),
-            ..config("s3://profiles/prod")
-        }
+        s3_config(self.directory.path(), self.port, secret)
+    }
+}
+
+/// A lake on a server at a port of this machine, with a file of credentials in a directory.
+fn s3_config(directory: &Path, port: u16, secret: &str) -> config::Lake {
+    let file = directory.join(format!("credentials-{secret}"));
+    let text = format!("[default]\naws_access_key_id = key\naws_secret_access_key = {secret}\n");
+    std::fs::write(&file, text).unwrap();
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, private).unwrap();
+    config::Lake {
+        endpoint: Some(format!("http://127.0.0.1:{port}")),
+        region: Some("us-east-1".to_owned()),
+        credentials_file: Some(file),
+        ..config("s3://profiles/prod")
     }
 }
 
@@ -115,6 +122,36 @@ fn make_bucket(server: &Server) {
             Err(_) => std::thread::sleep(Duration::from_millis(500)),
         }
     }
+}
+
+/// A server that refuses every request, with a body that never ends.
+#[test]
+fn an_endless_error_answer_is_not_read() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let sent = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&sent);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let head = "HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\n\r\n";
+            let mut is_open = stream.write_all(head.as_bytes()).is_ok();
+            while is_open {
+                is_open = stream.write_all(&[b'x'; 65_536]).is_ok();
+                counted.fetch_add(65_536, Ordering::Relaxed);
+            }
+        }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let config = s3_config(directory.path(), address.port(), "secret");
+    let lake = Lake::open(&config, "id", "h").unwrap();
+    let begun = Instant::now();
+    assert!(run(lake.reach()).is_err());
+    // Far from the 60 s after which a request ends.
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    // What both sockets hold counts, too.
+    let sent = sent.load(Ordering::Relaxed);
+    assert!(sent < 32 << 20, "{sent}");
 }
 
 #[test]

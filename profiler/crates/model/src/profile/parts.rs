@@ -13,10 +13,11 @@ const PER_BINARY: usize = 64;
 const PER_ENTRY: usize = 4;
 
 impl Profile {
-    /// Calls `write` with the profile or, if that has more than `most` bytes by an estimate, with
-    /// parts of it. A process is in one part, with others as far as they have room: one that alone
-    /// needs more is a part of its own, so that it takes no other along where it is refused.
-    /// Losses, facts and submissions are in the first part.
+    /// Calls `write` with the profile or, if that takes more than `most` bytes by an estimate,
+    /// with parts of it. Each process is in one part. Several processes share a part if that takes
+    /// at most `most` bytes. A process that takes more by itself is a part by itself: if a server
+    /// refuses that part, no other process is lost. Losses, facts and submissions are in the first
+    /// part.
     ///
     /// # Errors
     /// The first error of `write`; it is called for the other parts all the same.
@@ -25,10 +26,10 @@ impl Profile {
         most: usize,
         mut write: impl FnMut(&Self) -> Result<(), E>,
     ) -> Result<(), E> {
-        if self.size_at_most() <= most {
+        let mut samples: Vec<&Sample> = self.samples.iter().collect();
+        if Meter::new(self).size(&samples) <= most {
             return write(self);
         }
-        let mut samples: Vec<&Sample> = self.samples.iter().collect();
         samples.sort_by_key(|sample| sample.process);
         let parts = self.parts(&samples, most);
         if parts.len() < 2 {
@@ -122,24 +123,6 @@ impl Profile {
         })
     }
 
-    /// About how many bytes it takes at most in a message.
-    fn size_at_most(&self) -> usize {
-        let texts = self.strings.iter().map(|text| text.len() + PER_ENTRY);
-        let binaries = self.binaries.iter().map(|b| b.path.len() + PER_BINARY);
-        let frames = self.locations.iter().map(|l| l.frames.len() * PER_ENTRY);
-        let depth = |sample: &Sample| {
-            let stack = self.stacks.get(sample.stack.0 as usize);
-            stack.map_or(0, |stack| stack.locations.len())
-        };
-        let stacks = self.samples.iter().map(|sample| depth(sample) * PER_ENTRY);
-        self.samples.len() * PER_SAMPLE
-            + self.locations.len() * PER_LOCATION
-            + binaries.sum::<usize>()
-            + texts.sum::<usize>()
-            + frames.sum::<usize>()
-            + stacks.sum::<usize>()
-    }
-
     /// The parts of samples that are sorted by process.
     fn parts(&self, samples: &[&Sample], most: usize) -> Vec<Range<usize>> {
         let mut meter = Meter::new(self);
@@ -163,14 +146,14 @@ impl Profile {
     }
 }
 
-/// Adds up what processes need, each for itself: what several have counts for each.
+/// Estimates the sizes of parts. What several parts refer to counts for each of them.
 struct Meter<'a> {
     profile: &'a Profile,
-    /// The process that an entry was counted for last, from 1 on.
+    /// The part that an entry was counted for last, from 1 on.
     strings: Vec<usize>,
     locations: Vec<usize>,
     binaries: Vec<usize>,
-    process: usize,
+    part: usize,
 }
 
 impl<'a> Meter<'a> {
@@ -180,25 +163,32 @@ impl<'a> Meter<'a> {
             strings: vec![0; profile.strings.len()],
             locations: vec![0; profile.locations.len()],
             binaries: vec![0; profile.binaries.len()],
-            process: 0,
+            part: 0,
         }
     }
 
-    /// About how many bytes the samples of a process take, with what they refer to.
+    /// About how many bytes samples take, with what they refer to.
     fn size(&mut self, samples: &[&Sample]) -> usize {
-        self.process += 1;
+        self.part += 1;
         let profile = self.profile;
         let mut size = 0;
-        let process = samples.first().map_or(usize::MAX, |s| s.process.0 as usize);
-        if let Some(process) = profile.processes.get(process) {
-            size += self.text(process.comm);
-            for (key, value) in &process.labels {
-                size += self.text(*key) + self.text(*value);
-            }
-        }
+        let mut last = None;
         for sample in samples {
+            if last.replace(sample.process) != Some(sample.process)
+                && let Some(process) = profile.processes.get(sample.process.0 as usize)
+            {
+                size += self.text(process.comm);
+                for (key, value) in &process.labels {
+                    size += self.text(*key) + self.text(*value);
+                }
+            }
             size += PER_SAMPLE + self.text(sample.thread);
             size += sample.cgroup.map_or(0, |cgroup| self.text(cgroup));
+            let code = sample
+                .device
+                .as_ref()
+                .and_then(|device| device.code.as_ref());
+            size += code.map_or(0, |code| self.text(code.kernel));
             let stack = profile.stacks.get(sample.stack.0 as usize);
             for location in stack.into_iter().flat_map(|stack| &stack.locations) {
                 size += PER_ENTRY + self.location(location.0 as usize);
@@ -207,13 +197,13 @@ impl<'a> Meter<'a> {
         size
     }
 
-    fn is_counted(counted: &mut [usize], at: usize, process: usize) -> bool {
+    fn is_counted(counted: &mut [usize], at: usize, part: usize) -> bool {
         let last = counted.get_mut(at);
-        last.is_none_or(|last| std::mem::replace(last, process) == process)
+        last.is_none_or(|last| std::mem::replace(last, part) == part)
     }
 
     fn text(&mut self, text: StrId) -> usize {
-        match Self::is_counted(&mut self.strings, text.0 as usize, self.process) {
+        match Self::is_counted(&mut self.strings, text.0 as usize, self.part) {
             true => 0,
             false => self.profile.str(text).len() + PER_ENTRY,
         }
@@ -221,7 +211,7 @@ impl<'a> Meter<'a> {
 
     fn location(&mut self, at: usize) -> usize {
         let profile = self.profile;
-        if Self::is_counted(&mut self.locations, at, self.process) {
+        if Self::is_counted(&mut self.locations, at, self.part) {
             return 0;
         }
         let mut size = PER_LOCATION;
@@ -235,7 +225,7 @@ impl<'a> Meter<'a> {
         }
         if let Some(binary) = location.binary {
             let at = binary.0 as usize;
-            if !Self::is_counted(&mut self.binaries, at, self.process) {
+            if !Self::is_counted(&mut self.binaries, at, self.part) {
                 let binary = profile.binaries.get(at);
                 size += PER_BINARY + binary.map_or(0, |binary| binary.path.len());
             }
