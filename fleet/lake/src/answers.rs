@@ -1,17 +1,21 @@
-//! Requests to S3, of whose error answers only so much is read.
+//! Requests to S3 of whose answers only so much is read: object_store keeps all of an error and
+//! of a list.
 
 use async_trait::async_trait;
-use http_body_util::{BodyExt as _, Limited};
+use futures_util::StreamExt as _;
+use http_body_util::Limited;
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
     HttpResponseBody, HttpService, ReqwestConnector,
 };
 
-/// Largest error answer that is read, bytes. object_store keeps all of it.
+/// Most bytes of an error that are kept.
 const MAX_ERROR: usize = 64 << 10;
+/// Largest answer that is no object: a list has at most 1,000 names of up to 1,024 bytes.
+const MAX_LIST: usize = 16 << 20;
 
-/// Makes clients that read at most [`MAX_ERROR`] of an error answer.
+/// Makes clients that read only so much of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Bounded(ReqwestConnector);
 
@@ -27,15 +31,37 @@ struct Service(HttpClient);
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let response = self.0.execute(request).await?;
-        if response.status().is_success() {
-            return Ok(response);
-        }
-        Ok(response.map(|body| {
-            let limited = Limited::new(body, MAX_ERROR);
-            HttpResponseBody::new(limited.map_err(|error| {
-                HttpError::new(HttpErrorKind::Decode, std::io::Error::other(error))
-            }))
-        }))
+        // Objects are read in ranges of known lengths, by requests without a query.
+        let is_object = request.uri().query().is_none();
+        let (head, body) = self.0.execute(request).await?.into_parts();
+        let body = match head.status.is_success() {
+            true if is_object => body,
+            true => limited(body),
+            false => beginning(body).await.into(),
+        };
+        Ok(HttpResponse::from_parts(head, body))
     }
+}
+
+/// A body that fails where it is longer than a list can be.
+fn limited(body: HttpResponseBody) -> HttpResponseBody {
+    use http_body_util::BodyExt as _;
+    let limited = Limited::new(body, MAX_LIST);
+    HttpResponseBody::new(
+        limited
+            .map_err(|error| HttpError::new(HttpErrorKind::Decode, std::io::Error::other(error))),
+    )
+}
+
+/// The first bytes of an error, which is text. Its status counts, however it goes on.
+async fn beginning(body: HttpResponseBody) -> String {
+    let mut kept = Vec::new();
+    let mut chunks = body.bytes_stream();
+    while kept.len() < MAX_ERROR
+        && let Some(Ok(chunk)) = chunks.next().await
+    {
+        let left = MAX_ERROR - kept.len();
+        kept.extend_from_slice(chunk.get(..left).unwrap_or(&chunk));
+    }
+    String::from_utf8_lossy(&kept).into_owned()
 }

@@ -277,11 +277,7 @@ fn a_reload_of_the_agent_reaches_its_aiprof_send_and_so_does_its_end() -> anyhow
         Ok(())
     };
     arrives(&first, &agent)?;
-    let before = std::fs::read_to_string(&agent.config)?;
-    std::fs::write(
-        &agent.config,
-        before.replace(&output(&first), &output(&second)),
-    )?;
+    agent.configure(&lines.replace(&output(&first), &output(&second)))?;
     agent.await_line("configuration reloaded")?;
     arrives(&second, &agent)?;
     let said = agent.end()?;

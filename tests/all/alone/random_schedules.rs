@@ -119,7 +119,10 @@ fn check(seed: u64) -> anyhow::Result<f64> {
     let verdict = outcome.sound()?;
     let bounded = Verdict::new(&outcome.expected, &outcome.bounded);
     let gts = schedule.recording.gts;
-    let (worst, ratio) = (verdict.worst(), outcome.device_ns()? as f64 / busy_ns(&outcome.truth, gts) as f64);
+    let (worst, ratio) = (
+        verdict.worst(),
+        outcome.device_ns()? as f64 / busy_ns(&outcome.truth, gts) as f64,
+    );
     println!(
         "=> {seed}: worst {worst:.2} points, median width {:.2}, time {ratio:.4}, {verdict}",
         bounded.median_width()

@@ -146,7 +146,10 @@ fn an_endless_error_answer_is_not_read() {
     let config = s3_config(directory.path(), address.port(), "secret");
     let lake = Lake::open(&config, "id", "h").unwrap();
     let begun = Instant::now();
-    assert!(run(lake.reach()).is_err());
+    let error = run(lake.reach()).unwrap_err();
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |it| it.source());
+    let chain: Vec<_> = causes.map(ToString::to_string).collect();
+    assert!(chain.iter().any(|why| why.contains("403")), "{chain:?}");
     // Far from the 60 s after which a request ends.
     assert!(begun.elapsed() < Duration::from_secs(20));
     // What both sockets hold counts, too.

@@ -764,11 +764,11 @@ impl Agent {
         outputs.claim();
         self.outputs = outputs;
         self.config = config;
-        self.turns = turns_of(&self.config, &self.host_id, &self.session);
-        self.take_turns()?;
         if let Some(sender) = &mut self.sender {
             sender.reload();
         }
+        self.turns = turns_of(&self.config, &self.host_id, &self.session);
+        self.take_turns()?;
         self.tell();
         Ok(())
     }

@@ -32,6 +32,8 @@ const CHECKING: Duration = Duration::from_secs(30);
 const MAX_PRINTED: u64 = 1 << 20;
 /// How long it may take to end.
 const ENDING: Duration = Duration::from_secs(10);
+/// The same when it was killed.
+const KILLING: Duration = Duration::from_secs(1);
 
 /// The running child, or when it is started again.
 #[derive(Debug)]
@@ -82,11 +84,13 @@ pub(super) async fn check(program: &Path, config: &Path) -> Result<Vec<(String, 
         .await
         .is_err()
     {
-        // It may have ended just now. This process may not be allowed to end it, and then does
-        // not wait for it.
-        if child.kill().is_ok() {
+        // It may have ended just now. Where it is another user's process by now, it cannot be
+        // killed, and where it hangs in the Linux kernel, it does not end: nothing waits for it.
+        let _ = child.kill();
+        tokio::spawn(async move {
+            drop(pidfd.readable().await);
             let _ = child.wait();
-        }
+        });
         bail!(
             "checking the configuration took longer than {CHECKING:?}: a file or directory does \
              not respond"
@@ -191,6 +195,10 @@ impl Sender {
         };
         let child = command.spawn().with_context(context)?;
         let pidfd = pidfd_of(&child).with_context(context)?;
+        if let Some(stdin) = &child.stdin {
+            // One that is stopped must not stop this process, too.
+            rustix::io::ioctl_fionbio(stdin, true).with_context(context)?;
+        }
         Ok(Running {
             child,
             pidfd: readable::watch(pidfd).with_context(context)?,
@@ -217,7 +225,7 @@ impl Sender {
     pub(super) fn reload(&mut self) {
         let stdin = self.running.as_mut().and_then(|it| it.child.stdin.as_mut());
         if let Some(stdin) = stdin {
-            // It may have ended, which is seen soon.
+            // It may have ended, which is seen soon; or it has not read an earlier one yet.
             let _ = stdin.write_all(b"\n");
         }
     }
@@ -228,12 +236,16 @@ impl Sender {
             return;
         };
         drop(running.child.stdin.take());
-        let ended = tokio::time::timeout(ENDING, running.pidfd.readable()).await;
+        let mut ended = tokio::time::timeout(ENDING, running.pidfd.readable()).await;
+        if ended.is_err() && running.child.kill().is_ok() {
+            ended = tokio::time::timeout(KILLING, running.pidfd.readable()).await;
+        }
         if ended.is_err() {
             let pid = running.child.id();
             tracing::warn!("{PROGRAM} (PID {pid}) has not exited within {ENDING:?}");
             return;
         }
+        drop(ended);
         let _ = running.child.wait();
     }
 }

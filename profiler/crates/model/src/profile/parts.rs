@@ -4,8 +4,11 @@ use super::{Location, LocationId, Profile, ProfileBuilder, Sample, StrId};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
-/// About how many bytes a sample takes in a message, besides its stack: values and labels.
+/// About how many bytes a sample takes in a message, besides its stack and the labels that users
+/// choose: values and labels.
 const PER_SAMPLE: usize = 160;
+/// The same of such a label: where its name and its value are.
+const PER_LABEL: usize = 10;
 /// The same of a location with its function, besides names, and of a binary.
 const PER_LOCATION: usize = 48;
 const PER_BINARY: usize = 64;
@@ -26,6 +29,9 @@ impl Profile {
         most: usize,
         mut write: impl FnMut(&Self) -> Result<(), E>,
     ) -> Result<(), E> {
+        if most == usize::MAX {
+            return write(self);
+        }
         let mut samples: Vec<&Sample> = self.samples.iter().collect();
         if Meter::new(self).size(&samples) <= most {
             return write(self);
@@ -172,16 +178,22 @@ impl<'a> Meter<'a> {
         self.part += 1;
         let profile = self.profile;
         let mut size = 0;
+        for (key, value) in &profile.labels {
+            size += self.text(*key) + self.text(*value);
+        }
         let mut last = None;
+        let mut labels = 0;
         for sample in samples {
-            if last.replace(sample.process) != Some(sample.process)
-                && let Some(process) = profile.processes.get(sample.process.0 as usize)
-            {
-                size += self.text(process.comm);
-                for (key, value) in &process.labels {
+            if last.replace(sample.process) != Some(sample.process) {
+                let process = profile.processes.get(sample.process.0 as usize);
+                let own = process.map_or(&[][..], |process| &process.labels);
+                labels = profile.labels.len() + own.len();
+                size += process.map_or(0, |process| self.text(process.comm));
+                for (key, value) in own {
                     size += self.text(*key) + self.text(*value);
                 }
             }
+            size += labels * PER_LABEL;
             size += PER_SAMPLE + self.text(sample.thread);
             size += sample.cgroup.map_or(0, |cgroup| self.text(cgroup));
             let code = sample
