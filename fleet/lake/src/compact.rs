@@ -561,7 +561,7 @@ impl Columns {
                 .column_by_name(text.name())
                 .ok_or("a column is missing")?;
             if column.null_count() > 0 {
-                return Err("a text is null");
+                return Err("a text column contains a null");
             }
             let column = column
                 .as_dictionary_opt::<Int32Type>()

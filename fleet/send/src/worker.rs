@@ -190,7 +190,7 @@ impl Context {
         let failures = std::mem::take(&mut self.report.failures);
         self.report.failing.clear();
         if failures > 0 {
-            tracing::info!("{name}: sending again after {failures} failures");
+            tracing::info!("{name}: sending works again after {failures} failures");
         }
         let said = rejected.profiles > 0 || !rejected.message.is_empty();
         if said && !std::mem::replace(&mut self.report.rejected, true) {

@@ -41,7 +41,7 @@ fn a_server_that_comes_up_later_gets_everything_in_order() {
         let server = Server::start(&python, kind, port, ok, &[]);
         host.put_windows("otlp", 6..=7);
         assert_eq!(numbers(&server, 7), [1, 2, 3, 4, 5, 6, 7]);
-        host.wait_for_log("sending again after");
+        host.wait_for_log("sending works again after");
         // Down again, in between.
         host.wait_for_status("otlp", |status| status.sent == 7);
         drop(server);

@@ -220,7 +220,7 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, help_heading = "Trace")]
     no_flows: bool,
 
-    /// Shorten kernel names for TensorBoard's plugin, and also write a trace for each rank
+    /// Write the trace of -o FILE as for -o DIR/: with short kernel names, and one for each rank
     #[arg(long, help_heading = "Trace")]
     tensorboard: bool,
 
@@ -230,9 +230,9 @@ pub(crate) struct AnalyzeArgs {
 
     /// Leave out events that end before TIME, such as 10s, 1.5ms or 2m
     ///
-    /// A time with a unit counts from the first event of each file. A number alone is in
-    /// microseconds, as in the trace. Events that are left out by a time with a unit are not
-    /// kept in memory: a long recording can be analyzed in parts.
+    /// A time with a unit counts from the first event of each file. A number without a unit is a
+    /// time stamp of the trace, in microseconds. To analyze a long recording in parts, give times
+    /// with a unit: only then do the events that are left out take no memory.
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Input")]
     from: Option<Moment>,
 

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &CategorizeArgs) -> Result<()> {
         .with_context(|| format!("cannot read {shown}"))?;
     if rules.lost > 0 {
         tracing::warn!(
-            "{shown}: {} rules are empty or exceed the limit, and were left out",
+            "{shown}: left out {} rules that are empty or exceed the limits (262,144 rules, 64 MiB of names)",
             rules.lost
         );
     }

@@ -18,7 +18,8 @@ pub(crate) struct ControlArgs {
     /// Let `aiprof ctl` pause, resume and stop this recording
     ///
     /// NAME is the recording's name for `aiprof ctl`. The default is the PID of this aiprof.
-    /// Only the same user and root can control the recording.
+    /// Only the same user and root can control the recording. --start-paused, --trigger and
+    /// --window include this option.
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true,
           default_missing_value = "", value_parser = parse_name)]
     control: Option<String>,
@@ -29,8 +30,8 @@ pub(crate) struct ControlArgs {
     /// `3>ready` in a shell.
     ///
     /// attached: everything is loaded and attached, and COMMAND is about to run. sampling:
-    /// samples are taken, and COMMAND runs. known=PID: files, unwind tables and probes of
-    /// process PID are complete. aiprof prints known=PID for COMMAND, processes of -p and the
+    /// samples are taken, and COMMAND runs. known=PID: aiprof has read the code of process PID,
+    /// loaded its unwind tables and attached its probes. aiprof prints known=PID for COMMAND, processes of -p and the
     /// children of both, with COMMAND first.
     ///
     /// COMMAND does not inherit the descriptor. aiprof does not wait for a reader.
@@ -62,8 +63,8 @@ pub(crate) struct ControlArgs {
     /// `aiprof ctl dump`, SIGUSR2 or a --trigger writes a file to the directory that -o names.
     /// Without a --trigger, aiprof also writes one at the end. The file is a capture unless
     /// --format selects another format. Events take at most 256 MiB of memory; above that, the
-    /// window gets shorter. Older objects that these events use (mappings, modules, stacks) take at
-    /// most 64 MiB.
+    /// window gets shorter. Older objects that these events use, such as modules, take at most
+    /// 64 MiB more.
     #[arg(long, value_name = "TIME", hide_short_help = true, conflicts_with = "every",
           value_parser = values::parse_duration)]
     window: Option<Duration>,

@@ -26,7 +26,8 @@ pub(crate) struct CtlArgs {
     /// With status, wait until the recording has reached STATE
     ///
     /// attached: everything is loaded and attached. sampling: samples are taken, and COMMAND
-    /// runs. known=PID: files, unwind tables and probes of process PID are complete.
+    /// runs. known=PID: aiprof has read the code of process PID, loaded its unwind tables and
+    /// attached its probes.
     ///
     /// The recording may also start later. The exit status is 0 when the state is reached. It is
     /// 1 if the recording ends first or --timeout expires.

@@ -55,7 +55,7 @@ pub(crate) struct DiffArgs {
         help_heading = "Output")]
     output: Option<PathBuf>,
 
-    /// Output format; overrides the file's extension [default: text]
+    /// Output format; overrides the file's extension [default without -o: text]
     #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Output")]
     format: Option<FormatArg>,
 
@@ -65,8 +65,8 @@ pub(crate) struct DiffArgs {
 
     /// Time that one sample of folded stacks stands for, such as 10.101ms
     ///
-    /// Without this option, aiprof looks for a time of which all values are multiples. If there is
-    /// none, give --period, or compare numbers of samples with --weight samples.
+    /// Without this option, aiprof finds the longest time that divides all values. If it finds
+    /// none, give --period. If the values are numbers of samples, use --weight samples.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Values")]
     period: Option<Duration>,
 

@@ -17,8 +17,8 @@ const LEAST: u64 = 32 << 20;
 /// How much memory and time may be used.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct MemoryArgs {
-    /// Maximum memory to use (512M, 8G); 0: no limit. The decompressed text of an input may be
-    /// up to four times this limit [default: half of the machine's memory, at most 16G]
+    /// Maximum memory to use (512M, 8G); 0: no limit. aiprof stops reading a
+    /// compressed input at four times this much text [default: half of the machine's memory, at most 16G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory_limit: Option<u64>,
 
@@ -46,7 +46,8 @@ impl MemoryArgs {
             is_given: given.is_some(),
             time: (!timeout.is_zero()).then_some(timeout),
         };
-        memory::limit(limits, show).context("cannot watch memory and time")
+        memory::limit(limits, show)
+            .context("cannot start the thread that enforces --memory-limit and --timeout")
     }
 }
 

@@ -105,9 +105,9 @@ sudo aiprof trace python train.py       each call to an accelerator runtime
 const EXIT_STATUS: &str = "\
 the exit status of COMMAND, or 0 without COMMAND; 128+N if signal N killed COMMAND;
 127 if COMMAND was not found, 126 if it could not be executed
-1   a result could not be made or written
+1   a result could not be made or written, or a check of --verify failed
 2   the command line is wrong
-3   the result was written, but an input is damaged; its intact parts were read (analyze)
+3   only `aiprof analyze`: the result was written, but lacks damaged parts of an input
 77  privileges are missing";
 
 const NOTES: &str = "\
@@ -167,7 +167,7 @@ struct Cli {
 /// How much is printed on stderr.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Verbosity {
-    /// Print more on stderr: what is missing, and aiprof's own CPU time; -vv: details
+    /// Print more on stderr: missing privileges, unreadable files, unknown functions; -vv: details
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
 
@@ -203,13 +203,13 @@ enum Sub {
     Agent(agent::AgentArgs),
     /// Convert a capture to another format; needs no privileges
     Report(report::ReportArgs),
-    /// Analyze traces of accelerators: findings, tables, clock fits, alignment of ranks
+    /// Analyze traces of accelerators: findings and tables; aligns clocks of devices and ranks
     Analyze(analyze::AnalyzeArgs),
     /// Convert kernel categories from INI to the JSON of unitrace's scripts
     Categorize(categorize::CategorizeArgs),
     /// Compare two profiles: which functions take more time, which take less
     Diff(diff::DiffArgs),
-    /// Query a lake or the files of an agent, with the command line of aiprof-query
+    /// Query profiles of many hosts (a lake) or the files of an agent, as aiprof-query does
     #[command(disable_help_flag = true)]
     Query {
         /// aiprof-query's subcommand and options

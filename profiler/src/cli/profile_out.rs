@@ -103,9 +103,9 @@ pub(crate) struct ValueArgs {
 
     /// Instead of CPU time, show accelerator calls by the call paths that made them
     ///
-    /// Each stack ends in the function of the runtime, `-`, and the kernel or operation. A
-    /// capture always contains calls, so `aiprof report` can show CPU time or calls. Only
-    /// time-in-call needs a capture that was recorded with --events time-in-call.
+    /// Each stack ends in the function of the runtime, a frame `-` (the border between CPU and
+    /// device), and the kernel or operation. Captures always contain calls. Only time-in-call
+    /// needs a capture that was recorded with --events time-in-call.
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "weight")]
     events: Option<EventsArg>,
 
@@ -113,9 +113,9 @@ pub(crate) struct ValueArgs {
     ///
     /// Each stack ends in what the thread waited for: a lock, I/O, a timer (sleep), a pipe or
     /// socket, a process, the accelerator, or a CPU. All waits of at least a sampling period (-F)
-    /// are recorded. Shorter waits are sampled, and each sample stands for several waits. `aiprof
-    /// report` can show waits if the capture was recorded with --off-cpu or --wall. Traces show
-    /// waits beside the samples.
+    /// are recorded. Shorter waits are sampled, and each sample stands for several waits. A
+    /// capture has waits only if it was recorded with --off-cpu or --wall. Traces show waits
+    /// beside the samples.
     #[arg(long, conflicts_with = "events")]
     off_cpu: bool,
 
@@ -179,8 +179,9 @@ impl From<WeightArg> for Weight {
 pub(crate) struct ViewArgs {
     /// Invert stacks: device or leaf first
     ///
-    /// In flame graphs, callers are then below the functions that they call. For folded stacks and
-    /// flame graphs.
+    /// aiprof draws flame graphs from the top down. With this option, the leaf or the device is at
+    /// the top, and callers are below the functions that they call. For folded stacks and flame
+    /// graphs.
     #[arg(long)]
     inverted: bool,
 
@@ -194,8 +195,8 @@ pub(crate) struct ViewArgs {
 
     /// Group device samples by stall reason first
     ///
-    /// The reason follows `-` directly, before the device's source. For folded stacks and flame
-    /// graphs.
+    /// The stall reason is the first frame after `-` (the border between CPU and device), before
+    /// the kernel's source, name and instruction. For folded stacks and flame graphs.
     #[arg(long, hide_short_help = true, conflicts_with_all = ["cpu_only", "events"])]
     by_stall: bool,
 

@@ -218,7 +218,8 @@ pub(crate) struct RecordArgs {
     /// Leave out the driver's frames between launches and devices
     ///
     /// A call that launches work or executes a command list may submit the work through an
-    /// ioctl. Then frames of the driver and of the Linux kernel appear below its function.
+    /// ioctl. The stack then has frames of the driver and of the Linux kernel between the
+    /// runtime's function and `-`.
     #[arg(long, hide_short_help = true, help_heading = CONTENTS)]
     no_driver_frames: bool,
 
@@ -275,8 +276,8 @@ pub(crate) struct RecordArgs {
     /// AIU runtime, unless they are already set. Exact times of AIU devices need these records.
     /// Without them, aiprof only knows that an operation ran between the call that launched it
     /// and the call that waited for it. With this option, a profile of CPU time also shows what
-    /// the devices did, below the stacks that launched it. On a machine with an AIU, profiles of
-    /// CPU time also show this without the option, if the program enables the records itself.
+    /// the devices did, below the stacks that launched it. The option is not needed for this if
+    /// the machine has an AIU and the program enables the records itself.
     #[arg(long, hide_short_help = true, help_heading = ACCELERATORS)]
     aiu_timing: bool,
 
@@ -319,8 +320,10 @@ pub(crate) struct RecordArgs {
 
     /// Read device samples from a file, a FIFO or a socket (repeatable)
     ///
-    /// SPEC is LAYOUT:PATH[,gt=N][,card=N][,base=0xADDR][,cycles=N][,name=TEXT], such as
-    /// xe2:/tmp/stalls. The samples go through the same code as those of hardware. Every output
+    /// SPEC is LAYOUT:PATH[,KEY=VALUE...], such as xe2:/tmp/stalls. LAYOUT is pvc, xe2, xe3 or
+    /// xe3p, or capture for a file of --save-device. The keys are card and gt (their numbers),
+    /// base (address of the first instruction, 0x...), cycles (device cycles between samples) and
+    /// name (shown in outputs). The samples go through the same code as those of hardware. Every output
     /// marks them as replayed.
     #[arg(long, hide_short_help = true, value_name = "SPEC", help_heading = ACCELERATORS)]
     replay_device: Vec<ReplaySpec>,

@@ -634,7 +634,9 @@ impl Reader {
             Err(error) => {
                 self.late += 1;
                 if error == Refused::NoThread {
-                    tracing::warn!("cannot read other processes: {error}");
+                    tracing::warn!(
+                        "cannot read the programs of other processes, so stacks may be cut and without names: {error}"
+                    );
                 }
                 false
             }

@@ -27,7 +27,9 @@ const SHOWN: usize = 80;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IniError {
     /// A name is not in a section.
-    #[error("line {line}: `{name}` is not in a section such as [category if starts with]")]
+    #[error(
+        "line {line}: `{name}` comes before the first section, such as [matmul if starts with]"
+    )]
     NoSection {
         /// Its line, from 1.
         line: usize,
@@ -155,7 +157,7 @@ mod tests {
         let error = Categories::of_ini("# so\n\ngemm\n", true).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "line 3: `gemm` is not in a section such as [category if starts with]"
+            "line 3: `gemm` comes before the first section, such as [matmul if starts with]"
         );
     }
 }

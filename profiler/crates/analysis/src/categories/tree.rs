@@ -50,7 +50,9 @@ impl Categories {
         }
         match has_some {
             true => Ok(rules),
-            false => Err(TreeError::NoSchema("direct and reverse are both missing")),
+            false => Err(TreeError::NoSchema(
+                "it has neither the key `direct` nor `reverse`",
+            )),
         }
     }
 
@@ -129,9 +131,9 @@ fn walk(
     is_reverse: bool,
     rules: &mut Categories,
 ) -> Result<(), TreeError> {
-    let node = node
-        .as_object()
-        .ok_or(TreeError::NoSchema("a tree is not an object"))?;
+    let node = node.as_object().ok_or(TreeError::NoSchema(
+        "`direct`, `reverse` or a key in `next` is not a JSON object",
+    ))?;
     if let Some(category) = node.get("category") {
         let kind = match is_reverse {
             true => RuleKind::Ends,

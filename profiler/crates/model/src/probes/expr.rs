@@ -408,8 +408,7 @@ fn check(ty: &Type, at: &Address) -> Result<(), String> {
     }
     match (&at.place, format) {
         (Place::Argument(..) | Place::Result(_), ValueFormat::Float(_)) => Err(
-            "floating-point arguments are in other registers: only those in memory can be read"
-                .into(),
+            "floating-point registers cannot be read, only floating-point values in memory".into(),
         ),
         (Place::Named(name), _) => Err(format!("`{name}` is already a value")),
         _ => Ok(()),

@@ -291,7 +291,7 @@ impl Compiler {
         let slot = self.program.values.len();
         if slot >= MAX_VALUES {
             return Err(format!(
-                "too many values, including the pointers to them (limit: {MAX_VALUES})"
+                "too many values (limit: {MAX_VALUES}; a pointer that leads to a value is one, too)"
             ));
         }
         self.program.values.push(ValueInfo {

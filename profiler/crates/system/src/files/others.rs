@@ -83,7 +83,7 @@ impl RootDir {
             }
             if (trust.uid == 0 || stat.st_uid != trust.uid) && is_fuse(&place)? {
                 return Err(io::Error::other(
-                    "its file system (FUSE) can claim any owner",
+                    "not read, because it is on a FUSE file system, which can claim any owner",
                 ));
             }
             reopen(&place)
