@@ -68,7 +68,7 @@ pub(crate) fn main(args: &cli::Args) -> anyhow::Result<End> {
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_keep_alive(Duration::from_secs(2))
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot start the asynchronous runtime (Tokio)")?;
     let done = runtime.block_on(async {
         match confined {
             None => Ok(End::of(

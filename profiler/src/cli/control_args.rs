@@ -133,7 +133,7 @@ impl ControlArgs {
         }
         if self.window.is_some() && self.start_paused {
             return Err(usage_error(
-                "--window cannot be used with --start-paused, because it always records: omit \
+                "--start-paused cannot be used with --window, which always records: omit \
                  --start-paused",
             ));
         }

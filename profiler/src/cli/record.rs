@@ -422,7 +422,7 @@ impl Plan {
         if args.bpf_object.is_some() && privileges::is_elevated_by_file() {
             // Otherwise whoever may run aiprof could load any eBPF program.
             return Err(usage_error(
-                "--bpf-object must be used as root, not with a program file that has capabilities",
+                "--bpf-object cannot be used if the aiprof file itself has capabilities: run it as root",
             ));
         }
         if args.only && args.command.is_empty() {

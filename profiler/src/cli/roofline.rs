@@ -116,8 +116,8 @@ pub(crate) fn run(args: &RooflineArgs) -> Result<()> {
     let (kernels, all_ns, notes) = metrics.kernels();
     if kernels.is_empty() {
         bail!(
-            "no kernel has both bytes (-g ComputeBasic) and operations (-g VectorEngine138): \
-             name a file of each"
+            "no kernel has both bytes and operations: name two files of one program, that of \
+             `unitrace -q -g ComputeBasic` and that of `unitrace -q -g VectorEngine138`"
         );
     }
     let rows = roofline::rows(kernels, all_ns, &peaks);

@@ -98,9 +98,7 @@ pub enum CaptureError {
     #[error("the header of the device capture has no valid {0}")]
     Header(&'static str),
     /// A window that ends before it begins.
-    #[error(
-        "a frame of the device capture ends before it begins; the rest of the file is not read"
-    )]
+    #[error("a block of device samples ends before it begins; the rest of the file is not read")]
     Frame,
 }
 

@@ -170,7 +170,9 @@ impl Compiler {
                 (op.from, op.index) = self.base(&address.place)?;
                 (op.how, op.offset) = (FETCH_READ, address.offset);
             }
-            Place::Named(name) => return Err(format!("`{name}` is already a value")),
+            Place::Named(name) => {
+                return Err(format!("`{name}` alone is no place"));
+            }
         }
         Ok(op)
     }

@@ -288,7 +288,7 @@ impl LossKind {
             Self::RangesUnmatched => "ends of ranges without a begin",
             Self::RangesUnended => "ranges whose end was not seen",
             Self::DeviceTimesImpossible => "device records with impossible times",
-            Self::CpusUnsampled => "samples missed on CPUs that came online (at most)",
+            Self::CpusUnsampled => "samples missed on CPUs that came online (upper bound)",
             Self::RangesTextsCut => "texts of ranges cut or left out",
             Self::ReadsLate => "reads of other users' files and processes that timed out",
         }
