@@ -131,8 +131,8 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     if contents == Contents::Capture && destination.is_trace() {
         if let Some(option) = args.choice.given() {
             return Err(usage_error(format!(
-                "{option} of report applies only to profiles: write one, such as -o FILE.svg, or \
-                 give the option when you record a trace"
+                "report applies {option} only to profiles: write a profile, such as -o FILE.svg, or \
+                 give {option} when you record the trace"
             )));
         }
         drop(input);

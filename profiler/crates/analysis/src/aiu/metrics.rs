@@ -317,7 +317,7 @@ fn parse_section(data: Data<'_>, kind: u32) -> Result<Section, MetricsError> {
     let size = data.u32(4, "size of a section")? as usize;
     if data.u32(0, "type of a section")? != kind || size != data.0.len() {
         return Err(MetricsError::Inconsistent(
-            "a section does not match the directory",
+            "a section differs in type or size from the file's table of sections",
         ));
     }
     let count = limited(data.u32(12, "number of metrics")?)?;

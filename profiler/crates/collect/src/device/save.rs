@@ -60,7 +60,7 @@ impl Save {
     pub(super) fn add(&mut self, records: &[u8]) -> io::Result<()> {
         if self.records.len() + records.len() > MAX_FRAME {
             return Err(io::Error::other(
-                "more than 64 MiB of records came between two writes, which is the limit",
+                "more records came between two writes than the limit of 64 MiB",
             ));
         }
         self.records.extend_from_slice(records);

@@ -198,7 +198,7 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
     if nature.is_fuse && !owner::is_trusted(work.owner) {
         // The kernel would wait for its program with all forks held up.
         return Err(io::Error::other(
-            "on a file system that a program of its user serves (FUSE)",
+            "on a FUSE file system, where only files of root's and the caller's programs are probed",
         ));
     }
     // What another user's process says of a file is believed for that process: whatever

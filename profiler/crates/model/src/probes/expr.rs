@@ -411,7 +411,7 @@ fn check(ty: &Type, at: &Address) -> Result<(), String> {
             "floating-point registers cannot be read, only floating-point values in memory".into(),
         ),
         (Place::Named(name), _) => Err(format!(
-            "`{name}` alone is no place: a value can only be an address, as in `[{name}+8]`, or a count"
+            "`{name}` is an earlier value: use it as an address, as in `[{name}+8]`, or as a count"
         )),
         _ => Ok(()),
     }
@@ -509,7 +509,7 @@ mod tests {
             ("handles(i32 arg1) arg0", 8, "a count must be u8"),
             ("arg0 arg1", 5, "expected the end"),
             ("Kernel", 0, "not a place"),
-            ("count", 0, "alone is no place"),
+            ("count", 0, "is an earlier value"),
             ("u32 text", 4, "not a place"),
         ] {
             let error = parse(text).unwrap_err();

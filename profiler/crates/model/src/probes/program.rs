@@ -171,7 +171,9 @@ impl Compiler {
                 (op.how, op.offset) = (FETCH_READ, address.offset);
             }
             Place::Named(name) => {
-                return Err(format!("`{name}` alone is no place"));
+                return Err(format!(
+                    "`{name}` is an earlier value: use it as an address or as a count"
+                ));
             }
         }
         Ok(op)
