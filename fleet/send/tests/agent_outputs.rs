@@ -264,7 +264,8 @@ fn a_reload_of_the_agent_reaches_its_aiprof_send_and_so_does_its_end() -> anyhow
         )
     };
     let lines = format!(
-        "window = \"1s\"\n[budget]\ncpu = \"50%\"\n[metrics]\nlisten = \"off\"\n{}",
+        "window = \"1s\"\n[budget]\ncpu = \"50%\"\n[metrics]\nlisten = \"off\"\n\
+         [control]\nlocal = false\n{}",
         output(&first)
     );
     let mut agent = start(&shop, &lines)?;

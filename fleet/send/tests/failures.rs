@@ -55,7 +55,7 @@ fn a_server_that_comes_up_later_gets_everything_in_order() {
         assert!(server.request_within(Duration::from_millis(200)).is_none());
         // A line each for the two times that it was away, and for the two returns.
         let lines = host.log();
-        assert_eq!(lines.matches("sending again").count(), 2, "{lines}");
+        assert_eq!(lines.matches("sending works again").count(), 2, "{lines}");
         assert!(lines.matches("retrying").count() <= 4, "{lines}");
     }
 }
