@@ -20,7 +20,7 @@ fn succeed(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What it says when it fails, and its exit code.
+/// Its error messages when it fails, and its exit code.
 fn fail(args: &[&str]) -> (String, Option<i32>) {
     let output = run(args);
     assert_eq!(output.stdout, b"");
@@ -182,7 +182,7 @@ fn what_is_missing_is_said() {
     assert_eq!(code, Some(2));
 }
 
-/// The module of another build: the samples stay, and that they do not fit is told.
+/// The module of another build: the samples stay, and a message reports that they do not fit.
 #[test]
 fn samples_outside_of_the_code_stay() {
     let dir = tempfile::tempdir().unwrap();

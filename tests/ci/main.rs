@@ -1,8 +1,7 @@
 //! The second tier, which `.ci/run` adds: what is judged by counts, names, CPU clocks of programs or
 //! times of virtual devices.
 //!
-//! The folder of a test says what may run beside it; `.config/nextest.toml` reads that from its
-//! path.
+//! The folder of a test determines what may run beside it: `.config/nextest.toml` goes by the path.
 
 /// Tests that record nothing: as many at once as there are CPUs.
 mod files {

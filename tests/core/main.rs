@@ -1,7 +1,6 @@
 //! The first tier: unit tests aside, what `cargo xtask test` runs. Each promise of the README once.
 //!
-//! The folder of a test says what may run beside it; `.config/nextest.toml` reads that from its
-//! path.
+//! The folder of a test determines what may run beside it: `.config/nextest.toml` goes by the path.
 
 /// Tests that record nothing: as many at once as there are CPUs.
 mod files {

@@ -1,8 +1,8 @@
 //! `cargo xtask build-ebpf`: the committed eBPF object and its check.
 //!
-//! The object is committed so that plain stable Rust builds aiprof. The build
-//! is made reproducible (paths remapped, tool versions in the manifest), so
-//! that the check can prove that the object is what the sources say.
+//! The object is committed so that plain stable Rust builds aiprof. The build is made reproducible
+//! (paths remapped, tool versions in the manifest), so that the check can prove that the object was
+//! built from the sources.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -219,7 +219,7 @@ fn rust_flags(tools: &Toolchain) -> Result<OsString> {
     Ok(flags.join(OsStr::new("\x1f")))
 }
 
-/// The folders that cargo unpacks crates to; their names tell the registry.
+/// The folders that cargo unpacks crates to; their names contain the registry.
 fn registries() -> Vec<PathBuf> {
     let Some(sources) = cargo_home().map(|home| home.join("registry/src")) else {
         return Vec::new();

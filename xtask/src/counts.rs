@@ -1,6 +1,6 @@
-//! Counting tests: what libtest prints, and the tests that say that they could
-//! not run. A test that cannot run prints `skipped: NAME: REASON` on a line of
-//! its own and returns; libtest calls it passed, we do not.
+//! Counting tests: what libtest prints, and the tests that report that they could not run. A test
+//! that cannot run prints `skipped: NAME: REASON` on a line of its own and returns. libtest counts
+//! it as passed, we do not.
 
 use std::fmt;
 use std::io::{BufRead as _, BufReader};
@@ -191,9 +191,8 @@ impl Reader {
         self.counts.skips.append(&mut self.skipped);
     }
 
-    /// The counts, given how cargo ended: a run that failed without a failed
-    /// test (it did not compile, or a test brought its process down) counts as
-    /// one failure named `what`.
+    /// The counts, given how cargo ended. A run that failed without a failed test counts as one
+    /// failure named `what`: it did not compile, or a test brought its process down.
     pub(crate) fn finish(mut self, what: &str, success: bool) -> Counts {
         if !success && self.counts.failed == 0 {
             self.counts

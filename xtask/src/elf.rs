@@ -90,7 +90,7 @@ fn is_compared(name: &str) -> bool {
 /// The newest version of glibc whose symbols a program uses, as `(2, 28)`.
 ///
 /// # Errors
-/// It is no program that is linked against glibc, or needs what no version number says.
+/// It is no program that is linked against glibc, or needs a version without a number.
 pub(crate) fn newest_glibc(data: &[u8]) -> Result<(u32, u32)> {
     let header = FileHeader64::<LittleEndian>::parse(data)?;
     let endian = header.endian()?;
@@ -175,7 +175,7 @@ mod tests {
         let (major, minor) = newest_glibc(&own).unwrap();
         // rustc's own least version is 2.17.
         assert!(major == 2 && (17..100).contains(&minor), "{major}.{minor}");
-        // As binutils say it.
+        // The same from binutils.
         let said = Command::new("objdump")
             .arg("-T")
             .arg(std::env::current_exe().unwrap())

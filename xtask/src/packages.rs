@@ -1,5 +1,5 @@
-//! Every distribution package that a task may need, in one table, each with the
-//! reason, and the distribution it is to be installed on.
+//! Every distribution package that a task may need, in one table, each with the reason; and the
+//! distribution on which they are installed.
 
 use std::path::Path;
 
@@ -66,7 +66,7 @@ pub(crate) struct Package {
     pub(crate) dnf: &'static str,
     pub(crate) zypper: &'static str,
     pub(crate) pacman: &'static str,
-    /// What it is needed for, as one reads it when it is missing.
+    /// What needs it, for the message when it is missing.
     pub(crate) why: &'static str,
 }
 

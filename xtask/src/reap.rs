@@ -87,7 +87,7 @@ fn end_the_rest() {
     loop {
         let left = children();
         for &pid in &left {
-            // SAFETY: kill(2) with integers; these are children that nobody has waited for.
+            // SAFETY: kill(2) with integers; these are children that were not waited for.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         match ended() {

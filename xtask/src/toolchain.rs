@@ -1,6 +1,6 @@
-//! The tools that build eBPF from Rust: a compiler that accepts unstable
-//! options and has the sources of `core`, and bpf-linker over an LLVM at least
-//! as new as the compiler's. They are looked for, and on Debian installed.
+//! The tools that build eBPF from Rust: a compiler that accepts unstable options and has the
+//! sources of `core`, and bpf-linker. Its LLVM must be at least as new as the compiler's. The tools
+//! are looked for, and on Debian installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -208,8 +208,8 @@ fn linker_version(linker: &Path) -> Result<String> {
     Ok(text.trim().trim_start_matches("bpf-linker ").to_string())
 }
 
-/// The LLVM that bpf-linker uses: from the shared library's name, for
-/// bpf-linker itself does not say.
+/// The LLVM that bpf-linker uses: from the shared library's name, for bpf-linker itself does not
+/// report it.
 fn linker_llvm(linker: &Path) -> String {
     let libraries = capture(Command::new("ldd").arg(linker)).unwrap_or_default();
     llvm_of(&libraries).unwrap_or("static").to_string()

@@ -191,16 +191,15 @@ fn aiprof() -> Result<PathBuf> {
     Ok(crate::test::built("aiprof"))
 }
 
-/// One thread for both CPUs. With a thread each, qemu 7.2, which Debian 12 has, may
-/// translate code while the other CPU writes it, and keep what was there before. Kernels
-/// write a breakpoint over code while they change it, as they do each time that something
-/// is attached to a tracepoint: a CPU then runs into one that memory no longer holds, and
-/// panics, or, on 6.1, goes back and runs into it again, for ever.
+/// One thread for both CPUs. With a thread each, qemu 7.2, which Debian 12 has, may translate code
+/// while the other CPU writes it, and keep what was there before. Kernels write a breakpoint over
+/// code while they change it, as they do each time that something is attached to a tracepoint. A
+/// CPU then runs into one that memory no longer holds, and panics. On 6.1 it may instead go back
+/// and run into it again, for ever.
 const ACCELERATOR: &str = "tcg,thread=single";
 
-/// All that qemu can emulate, but for what makes it slow: `rep movsb`, which kernels copy
-/// with where CPUs are fast at it and qemu goes byte by byte, and a fifth level of
-/// page tables.
+/// All that qemu can emulate, except two slow features: a fifth level of page tables, and `rep
+/// movsb`. Kernels copy with that if the CPU is fast at it, but qemu goes byte by byte.
 const CPU: &str = "max,-erms,-fsrm,-la57";
 
 /// A kernel to boot.

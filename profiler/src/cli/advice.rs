@@ -1,4 +1,4 @@
-//! What to do about errors whose text alone does not say it.
+//! What to do about errors whose own text does not show it.
 
 use super::Cli;
 use aiprof_collect::launch::LaunchError;
@@ -85,7 +85,7 @@ fn is_descriptors(cause: &(dyn std::error::Error + 'static)) -> bool {
         Some(error) => is_limit(error.raw_os_error()),
         None => match cause.downcast_ref::<rustix::io::Errno>() {
             Some(errno) => is_limit(Some(errno.raw_os_error())),
-            // Others say it in words only.
+            // Other types of error only have it in their text.
             None => cause.to_string().contains("Too many open files"),
         },
     }

@@ -47,7 +47,7 @@ use std::path::{Path, PathBuf};
 /// Most entries of a folder that a pattern is compared with.
 const MAX_ENTRIES: usize = 1 << 20;
 
-/// What tells acelyzer and aiprof apart where they do the same.
+/// How acelyzer and aiprof differ where they do the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
     /// Words and habits of acelyzer 1.3.0.
@@ -63,7 +63,7 @@ pub(super) struct Analysis<'a> {
     /// `otherData` of the trace.
     pub(super) other: Value,
     pub(super) messages: &'a mut Messages,
-    /// Shows the progress; `None`: nobody looks.
+    /// Shows the progress; `None`: it is not shown.
     pub(super) progress: Option<&'a mut dyn FnMut(&str)>,
     /// What of each file is looked at, since its first event.
     pub(super) kept: Stretch,
@@ -169,7 +169,7 @@ impl Analysis<'_> {
         let tables = self.tables_beside(timeline, &outcome);
         let inputs = std::mem::take(&mut self.inputs);
         let is_own = self.style == Style::Aiprof;
-        // Where only tables are wanted, nobody sees the rest.
+        // If only tables are wanted, the rest is not shown.
         let wanted = report::Wanted {
             plots: is_own && trace.is_some(),
             waste: is_own && (trace.is_some() || self.tables.entries.is_empty()),
@@ -383,7 +383,7 @@ impl Analysis<'_> {
             }
         }
         match failed {
-            // Each was said already.
+            // Each error was already shown.
             Some(_) if recordings.is_empty() && self.style == Style::Aiprof => {
                 bail!("none of the inputs can be analyzed")
             }
@@ -456,7 +456,7 @@ impl Analysis<'_> {
         };
         let input = input.with_context(|| format!("cannot read {shown}"))?;
         match input.contents {
-            // The readers say where a text or bytes are no trace.
+            // The readers report a text or bytes that are no trace.
             Contents::Json | Contents::Perfetto => {}
             Contents::Empty | Contents::Text | Contents::Binary => {}
             _ if self.style == Style::Acelyzer => bail!("Unrecognized file type. file: {shown}"),

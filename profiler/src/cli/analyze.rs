@@ -498,7 +498,7 @@ fn wanted_tables(args: &AnalyzeArgs) -> Result<WantedTables> {
     })
 }
 
-/// Writes the tables where they are wanted, in the format that `--format` or the name says.
+/// Writes the tables where they are wanted, in the format that `--format` or the name gives.
 fn write_tables(args: &AnalyzeArgs, tables: &[Table]) -> Result<()> {
     let name = args
         .output
@@ -592,8 +592,8 @@ fn files(config: &Config, also: &[&Path]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The directory that the output is, for TensorBoard: it ends in a slash, is there as one,
-/// or the format says so.
+/// The output if it is a directory for TensorBoard: its name ends in a slash, it exists as a
+/// directory, or the format requires one.
 fn directory(args: &AnalyzeArgs) -> Option<&Path> {
     let output = args.output.as_deref().filter(|_| !args.verify)?;
     let ends_so = output.as_os_str().as_encoded_bytes().ends_with(b"/");

@@ -1,4 +1,4 @@
-//! What stderr says when a recording has ended.
+//! The text on stderr when a recording has ended.
 
 use super::values::{grouped, human_bytes, human_duration};
 use aiprof_collect::session::SelfUsage;
@@ -95,8 +95,8 @@ impl Totals {
         lines
     }
 
-    /// CPU time as a share of one CPU over the recording; of a short one the start
-    /// is most, and the share says nothing.
+    /// CPU time as a share of one CPU over the recording. A short recording has none: most of it is
+    /// the start, and the share means nothing.
     fn share(&self, cpu: Duration) -> String {
         if self.duration < Duration::from_secs(1) {
             return String::new();
@@ -182,7 +182,7 @@ mod tests {
                  2.0 MiB in eBPF maps",
             ]
         );
-        // What the text on the terminal said already.
+        // The text on the terminal already showed the losses.
         let shown = totals.lines(&usage, true);
         assert_eq!(shown.len(), 3);
         assert!(

@@ -15,7 +15,7 @@ struct Companion {
     extension: &'static str,
     /// How it begins, by which a file is known as one of these, without blanks in front.
     begin: &'static str,
-    /// What it is, for people.
+    /// Its description, for people.
     what: &'static str,
 }
 
@@ -116,7 +116,7 @@ impl Written {
         self.0.iter().any(|(written, _)| written == path)
     }
 
-    /// A line for each, with what it is. Devices and pipes are left out.
+    /// A line for each, with its description. Devices and pipes are left out.
     pub(super) fn lines(&self) -> Vec<String> {
         let files = self.0.iter().filter(|(path, _)| caller::is_file(path));
         let named: Vec<_> = files
@@ -130,7 +130,7 @@ impl Written {
         lines.collect()
     }
 
-    /// Says on stderr what was written.
+    /// Lists on stderr what was written.
     pub(super) fn say(&self) {
         for line in self.lines() {
             screen::say(&line);

@@ -85,7 +85,7 @@ pub(crate) struct ControlArgs {
 pub(crate) struct Steering {
     /// What `aiprof ctl` calls it; `None`: it cannot be asked.
     pub(crate) name: Option<String>,
-    /// Where it says how far it is.
+    /// Where it prints its progress.
     pub(crate) ready_fd: Option<i32>,
     /// Begin paused.
     pub(crate) start_paused: bool,
@@ -115,7 +115,7 @@ impl ControlArgs {
         self.window
     }
 
-    /// Whether somebody is to be told how far this very recording is.
+    /// Whether this recording itself must report its progress to a descriptor.
     pub(crate) fn has_ready_fd(&self) -> bool {
         self.ready_fd.is_some()
     }

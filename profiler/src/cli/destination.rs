@@ -38,7 +38,7 @@ pub(crate) enum Destination {
 }
 
 impl Destination {
-    /// Whether it tells the source lines of frames: others have names only.
+    /// Whether it shows the source lines of frames: others have names only.
     pub(crate) fn has_source_lines(&self) -> bool {
         let (Self::Stdout(format)
         | Self::File(_, format)
@@ -47,7 +47,7 @@ impl Destination {
         else {
             return false;
         };
-        // Of a capture it may be made yet.
+        // A profile with source lines can still be made from a capture.
         matches!(format, Format::Pprof | Format::Otlp | Format::Capture)
     }
 
@@ -174,8 +174,8 @@ impl Destination {
     }
 }
 
-/// Whether `-o` names a directory, for TensorBoard: it ends in a slash, is one already, or
-/// the format says so.
+/// Whether `-o` names a directory, for TensorBoard: its name ends in a slash, it is one already, or
+/// the format requires one.
 ///
 /// # Errors
 /// It is a directory, and the format is a file's.

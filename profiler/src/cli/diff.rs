@@ -111,10 +111,10 @@ enum FormatArg {
 }
 
 impl FormatArg {
-    /// Of a file, by its name.
+    /// The format of a file, by its name.
     ///
     /// # Errors
-    /// A usage error: it says none.
+    /// A usage error: the name gives no format.
     fn of(path: &Path) -> Result<Self> {
         let extension = path.extension().unwrap_or_default();
         Ok(match (Format::from_extension(path), extension.to_str()) {
@@ -306,8 +306,8 @@ impl Inputs {
     }
 }
 
-/// Reads folded stacks, or makes them from another file of counts. Also says whether there
-/// is work of devices.
+/// Reads folded stacks, or makes them from another file of counts. Also returns whether there is
+/// work of devices.
 fn read(from: (PathBuf, Input), args: &DiffArgs) -> Result<(ComparedProfile, bool)> {
     let values = args.values;
     let (path, input) = from;

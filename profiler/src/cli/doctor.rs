@@ -20,7 +20,7 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Prints the report; the exit code says whether the main job can run.
+/// Prints the report; the exit code shows whether the main job can run.
 ///
 /// # Errors
 /// stdout could not be written.

@@ -105,8 +105,8 @@ impl DumpFiles {
         }
     }
 
-    /// The recording ends: what is due is written, and what nobody has asked for if nothing
-    /// else decides.
+    /// The recording ends: with a trigger, writes the file that is due; without one, writes the
+    /// last seconds even if no file was asked for.
     pub(super) fn end(&mut self, session: &mut Session) {
         match self.is_triggered {
             true => self.write_due(session),

@@ -72,7 +72,7 @@ fn advice(contents: Contents, path: &Path) -> Option<String> {
     })
 }
 
-/// Says what a file is that a subcommand does not read, and what does.
+/// The error for a file that a subcommand does not read: its type, and which subcommand does.
 pub(crate) fn refused(path: &Path, contents: Contents, reader: ProfileCommand) -> anyhow::Error {
     let (shown, what, name) = (path.display(), contents.what(), reader.name());
     match advice(contents, path) {
@@ -102,7 +102,7 @@ pub(crate) fn is_capture(path: &Path) -> bool {
         && head.starts_with(&capture::MAGIC[..7])
 }
 
-/// Opens a file, to see what it is.
+/// Opens a file and detects its type.
 ///
 /// # Errors
 /// It cannot be read.
@@ -130,8 +130,8 @@ pub(crate) struct Stacks {
     pub(crate) contents: Contents,
 }
 
-/// Reads counts of any kind. `wanted` is what values are to be: folded stacks are taken at
-/// that, of others it is chosen as far as they have it.
+/// Reads counts of any kind. `wanted` is the unit of the values: folded stacks are taken to have
+/// it; from a pprof file its values are read, if there are some.
 ///
 /// # Errors
 /// The file cannot be read, is none of counts, or the options do not fit it.
@@ -190,14 +190,14 @@ pub(crate) fn is_counts(contents: Contents) -> bool {
     )
 }
 
-/// Whether the samples of a profile have no times: unitrace tells none, iaprof only
-/// where it can read the device's counters.
+/// Whether the samples of a profile have no times: unitrace gives none, iaprof only if it can read
+/// the device's counters.
 pub(crate) fn tells_no_times(profile: &Profile) -> bool {
     let is_of_samples = profile.values == Values::CpuTime;
     is_of_samples && profile.total_count() > 0 && profile.total_time_ns() == 0
 }
 
-/// Says that a format cannot be made of what a file holds.
+/// The error for a format that cannot be made from the contents of a file.
 pub(crate) fn not_of_this(path: &Path, contents: Contents, format: Format) -> anyhow::Error {
     usage_error(format!(
         "{} is {} and has no events, which {} needs; record a capture with \

@@ -61,7 +61,7 @@ pub(super) fn run(plan: &Plan, joined: Joined, verbosity: Verbosity) -> Result<u
                 stop.command_exit().await?
             }
         };
-        // Told to end, and left running.
+        // It was asked to end, and the command is left running.
         Ok(exit.unwrap_or(Exit::Signal(libc::SIGINT)).code())
     })
 }

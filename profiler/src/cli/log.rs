@@ -20,8 +20,8 @@ pub(crate) fn init(verbosity: Verbosity) {
     set(Lines::new(screen::say), level_for(verbosity));
 }
 
-/// The same for what runs always: it says more, for nobody asks for that when it is too
-/// late, and each line tells the journal how much it matters (`sd-daemon(3)`).
+/// The same for services. They log more, since it is too late to ask for it after a problem, and
+/// each line gives the journal its severity (`sd-daemon(3)`).
 pub(super) fn init_always(verbosity: Verbosity) {
     let level = level_for(verbosity);
     let level = match verbosity.is_quiet() {
@@ -49,7 +49,7 @@ pub(super) fn relay(line: &str) {
     shown.iter().for_each(|line| screen::say(line));
 }
 
-/// Says how many lines were not shown. For the end of the program.
+/// Prints how many lines were not shown. For the end of the program.
 pub(super) fn sum_up() {
     let sums = LIMITS.get().map(|limits| limits.sum_up());
     let sums = sums.unwrap_or_default();
@@ -65,7 +65,7 @@ fn level_for(verbosity: Verbosity) -> LevelFilter {
     }
 }
 
-/// Shows what an analysis has to say.
+/// Shows the messages of an analysis.
 pub(super) fn analysis(messages: &Messages) {
     for message in messages {
         let text = &message.text;
@@ -107,7 +107,7 @@ impl<F: Fn(&str)> Lines<F> {
 impl<S: Subscriber, F: Fn(&str) + 'static> Layer<S> for Lines<F> {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let level = *event.metadata().level();
-        // Libraries tell their own story below warnings; it is not ours.
+        // Messages of libraries below warnings are not shown: they are about the libraries.
         if level > Level::WARN && !event.metadata().target().starts_with("aiprof") {
             return;
         }

@@ -182,7 +182,7 @@ impl Verbosity {
         self.quiet
     }
 
-    /// Says something on stderr, unless only errors are shown.
+    /// Prints lines on stderr, unless only errors are shown.
     fn say<'a>(self, lines: impl IntoIterator<Item = &'a String>) {
         if !self.quiet {
             lines.into_iter().for_each(|line| screen::say(line));

@@ -64,12 +64,12 @@ struct Beside {
 }
 
 impl OutputFile {
-    /// Creates the file, so that what is wrong with the place shows before there
-    /// is anything to lose.
+    /// Creates the file, so that what is wrong with the place shows before there is anything to
+    /// lose.
     ///
     /// # Errors
-    /// The place is a directory, does not exist or is not writable, or somebody else
-    /// decides where it leads; the message says what to do.
+    /// The place is a directory, does not exist or is not writable, or another user decides where
+    /// it leads. The message includes advice.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         match place::find(path).map_err(|error| explain_way(error, path))? {
             Place::Directory(_) => {
@@ -179,7 +179,7 @@ impl OutputFile {
         self.writer.get_ref().try_clone()
     }
 
-    /// A line that says that it was written, and what it is; none for devices and pipes.
+    /// A line with its path and description, for when it was written; none for devices and pipes.
     pub(crate) fn note(&self, what: &str) -> Option<String> {
         let beside = self.beside.as_ref();
         beside.map(|_| format!("  written to {}: {what}", self.path.display()))
@@ -215,8 +215,8 @@ impl Write for OutputFile {
     }
 }
 
-/// Says at once what renaming would find in the end: in a directory like /tmp, an
-/// ordinary user cannot replace the file of another.
+/// Reports at once what renaming would find in the end: in a directory like /tmp, an ordinary user
+/// cannot replace the file of another.
 fn check_replaceable(directory: &Directory, old: &Stat, path: &Path) -> Result<()> {
     let user = rustix::process::geteuid();
     let parent = directory.stat().with_context(|| cannot_write(path))?;
@@ -232,7 +232,7 @@ fn check_replaceable(directory: &Directory, old: &Stat, path: &Path) -> Result<(
     Ok(())
 }
 
-/// Says what is wrong with the way to a place.
+/// The error for a wrong path to a place.
 fn explain_way(error: PlaceError, path: &Path) -> anyhow::Error {
     let (way, source) = match error {
         PlaceError::Way { path, source } => (path, source),
@@ -253,7 +253,7 @@ fn explain_way(error: PlaceError, path: &Path) -> anyhow::Error {
     anyhow::Error::new(source).context(format!("cannot create {} ({advice})", path.display()))
 }
 
-/// Says what is wrong with a directory in which nothing can be created.
+/// The error for a directory in which nothing can be created.
 fn explain_place(error: io::Error, path: &Path) -> anyhow::Error {
     let advice = match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {

@@ -44,7 +44,7 @@ enum Command {
     },
 }
 
-/// Runs the subcommand; the exit code of `check` says whether all is well.
+/// Runs the subcommand; the exit code of `check` shows whether all is well.
 ///
 /// # Errors
 /// There is nothing of that name, or stdout could not be written.
@@ -155,7 +155,7 @@ pub(super) fn write_item(name: &str, text: &str, out: &mut dyn Write) -> io::Res
     writeln!(out, "  {name:<11}{text}")
 }
 
-/// Says the mistakes of each file; whether there are none.
+/// Prints the mistakes of each file; returns whether there are none.
 fn check(files: &[PathBuf], out: &mut dyn Write) -> Result<bool> {
     let (mut good, mut mistakes) = (0, 0);
     for path in files {

@@ -240,8 +240,8 @@ impl ViewArgs {
         given.next().map(|(_, option)| option)
     }
 
-    /// Whether the source lines of frames are looked up, also for what has no place for
-    /// them without being told so.
+    /// Whether `--lines` was given: source lines of frames are then looked up also for formats that
+    /// show them only if asked.
     pub(crate) fn has_lines(&self) -> bool {
         self.lines
     }
@@ -331,7 +331,7 @@ fn chooses_processes(format: Format) -> bool {
     )
 }
 
-/// A line that says which processes are not in what is written, if any.
+/// A line with the processes that are not in what is written, if any.
 pub(crate) fn note_of_processes(
     profile: &Profile,
     destination: &Destination,

@@ -19,7 +19,7 @@ pub(super) struct Readiness {
 }
 
 impl Readiness {
-    /// Nothing reached. `descriptor`: where lines go, as `--ready-fd` says.
+    /// Nothing reached. `descriptor`: where lines go, from `--ready-fd`.
     ///
     /// # Errors
     /// A usage error: the descriptor cannot be used.
@@ -80,7 +80,7 @@ impl Readiness {
         taken.map(|(asked, _)| asked).collect()
     }
 
-    /// Prints what a slow reader has not taken yet, as far as it does now.
+    /// Prints lines that a slow reader has not taken yet, as many as it takes now.
     pub(super) fn flush(&mut self) {
         if let Some(lines) = &mut self.lines {
             lines.flush();

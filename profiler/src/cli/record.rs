@@ -31,10 +31,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Functions that the helper for device times, or what it asks, calls once or more for each
-/// command: they are not probed then, for a probe costs more than the call.
+/// Functions that the helper for device times, or the library that it asks, calls at least once for
+/// each command. They are not probed then, for a probe costs more than the call.
 const TIMED_INSIDE: [&str; 6] = [
-    // CUPTI asks for the name with each launch, and tells it.
+    // CUPTI asks for the name with each launch, and reports it.
     "cuFuncGetName",
     "cuKernelGetName",
     "clGetEventInfo",
@@ -554,7 +554,7 @@ impl Plan {
             }
         });
         let mut export = args.view.options(args.values);
-        // Nobody can ask such a recording for the others later.
+        // The other processes of such a recording cannot be asked for later.
         export.all_processes |= matches!(
             destination,
             Destination::Windows { .. } | Destination::Dumps(..)
@@ -658,8 +658,8 @@ fn check_torch(args: &RecordArgs) -> Result<()> {
     Ok(())
 }
 
-/// What is recorded and how it is written, without what may differ between ranks of a job
-/// that have one recording; `None`: it is not to be shared, or not of the whole machine.
+/// What is recorded and how it is written, without what may differ between ranks of a job that
+/// share one recording. `None`: the recording is not shared, or not of the whole machine.
 fn shared(args: &mut RecordArgs, destination: &Destination) -> Option<String> {
     let is_whole = args.pid.is_empty() && args.cgroup.is_none() && !args.only;
     let is_alone = args.no_join || args.control.has_ready_fd();
@@ -759,7 +759,7 @@ fn destination(args: &RecordArgs) -> Result<Destination> {
 }
 
 pub(super) fn as_user(wanted: bool) -> Result<Option<Credentials>> {
-    // Without root, the command runs as the caller in any case.
+    // Without root, the command always runs as the caller.
     if !wanted || !rustix::process::geteuid().is_root() {
         return Ok(None);
     }

@@ -94,7 +94,7 @@ fn require_privileges(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Records as the options say and returns the exit code.
+/// Records with these options and returns the exit code.
 ///
 /// # Errors
 /// Whatever kept the recording or its result from being made.
@@ -253,7 +253,7 @@ impl Output {
         })
     }
 
-    /// A line that says what is written, if it is one file.
+    /// A line about what is written, if it is one file.
     fn note(&self) -> Option<String> {
         match self {
             Self::SummaryFile(file) => file.note("the summary"),
@@ -301,7 +301,7 @@ struct Recording<'a> {
     plan: &'a Plan,
     /// COMMAND's process, 0 if there is none.
     command: u32,
-    /// Of PyTorch's operators, until the session has them.
+    /// Reports of PyTorch's operators, until the session takes them.
     reports: Option<TorchReports>,
     ready: Readiness,
     quiet: bool,
@@ -374,7 +374,7 @@ impl Recording<'_> {
                 (true, false) => 0,
             });
         }
-        // Nobody can ask yet.
+        // No request can be waiting yet, so the returned list is not used.
         self.ready.reach(RecordState::Attached);
         let command = held.map(Held::release).transpose()?;
         stop.begin();
@@ -411,12 +411,12 @@ impl Recording<'_> {
             _ if !written => EXIT_FAILURE,
             Some(exit) => exit.code(),
             None if self.plan.command.is_empty() => 0,
-            // Told to end, and left running.
+            // It was asked to end, and the command is left running.
             None => Exit::Signal(libc::SIGINT).code(),
         })
     }
 
-    /// Records until all is attached that is to be; `true`: until the end.
+    /// Records until everything needed is attached. Returns `true` if the recording ended before.
     async fn prepare(&self, session: &mut Session, stop: &mut Stop) -> Result<bool> {
         let mut ended = None;
         let until = async { ended = Some(stop.next().await) };
@@ -425,7 +425,8 @@ impl Recording<'_> {
         Ok(ended.transpose()?.is_some())
     }
 
-    /// Begins to record. What nobody asked for does not keep the rest from it.
+    /// Begins to record. If accelerators that were not asked for cannot be recorded, records the
+    /// rest.
     fn start(&mut self) -> Result<Session> {
         let keep = self.output.keep()?;
         let error = match Session::start(&self.plan.config, keep) {
@@ -545,7 +546,7 @@ impl Recording<'_> {
         }
     }
 
-    /// Tells those who wait how far the recording is.
+    /// Answers those who wait for a state that the recording has now reached.
     fn look_how_far(&mut self, session: &mut Session, stop: &mut Stop) {
         let mut done = Vec::new();
         if !session.is_paused() {

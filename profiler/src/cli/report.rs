@@ -209,7 +209,7 @@ fn trace(args: &ReportArgs, path: &Path, destination: &Destination) -> Result<Ve
     }
     let out = TraceOut::open(destination, path)?;
     let mut options = replay_options(args, destination);
-    // A trace has the waits of a recording in any case.
+    // A trace always has the waits of a recording.
     options.waits = Some(WaitOptions {
         wall: true,
         wakers: args.values.has_wakers(),
@@ -217,7 +217,7 @@ fn trace(args: &ReportArgs, path: &Path, destination: &Destination) -> Result<Ve
     trace_out::from_file(path, options, args.title.as_deref(), out)
 }
 
-/// Writes a profile; gives a line that says which processes are not in it, if any.
+/// Writes a profile. Returns a line with the processes that are not in it, if any.
 fn of_profile(
     args: &ReportArgs,
     mut profile: Profile,

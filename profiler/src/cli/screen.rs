@@ -28,7 +28,7 @@ pub(crate) fn width() -> usize {
     let columns = rustix::termios::tcgetwinsize(io::stdout())
         .or_else(|_| rustix::termios::tcgetwinsize(io::stderr()))
         .map_or(0, |size| usize::from(size.ws_col));
-    // Some terminals do not know their size and say 0.
+    // Some terminals do not know their size and report 0.
     match columns {
         0 => 80,
         columns => columns.clamp(20, 1000),
@@ -77,7 +77,7 @@ pub(crate) fn set_progress(text: &str) {
     // A line that wraps cannot be redrawn in place.
     let text = visible::one_line(text);
     shown.extend(text.chars().take(width().saturating_sub(1)));
-    // stderr may be closed: then nobody reads it.
+    // stderr may be closed: then there is no reader.
     let _ = write!(io::stderr(), "{ERASE}{shown}");
 }
 

@@ -22,13 +22,13 @@ no device samples. Record them with `sudo aiprof -o x.aiprof COMMAND` on a machi
 GPU that samples stalls (Ponte Vecchio, or Xe2 and later; `aiprof doctor` shows what is \
 missing), or with --replay-device";
 
-/// What is to be read.
+/// The files to read.
 pub(crate) struct Inputs<'a> {
     /// The samples.
     pub(crate) input: &'a Path,
     /// Files and folders with modules.
     pub(crate) modules: &'a [PathBuf],
-    /// What to decode code for, whatever modules say.
+    /// The platform to decode code for, instead of that of the modules.
     pub(crate) platform: Option<Platform>,
 }
 
@@ -44,7 +44,7 @@ struct Raw {
     device: String,
     name: String,
     rows: Vec<(Option<u64>, Tally)>,
-    /// The kernel that the samples themselves tell.
+    /// The kernel that the samples themselves contain.
     kernel: Option<(Kernel, Option<Platform>)>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
     })
 }
 
-/// The kernels of a capture that were sampled, with their times and what their code says.
+/// The kernels of a capture that were sampled, with their times and what their code shows.
 ///
 /// # Errors
 /// The capture cannot be read.
@@ -117,7 +117,7 @@ pub(crate) fn timed(path: &Path) -> Result<Vec<TimedStalls>> {
         is_capture: true,
     };
     let kernels = capture::replay_devices(path)?.kernels.into_iter();
-    // Of what is no known kernel there is nothing to say.
+    // Samples outside known kernels cannot be described.
     let known = kernels.filter(|kernel| kernel.name.is_some());
     let timed = known.map(|kernel| TimedStalls {
         device_ns: kernel.busy_ns,
@@ -141,7 +141,7 @@ fn of_other(path: &Path, input: Input, notes: &mut Vec<String>) -> Result<Vec<Ra
             }
             Ok(of_table(&StallTable::of(&profile)))
         }
-        // The reader says what a table lacks.
+        // The reader reports what a table lacks.
         Contents::StallCsv | Contents::Text => {
             let stalls = unitrace_csv::read(&mut file).with_context(context)?;
             if stalls.skipped > 0 {

@@ -156,7 +156,7 @@ enum FormatArg {
 }
 
 impl FormatArg {
-    /// What it is, for people.
+    /// Its description, for people.
     fn what(self) -> &'static str {
         match self {
             Self::Text => "a report",
@@ -229,8 +229,7 @@ fn percent(text: &str) -> Result<f64, String> {
 /// Reads the samples, analyses and writes them.
 ///
 /// # Errors
-/// What is to be read cannot be, has nothing of what is asked for, or the report cannot
-/// be written.
+/// An input cannot be read or has nothing of what is asked for, or the report cannot be written.
 pub(crate) fn run(args: &StallsArgs, verbosity: Verbosity) -> Result<()> {
     args.memory.apply()?;
     let format = format(args)?;

@@ -1,6 +1,6 @@
-//! Whether stdout is there. The standard library opens /dev/null in place of what is
-//! closed when a program starts, and takes no notice of a stdout that cannot be
-//! written to: a result would be lost, and nobody told.
+//! Whether stdout is there. When a program starts, the standard library opens /dev/null in place of
+//! a closed stdout, and ignores a stdout that cannot be written to. A result would be lost without
+//! an error.
 
 use anyhow::{Result, bail};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +15,9 @@ extern "C" fn look() {
     WAS_OPEN.store(flags >= 0, Ordering::Relaxed);
 }
 
-// SAFETY: the section holds pointers to functions that are called before main, in a
-// process of one thread; this one allocates nothing and needs nothing of the
-// standard library that its start would prepare.
+// SAFETY: the section holds pointers to functions that are called before main, in a process of one
+// thread. This one allocates nothing and needs nothing that the start of the standard library would
+// prepare.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;

@@ -7,7 +7,7 @@ use aiprof_collect::session::Session;
 use aiprof_system::errors::chain;
 use anyhow::{Context, Result, anyhow};
 
-/// Opens the socket by which a recording is steered, if it is to be.
+/// Opens the socket by which a recording is steered, if it has a name for one.
 ///
 /// # Errors
 /// It cannot be opened.
@@ -18,7 +18,7 @@ pub(super) fn open(steering: &Steering) -> Result<Option<Control>> {
     steering.name.as_ref().map(open).transpose()
 }
 
-/// A line that says how to steer it.
+/// A line that shows how to steer it.
 pub(super) fn hint(control: &Control, is_paused: bool) -> String {
     let name = control.name();
     match is_paused {
@@ -27,7 +27,7 @@ pub(super) fn hint(control: &Control, is_paused: bool) -> String {
     }
 }
 
-/// Does what is asked for, as far as the session can.
+/// Does what is asked for, if the session can.
 pub(super) fn obey(
     session: &mut Session,
     request: Request,

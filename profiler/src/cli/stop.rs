@@ -17,7 +17,7 @@ use tokio::time::Instant;
 pub(crate) enum Ended {
     /// A window is full; the recording goes on.
     Window,
-    /// The last seconds are to be written: by a signal, or because it is time.
+    /// It is time to write the last seconds, or a signal asks for them.
     Dump,
     /// Somebody asks for something, and waits for [`Stop::answer`].
     Asked(Asked),
@@ -25,7 +25,7 @@ pub(crate) enum Ended {
     Command(Exit),
     /// The command was never executed.
     NotLaunched(LaunchError),
-    /// Time is up, somebody said so, or there is nothing left to record.
+    /// Time is up, somebody asked for the end, or there is nothing left to record.
     Recording,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Stop {
     command: Option<Running>,
     deadline: Option<Instant>,
     window: Option<tokio::time::Interval>,
-    /// When the last seconds are to be written.
+    /// When to write the last seconds.
     dump: Option<Instant>,
     targets: Vec<AsyncFd<OwnedFd>>,
     /// Ranks of the same job, which have their commands in this recording.
@@ -129,8 +129,8 @@ impl Stop {
             .is_some_and(|control| control.has(asked))
     }
 
-    /// The output is whole, or cannot be made: whoever asked for the end is told, and
-    /// nobody can ask any more.
+    /// The output is whole, or cannot be made: answers those who asked for the end, and takes no
+    /// more requests.
     pub(crate) fn end_control(&mut self, answer: &Reply) {
         for asked in std::mem::take(&mut self.stoppers) {
             self.answer(asked, answer);
@@ -160,7 +160,7 @@ impl Stop {
         self.only_others = true;
     }
 
-    /// The recording is over: the others are told. Returns how many there were.
+    /// The recording is over: notifies the others. Returns how many there were.
     pub(crate) fn end_others(&mut self) -> usize {
         let Some(others) = self.others.take() else {
             return 0;
@@ -212,8 +212,8 @@ impl Stop {
         }
     }
 
-    /// After the recording: waits for a command that still runs, passing signals
-    /// on; `None` if there is none, or if it was told twice to end and did not.
+    /// After the recording: waits for a command that still runs, passing signals on. `None` if
+    /// there is none, or if it did not end after two signals.
     ///
     /// # Errors
     /// A signal could not be read.

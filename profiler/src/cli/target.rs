@@ -41,7 +41,7 @@ impl Target {
         })
     }
 
-    /// A line that says what is written, if it is a file.
+    /// A line about what is written, if it is a file.
     pub(crate) fn note(&self) -> Option<String> {
         match self {
             Self::Summary(file) => file.as_ref()?.note("the summary"),
@@ -130,7 +130,7 @@ impl Text<'_> {
     }
 }
 
-/// Whether a place can be written for stacks: said before they are read.
+/// Checks whether stacks can be written to a place, before they are read.
 ///
 /// # Errors
 /// The format needs more than stacks.

@@ -201,7 +201,7 @@ fn aius_are_observed_unasked_where_there_are_some() {
     };
     assert!(!on(&["sleep", "1"], false) && on(&["sleep", "1"], true));
     assert!(on(&["-o", "x.svg", "-d", "1"], true));
-    // The user says that there are AIUs.
+    // With `--aiu-timing` the user states that there are AIUs.
     assert!(on(&["--aiu-timing", "sleep", "1"], false));
     // These are read later, or count the launches themselves.
     assert!(!on(&["-o", "x.aiprof", "sleep", "1"], true));

@@ -194,7 +194,7 @@ impl TraceArgs {
     }
 }
 
-/// Traces as the options say and returns the exit code.
+/// Traces with these options and returns the exit code.
 ///
 /// # Errors
 /// Whatever kept the trace from being made or written.
@@ -450,7 +450,7 @@ fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
     })
 }
 
-/// Says how many calls there were and what was lost.
+/// Prints how many calls there were and what was lost.
 fn tell(end: &TraceEnd, losses: &Losses) {
     let printed = match end.printed {
         n if n == end.counts.calls => String::new(),

@@ -26,7 +26,7 @@ pub(crate) enum TraceOut {
     Stdout(Format),
     /// A file, compressed if its name ends in `.gz`.
     File(OutputFile, Format),
-    /// The trace of a directory for TensorBoard, and what it is a recording of.
+    /// The trace of a directory for TensorBoard.
     Directory(OutputFile),
 }
 
@@ -54,9 +54,9 @@ impl TraceOut {
         }
     }
 
-    /// Where the events of the recording wait until the trace is written: in the directory
-    /// of the output, where there should be room for them; where there is no place, with
-    /// the system's temporary files.
+    /// Where the events of the recording wait until the trace is written: in the directory of the
+    /// output, where there should be room for them. If there is none, with the system's temporary
+    /// files.
     ///
     /// # Errors
     /// There is no place there either.

@@ -123,7 +123,7 @@ pub(crate) fn grouped(n: u64) -> String {
     out
 }
 
-/// A duration as people say it: `820 ms`, `12.3 s`, `5 min 02 s`, `3 h 07 min`.
+/// A duration for people: `820 ms`, `12.3 s`, `5 min 02 s`, `3 h 07 min`.
 pub(crate) fn human_duration(duration: Duration) -> String {
     let ms = duration.as_millis();
     let s = duration.as_secs();

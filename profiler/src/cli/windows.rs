@@ -27,15 +27,15 @@ pub(crate) struct WindowFiles {
     format: Format,
     options: ExportOptions,
     keep: Option<u32>,
-    /// What of the window they have, as names of files tell it; empty: all.
+    /// The part of a window that the files have, as in their names; empty: all.
     part: &'static str,
     /// Windows that could not be written.
     failures: u64,
 }
 
 impl WindowFiles {
-    /// Looks whether [`WindowFiles::open`] can use a directory that has room for so many bytes.
-    /// Makes nothing.
+    /// Checks whether [`WindowFiles::open`] can use a directory, and whether `room` bytes fit into
+    /// it. Makes nothing.
     ///
     /// # Errors
     /// What is wrong with the directory.
@@ -110,8 +110,8 @@ impl WindowFiles {
         Ok(bytes.map_or(0, |bytes| u64::try_from(bytes).unwrap_or(0)))
     }
 
-    /// Begins the file of a window that starts at this time, or up to a few seconds
-    /// later: two may start in the same second, and neither is to be lost.
+    /// Begins the file of a window that starts at this time. Two may start in the same second: the
+    /// name then has a time up to a few seconds later, so that neither is lost.
     fn create(&self, directory: &Directory, start: SystemTime) -> Result<(OutputFile, String)> {
         let name = |later| self.name(start + Duration::from_secs(later));
         let is_free = |name: &String| directory.stat_of(OsStr::new(name)).is_err();

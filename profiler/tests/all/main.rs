@@ -1,7 +1,6 @@
 //! The third tier, which `cargo xtask test --all` adds: storms, attacks, originals, viewers, costs.
 //!
-//! The folder of a test says what may run beside it; `.config/nextest.toml` reads that from its
-//! path.
+//! The folder of a test determines what may run beside it: `.config/nextest.toml` goes by the path.
 
 #![allow(clippy::disallowed_methods, reason = "not part of the program")]
 

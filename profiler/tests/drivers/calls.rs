@@ -9,7 +9,7 @@ use crate::recorded::{Recorded, number, value};
 /// Submissions that each program makes.
 pub(crate) const ROUNDS: &str = "5";
 
-/// The calls that the program says it made on the device.
+/// The calls on the device, by the program's own output.
 pub(crate) fn made(truth: &[Value]) -> Vec<&Value> {
     let elsewhere = [Some("file"), Some("descriptor")];
     truth

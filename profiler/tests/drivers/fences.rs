@@ -10,10 +10,10 @@ use serde_json::Value;
 use crate::calls::ROUNDS;
 use crate::recorded::{NODES, number, record_into, recorded};
 
-/// Intervals of fences as recorded, begin and end, against those of the program: each
-/// begins and ends within its ioctls, and is as long as the program says, within 1 %
-/// or 1 ms. How long the ioctls themselves took, which may be long on emulated CPUs,
-/// the program's own account is unsure of; of many of its intervals that must not be so.
+/// Compares recorded intervals of fences with those of the program. Each begins and ends within its
+/// ioctls. Its length is the program's, within 1 % or 1 ms. If the ioctls themselves took longer,
+/// as on emulated CPUs, the program does not know the length: it must know more than a quarter of
+/// them.
 fn compare_fences(truth: &[Value], seen: &[(u64, Option<u64>)], what: &str) -> anyhow::Result<()> {
     let said = |event: &str| -> Vec<&Value> {
         let lines = truth.iter();
@@ -128,8 +128,8 @@ fn vgem_fences_in_a_trace() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The tracepoints of DRM's scheduler tell jobs apart on this kernel, by their fence's
-/// address or by its numbers, and say which ring they are for. Nothing here uses it.
+/// On this kernel, the tracepoints of DRM's scheduler identify jobs by the address or the numbers
+/// of their fence, and contain their ring. Nothing here uses them.
 #[test]
 fn scheduler_tracepoints_are_recorded() -> anyhow::Result<()> {
     let jobs = "/sys/kernel/tracing/events/gpu_scheduler";

@@ -19,8 +19,8 @@ use serde_json::Value;
 use calls::{ROUNDS, compare, compare_stacks};
 use recorded::{NODES, Recorded, number, record, recorded, value, vfio_device};
 
-/// On any machine: a device that refuses every command is told from other files,
-/// and its calls are recorded with what went in.
+/// On any machine: a device that refuses every command is distinguished from other files, and its
+/// calls are recorded with their input.
 #[test]
 fn refused_ioctls_of_a_stand_in() -> anyhow::Result<()> {
     let mut needs = vec![

@@ -1,4 +1,4 @@
-//! Recording a program of the VM, and reading what was recorded and said.
+//! Recording a program of the VM, and reading the recording and the output.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -161,7 +161,7 @@ const WORK: &str = r#"work() {
 /// The programs of all devices, one after another, in one recording: where CPUs are
 /// emulated, the kernel takes long to verify what each recording loads.
 struct Together {
-    /// Holds the recording. It stays, for this is never dropped: in a VM nobody minds.
+    /// Holds the recording. This is never dropped, so the files stay: in a VM that does no harm.
     _shop: Workshop,
     file: PathBuf,
     /// What the programs printed, with lines between them.
@@ -274,7 +274,7 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<Recorded> {
         if let Event::Process(exit) = &event
             && exit.kind == ProcessEventKind::Exit
         {
-            // Of nobody: the tracker has taken in then what came before.
+            // An exit of no known process: it makes the tracker take in all that came before.
             let nobody = u32::MAX - 1;
             let exit = ProcessEvent {
                 pid: nobody,

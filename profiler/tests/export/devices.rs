@@ -14,9 +14,8 @@ use aiprof::profile::{
 };
 use aiprof_analysis::compare::shares::SharesCompared;
 
-/// A Python program and a C++ one on two devices, one of them replayed: 30 CPU samples
-/// of 300 ms, 1,000 device samples of 500 ms, of which 900 are attributed, 60
-/// estimated and 40 unattributed.
+/// A Python program and a C++ one on two devices, one of them replayed. 30 CPU samples of 300 ms;
+/// 1,000 device samples of 500 ms: 900 attributed, 60 estimated and 40 unattributed.
 pub(crate) fn ai() -> Profile {
     fixture().builder.finish()
 }

@@ -177,7 +177,7 @@ fn the_table_of_totals_begins_where_the_profile_branches() {
         .skip(2)
         .filter_map(|line| line.split_whitespace().last())
         .collect();
-    // Of 100: run 80, parse and render 40, draw 30, loop 20.
+    // Samples out of 100: run 80, parse and render 40, draw 30, loop 20.
     assert_eq!(names, ["run", "parse", "render", "draw", "loop"]);
 }
 

@@ -251,7 +251,7 @@ fn waits_and_launches_are_named_for_what_they_are() {
     let launches = (of_kind("launches", "count", ("launches", 1)), 100);
     let time = (of_kind("call_time", "nanoseconds", ("call_time", 1)), ns);
     assert_eq!(of(Values::Launches), BTreeMap::from([launches, time]));
-    // Of a clock without a period the time itself.
+    // If the clock has no period, the time itself is exported.
     let mut profile = fixtures::typical();
     profile.meta.period_ns = 0;
     let found = kinds(&read(&profile, &ExportOptions::default()));

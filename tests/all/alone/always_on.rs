@@ -15,8 +15,7 @@ use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::pprof::{self, Place};
 use aiprof_tests::workload::{Workshop, checked};
 
-/// What addr2line says of addresses: function, file and line of each frame, innermost
-/// first.
+/// addr2line's result for addresses: function, file and line of each frame, innermost first.
 fn addr2line(program: &Path, places: &[Place]) -> anyhow::Result<Vec<Vec<(String, String, i64)>>> {
     let addresses = places.iter().map(|p| format!("{:#x}", p.address));
     let text = checked(
@@ -61,9 +60,9 @@ fn line_table(program: &Path) -> anyhow::Result<Vec<(u64, String, i64)>> {
     Ok(rows)
 }
 
-/// Compares what a pprof file says of a program: the calls around inlined code with
-/// addr2line, the innermost line with the line table (binutils 2.40's addr2line names
-/// the unit's file for code of another).
+/// Compares a program's lines in a pprof file: the calls around inlined code with addr2line, the
+/// innermost line with the line table. (For code of another file, binutils 2.40's addr2line gives
+/// the unit's file.)
 fn check_lines(file: &Path, program: &Path, main: &str) -> anyhow::Result<()> {
     let places = pprof::places(file, program)?;
     ensure!(!places.is_empty(), "{}: no code of it", program.display());
@@ -112,7 +111,7 @@ fn pprof_tells_source_lines() -> anyhow::Result<()> {
     };
     report(&reported)?;
     check_lines(&reported, &program, "inlines.cpp")?;
-    // Other formats do not tell lines apart: one frame is one frame.
+    // Other formats do not distinguish lines: one frame is one frame.
     let folded = shop.path("x.folded");
     report(&folded)?;
     let text = std::fs::read_to_string(&folded)?;

@@ -50,7 +50,7 @@ fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The command line fails, and the secret is neither told nor kept.
+/// The command line fails, and the secret is neither printed nor kept.
 fn gains_nothing(attacker: &Attacker, args: &[&str]) -> anyhow::Result<()> {
     let output = attacker.run(args)?;
     let said = said(&output);
@@ -501,7 +501,7 @@ fn is_for_capabilities(path: &str) -> bool {
             std::io::Read::read_exact(&mut file, &mut head).is_ok() && head == *b"\x7fELF"
         })
     };
-    // Of other processes: checked for owner, type and size when they are opened.
+    // Files of other processes: checked for owner, type and size when they are opened.
     let others = [
         "/tmp/perf-",
         "/jit-",
@@ -571,7 +571,7 @@ fn texts_of_others_enter_no_capture() -> anyhow::Result<()> {
     };
     let has = |kept: &[u8], text: &str| kept.windows(text.len()).any(|w| w == text.as_bytes());
     let launch = "zeCommandListAppendLaunchKernel";
-    // Root may have them: the test sees what it is to see.
+    // Root may have them: this shows that the test can see them.
     let file = attacker.path("root.aiprof");
     let kept = capture_of_launches(&mut Command::new(binary()?), &file)?;
     ensure!(has(&kept, launch), "root has no launches");
@@ -629,7 +629,7 @@ fn capabilities_open_only_what_they_are_for() -> anyhow::Result<()> {
         .filter(|path| !is_for_capabilities(path))
         .collect();
     ensure!(wrong.is_empty(), "opened with capabilities: {wrong:#?}");
-    // The test sees what it is to see.
+    // This shows that the test sees opened files.
     let home = attacker.home().display().to_string();
     let has = |paths: &[String], part: &str| paths.iter().any(|path| path.contains(part));
     ensure!(has(&rights.plain, "/stalls"), "{:#?}", rights.plain);

@@ -1,5 +1,5 @@
-//! Which file is which: nobody's stacks are cut or renamed by somebody else's copy,
-//! and one image in many containers is known once.
+//! Which file is which: another user's copy neither cuts nor renames stacks, and one image in many
+//! containers is known once.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -125,8 +125,8 @@ fn one_image_in_fifty_containers_is_one_set_of_tables() -> anyhow::Result<()> {
     })?;
     let works = folded.filter(|l| l.has("contained_work")).total();
     anyhow::ensure!(works > 2000, "{works} samples of the work");
-    // How many pages a program needs is what the samples hit, three at the least here;
-    // the same programs from one file tell what is of no container.
+    // How many pages a program needs depends on what the samples hit, three at the least here. The
+    // same programs from one file show the number without containers.
     let most = 2 * (CONTAINERS - 1);
     anyhow::ensure!(
         own.pages < own_of_one.pages + most && own.shared >= own_of_one.shared + most,

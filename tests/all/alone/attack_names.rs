@@ -1,5 +1,5 @@
-//! Attacks on the naming of addresses, by another user: what he owns costs his
-//! own names, and nobody else's, and does not keep aiprof from ending.
+//! Attacks on the naming of addresses, by another user: his files cost only his own names, and do
+//! not keep aiprof from ending.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -44,7 +44,7 @@ fn run(yard: &Yard, dir: &Path, count: usize) -> anyhow::Result<Duration> {
     interrupt(&mut aiprof, Duration::from_secs(60))
 }
 
-/// Records beside an attack. Returns the profiles of the first recording and what aiprof said.
+/// Records beside an attack. Returns the profiles of the first recording and aiprof's messages.
 fn record(yard: &Yard, witness: &Witness) -> anyhow::Result<(Vec<Folded>, String)> {
     let (mut number, mut stderr) = (0, String::new());
     let dir = |number: u32| yard.path(&format!("windows{number}"));
@@ -132,8 +132,7 @@ impl Drop for Jit {
     }
 }
 
-/// One attack by a perf map; returns the names in the attacker's stacks and what
-/// aiprof said.
+/// One attack by a perf map; returns the names in the attacker's stacks and aiprof's messages.
 fn with_map(
     name: &str,
     plant: impl FnOnce(&Path) -> anyhow::Result<()>,

@@ -1,7 +1,7 @@
-//! Attacks by somebody who did not write what they are against. Another user maps
-//! what is not his, leaves behind what costs memory, has names looked up that take
-//! work, and lies about who owns a file: root's programs keep their stacks and names,
-//! the recording its size, and it ends when it is told to.
+//! Attacks by somebody who did not write what they are against. Another user maps what is not his,
+//! leaves behind what costs memory, has names looked up that take work, and lies about who owns a
+//! file. Root's programs keep their stacks and names. The recording keeps its size, and ends when
+//! it is asked to.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -110,8 +110,8 @@ impl Recording {
         self.child.pid()
     }
 
-    /// Waits, as far as it comes to that, until as many processes that read for it
-    /// wait for a file system that does not answer.
+    /// Waits until `count` processes that read for it wait for a file system that does not answer.
+    /// Goes on after some time if they do not.
     fn wait_for_stuck(&self, count: usize) {
         let is_stuck = |pid: &u32| stat(*pid).is_some_and(|(state, ..)| state == "D");
         let stuck = || {
@@ -254,9 +254,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Another user shows, in a root directory of his own, a debug file for root's
-/// program: with its build id, and owned by root, as a program that serves a file
-/// system may say. He has root's program mapped in many processes.
+/// Another user shows, in a root directory of his own, a debug file for root's program. It has the
+/// program's build id and is owned by root, as a program that serves a file system can claim. He
+/// has root's program mapped in many processes.
 #[test]
 fn no_debug_file_of_a_stranger_renames_functions_of_root() -> anyhow::Result<()> {
     let name = "no_debug_file_of_a_stranger_renames_functions_of_root";
@@ -360,7 +360,7 @@ fn ever_new_files_do_not_fill_the_memory() -> anyhow::Result<()> {
     is_prompt(|| {
         let yard = Yard::new()?;
         let outsiders = build_outsider(&yard)?;
-        // There no file gets the number of one that was deleted.
+        // There, the numbers of deleted files are not used again.
         let dir = tempfile::Builder::new().tempdir_in(SHM)?;
         chown(dir.path(), Some(STRANGER), Some(STRANGER))?;
         let recording = Recording::start(&yard)?;
@@ -380,9 +380,9 @@ fn ever_new_files_do_not_fill_the_memory() -> anyhow::Result<()> {
     })
 }
 
-/// Programs of another user whose names take a second of work each: their debug files
-/// have to be read from begin to end before it is clear that they are none. They wait
-/// their turn behind everybody, and nobody waits for them in the end.
+/// Programs of another user whose names take a second of work each. Their debug files have to be
+/// read from begin to end before it is clear that they are none. They wait their turn behind all
+/// others, and the end of the recording does not wait for them.
 #[test]
 fn names_that_take_work_are_not_waited_for() -> anyhow::Result<()> {
     const PROGRAMS: usize = 60;

@@ -29,7 +29,7 @@ const FUNCTIONS: usize = 120;
 /// How much later than asked a recording may end.
 const LATE: Duration = Duration::from_millis(1500);
 
-/// What the kernel's log says of probes.
+/// The kernel's log lines about probes.
 fn complaints() -> anyhow::Result<Vec<String>> {
     let log = checked(&mut Command::new("dmesg"))?;
     let lines = log.lines().filter(|line| {
@@ -61,8 +61,8 @@ impl Victim {
         })
     }
 
-    /// Runs it under aiprof: what it launched, by kernel, must be what was recorded.
-    /// Gives what aiprof said.
+    /// Runs it under aiprof: what it launched, by kernel, must be what was recorded. Returns
+    /// aiprof's messages.
     fn record(&self, yard: &Yard) -> anyhow::Result<String> {
         let capture = yard.path("out.aiprof");
         let mut command = Command::new(binary()?);
@@ -101,9 +101,8 @@ impl Victim {
     }
 }
 
-/// A recording for so long, that says what it did: of the calls of the whole machine,
-/// and of samples of this test only, for naming is not what is attacked here. With the states
-/// that it prints.
+/// A recording for `seconds`, with the states that it prints. It has the calls of the whole
+/// machine, but samples of this test only, for naming is not what is attacked here.
 fn recording(yard: &Yard, seconds: &str) -> anyhow::Result<(Child, States)> {
     let states = States::at(yard.path("states"));
     let (own, output) = (std::process::id().to_string(), yard.path("flood.aiprof"));
@@ -217,8 +216,8 @@ fn wait_for_probes(pid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts a program of the attacker's whose arguments lie in pages that never come,
-/// once it is told to go on. `None`: this machine does not allow it.
+/// Starts a program of the attacker's whose arguments lie in pages that never come, once it is
+/// allowed to go on. `None`: this machine does not allow it.
 fn absent(yard: &Yard, library: &Path) -> anyhow::Result<Option<Child>> {
     let path = library.to_string_lossy();
     let program = yard.build("absent_pages.c", "absent_pages", &["-pthread", &path])?;
@@ -283,8 +282,8 @@ fn copied_libc_kib(pid: u32) -> anyhow::Result<u64> {
     Ok(copied)
 }
 
-/// A program may tell of a driver's functions what it likes: those in libc are probed in
-/// itself, and in nobody else's programs.
+/// A program may lie about a driver's functions: those in libc are probed in itself, but not in the
+/// programs of others.
 #[test]
 fn a_table_of_functions_of_everybodys_library() -> anyhow::Result<()> {
     let needs = [&NEEDS[..], &[Need::Path("/usr/include/CL/cl.h")]].concat();
@@ -324,7 +323,7 @@ fn a_table_of_functions_of_everybodys_library() -> anyhow::Result<()> {
     })
 }
 
-/// Has the file systems of the attacker answer nobody any more.
+/// Makes the attacker's file systems stop answering.
 fn silence_servers() -> anyhow::Result<()> {
     let mut signal = Command::new("pkill");
     signal.args(["-USR1", "-u", &STRANGER.to_string(), "-x", "hang_fs"]);

@@ -1,5 +1,5 @@
-//! Files, mappings and memory of another user that cannot be read in time: they cost
-//! their owner's stacks, and nobody else's; the recording ends when it is told to.
+//! Files, mappings and memory of another user that cannot be read in time: they cost only their
+//! owner's stacks, and the recording ends when it is asked to.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! The units let a recording and an agent do what they need, and say why for the rest.
+//! The units let a recording and an agent do what they need, and refuse the rest.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -105,7 +105,7 @@ fn the_unit_allows_every_system_call_of_a_recording() -> anyhow::Result<()> {
             line.split_whitespace().last()
         });
         let mut calls: BTreeSet<_> = calls
-            // What is no name of a call says that a process went on without strace.
+            // An entry that is no name of a call shows that a process went on without strace.
             .filter(|call| *call != "total" && !call.contains('>'))
             .map(str::to_owned)
             .collect();

@@ -1,4 +1,4 @@
-//! What deploy/ has does what docs/deploy.md says, with real tools: Helm, kubernetes-validate,
+//! What deploy/ has does what docs/deploy.md describes, with real tools: Helm, kubernetes-validate,
 //! Prometheus and Ansible; and the agent records with the capabilities that a pod gives it.
 
 use std::collections::BTreeSet;
@@ -254,7 +254,7 @@ fn confine(command: &mut Command, capabilities: &[String], errors: &Path) -> any
     Ok(())
 }
 
-/// What an agent with capabilities said of a program of another user.
+/// What an agent with capabilities showed of a program of another user.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     program: bool,
@@ -479,7 +479,7 @@ fn get(url: &str, accept: &str) -> anyhow::Result<String> {
     checked(Command::new("python3").args(["-c", program, url, accept]))
 }
 
-/// A port that nobody has.
+/// A port that is not in use.
 fn free_port() -> anyhow::Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?

@@ -1,7 +1,6 @@
-//! Flame graphs in a real browser, as they open from the disk in a window of 1400 x 900:
-//! what a reader looks for first is in sight, and search, zoom, keys and the dark mode
-//! work. The stacks are recordings of real programs (`data/flame`); what must be seen is
-//! added up from them here.
+//! Flame graphs in a real browser, as they open from the disk in a window of 1400 x 900. What a
+//! reader looks for first is in sight, and search, zoom, keys and the dark mode work. The stacks
+//! are recordings of real programs (`data/flame`); what must be seen is added up from them here.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -161,7 +160,7 @@ fn check_first(step: &Value, truth: &Truth) -> anyhow::Result<()> {
                 .and_then(|rest| rest.strip_prefix(" ("));
             of.is_some_and(|rest| rest.contains(&format!(", {share:.2}%)")))
         };
-        // Only those of a tenth of the screen are told.
+        // Only frames of at least a tenth of the screen are listed.
         let Some(i) = left.iter().position(is_it) else {
             anyhow::ensure!(share < 10.5, "no {name} ({share:.2}%)");
             continue;

@@ -307,8 +307,8 @@ fn begins(trace: &Value) -> BTreeMap<u64, Vec<f64>> {
     found
 }
 
-/// Synthetic: a recording taken apart, a file for each rank, with another clock each: ahead
-/// by so many microseconds, and so much more for each.
+/// Synthetic: a recording taken apart, a file for each rank, with another clock each: some
+/// microseconds ahead, and at another rate.
 fn take_apart(
     shop: &Workshop,
     raw: &Value,

@@ -287,7 +287,7 @@ fn one_command_installs_and_profiles_arrive_and_a_purge_leaves_nothing() -> anyh
     for request in server.requests() {
         ensure!(request.path == "/v1development/profiles" && request.body.len() > 100);
     }
-    // The unit holds what it says, and the agent works within it.
+    // The unit has the properties of its file, and the agent works within it.
     for (property, value) in [
         ("ActiveState", "active"),
         ("UnitFileState", "enabled"),

@@ -15,7 +15,7 @@ use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::states::States;
 use aiprof_tests::workload::Workshop;
 
-/// Workers that start a program, wait for its end and start the next, so many each.
+/// Workers that start a program, wait for its end and start the next, EACH times.
 const WORKERS: usize = 50;
 const EACH: usize = 20;
 /// How many of them have ended when aiprof has its working size.
@@ -38,7 +38,7 @@ fn storm() -> String {
     )
 }
 
-/// Reads on until so many more programs have ended.
+/// Reads on until `programs` more programs have ended.
 fn read_until_ended(aiprof: &mut Child, programs: usize, text: &mut String) -> anyhow::Result<()> {
     let mut ended = 0;
     while ended < programs {
@@ -61,7 +61,7 @@ fn check_growth(readings: &[Reading]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Launches by kernel, as the programs say.
+/// Launches by kernel, from the programs' accounts.
 fn told(accounts: &[Account]) -> BTreeMap<&str, u64> {
     let mut sums = BTreeMap::new();
     for account in accounts {

@@ -1,6 +1,6 @@
-//! Schedules that nobody chose: durations from 2 us to 2 s, several queues, threads and
-//! processes, forks, late timestamps, no waits. What aiprof says of them is judged by what
-//! the virtual driver wrote down. Each follows from its number, so that it can be run again.
+//! Random schedules: durations from 2 us to 2 s, several queues, threads and processes, forks, late
+//! timestamps, no waits. aiprof's profiles are compared with what the virtual driver wrote down.
+//! Each follows from its number, so that it can be run again.
 
 use anyhow::{Context as _, ensure};
 

@@ -1,6 +1,5 @@
-//! The page that `aiprof analyze` makes, in a real browser, opened from the disk: it
-//! says nothing on the console, sorts, filters, draws and zooms, and what hostile names
-//! in a trace want is not done.
+//! The page that `aiprof analyze` makes, in a real browser, opened from the disk. It prints nothing
+//! on the console, sorts, filters, draws and zooms. What hostile names in a trace want is not done.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

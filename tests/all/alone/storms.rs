@@ -13,10 +13,10 @@ use aiprof_tests::workload::Workshop;
 const NEEDS: [Need; 2] = [Need::Root, Need::Tool("cc")];
 
 /// What aiprof may add while the last 70 % of a storm are recorded, in bytes for each sample of
-/// that part: samples of as many processes are kept, and they, and no more, may take room.
+/// that part. Samples of as many processes are kept, and nothing else may take room.
 const GROWTH: u64 = 600;
 
-/// Checks that memory does not grow once it is warm, but for so many samples.
+/// Checks that memory does not grow once it is warm, except for `samples` samples.
 fn check_growth(readings: &[Reading], samples: u64) -> anyhow::Result<()> {
     let first = readings.first().map(|r| r.memory_kib);
     let most = readings.iter().map(|r| r.memory_kib).max();
@@ -62,10 +62,9 @@ fn record(args: &[&str]) -> anyhow::Result<Folded> {
     Ok(folded)
 }
 
-/// Samples that are neither in the profile nor counted as lost must not be missing: all
-/// of the storm's together stand for the CPU time that the kernel counted for it, by
-/// nanoseconds. (`/proc/stat` goes by ticks, which a storm that is paced by timers meets
-/// or misses.)
+/// All samples are in the profile or counted as lost. Together, those of the storm stand for the
+/// CPU time that the kernel counted for it, by nanoseconds. (`/proc/stat` goes by ticks, which a
+/// storm that is paced by timers meets or misses.)
 fn check_accounts(folded: &Folded, stderr: &str, cpu_ns: f64) -> anyhow::Result<()> {
     let lost = lost(stderr, "samples dropped") + lost(stderr, "samples refused");
     let storm = folded.filter(|line| ["storm", "brief"].contains(&line.comm.as_str()));

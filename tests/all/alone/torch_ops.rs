@@ -79,7 +79,7 @@ fn ops<'a>(trace: &'a Trace, name: &'a str) -> impl Iterator<Item = &'a Span> {
         .filter(move |s| is_op(s) && s.name == name)
 }
 
-/// The trace has the operators that the program says, when and where it says.
+/// The trace has the program's operators, when and where the program logged them.
 fn check_trace(trace: &Trace, log: &Path, stdout: &str) -> anyhow::Result<()> {
     let calls: Vec<(u64, u64)> = serde_json::from_str(&std::fs::read_to_string(log)?)?;
     let origin = trace.about["start_monotonic_ns"].as_u64();
@@ -156,7 +156,7 @@ fn check_folded(profile: &Folded) -> anyhow::Result<()> {
                 Some((file, true)) if file == "torch_lines.py" => right += stack.value,
                 // Autograd's.
                 Some((file, _)) if file == "graph.py" => {}
-                // Of a stack that is cut, too.
+                // This includes cut stacks.
                 _ => wrong += stack.value,
             }
             // And nothing of Python is below it.
@@ -220,8 +220,8 @@ fn operators_are_under_the_lines_of_python_that_call_them() -> anyhow::Result<()
     )
 }
 
-/// How often Kineto asks its daemon: at its end a program waits for the thread that does,
-/// up to so long (uniform in 0 to 1 s with torch 2.15, measured without a recording too).
+/// How often Kineto asks its daemon. At its end, a program waits for the thread that does, up to
+/// this long (uniform in 0 to 1 s with torch 2.15, measured without a recording too).
 const ASKS_EVERY_MS: f64 = 1000.0;
 /// What the machine may take longer. Unanswered, a program takes 7 s.
 const NOISE_MS: f64 = 2000.0;
@@ -290,8 +290,8 @@ fn client(shop: &Workshop, mode: &str) -> anyhow::Result<(Output, String)> {
 fn faults_of_clients_are_counted() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
     let shop = Workshop::new()?;
-    // What is asked for and not reported is one window each; of a window that was not to be
-    // read it is said why.
+    // Each request without a report counts as one window. For a window that must not be read, a
+    // message gives the reason.
     for (mode, unanswered, unreadable, why) in [
         ("garbage", 1, 0, ""),
         ("hundreds", 1, 0, ""),

@@ -1,7 +1,6 @@
-//! A trace of a real recording in the viewers that people use: Perfetto's trace
-//! processor and user interface, and speedscope. They are fetched once, into the
-//! target folder (`viewers/fetch.sh`); without a network the test says so and is
-//! skipped.
+//! A trace of a real recording in the viewers that people use: Perfetto's trace processor and user
+//! interface, and speedscope. They are fetched once, into the target folder (`viewers/fetch.sh`).
+//! Without a network, the test is skipped with a message.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +29,7 @@ fn script(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The viewers; where they are not to be had, the test of this name says so.
+/// The viewers; if they cannot be fetched, the test of this name is skipped with a message.
 fn viewers(name: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = std::env::var_os("CARGO_TARGET_DIR")
@@ -317,7 +316,7 @@ fn perfetto_has_a_recording_as_it_was_recorded() -> anyhow::Result<()> {
     compare(&answer, &trace)
 }
 
-/// What Perfetto says of a capture in its own format, and the capture as a Chrome trace.
+/// Perfetto's view of a capture in its own format, and the capture as a Chrome trace.
 fn in_both(
     shop: &Workshop,
     capture: &Path,

@@ -1,9 +1,9 @@
 //! `aiprof acelyzer` writes what acelyzer 1.3.0 writes, wherever that is right: each
 //! case is one command line, run by both in a folder with the same files.
 //!
-//! A case may name differences that are intended, each with the reason: where the
-//! original is wrong, `analyze_truth.rs` says what is right. Without a network to
-//! fetch the original from, the cases are skipped.
+//! A case may name differences that are intended, each with the reason. Where the original is
+//! wrong, `analyze_truth.rs` defines what is right. Without a network to fetch the original from,
+//! the cases are skipped.
 
 use anyhow::Context as _;
 
@@ -24,7 +24,7 @@ const ALWAYS: [&str; 3] = [
     "FREQ: Recommendation",
     // It counts every event of FLEX files.
     "CAT: Found",
-    // It is said for nearly every trace: a test of its own, `reference_epoch`.
+    // It is printed for nearly every trace: a test of its own, `reference_epoch`.
     "OVC: reference epoch had to be updated",
 ];
 /// Names without a time are legal; the original drops them.
@@ -46,7 +46,7 @@ const NO_HOST: [&str; 2] = [
 ];
 /// Bandwidth of collectives died when `Bytes` was renamed.
 const BANDWIDTH: [&str; 2] = ["C \"BW all", " pid -1 "];
-/// Of preparations that end while an earlier one is pending it forgets one:
+/// If preparations end while an earlier one is pending, it forgets one:
 /// `analyze_truth::pending_preparations`.
 const PREPS: [&str; 1] = ["\"ConcurrentPreps\""];
 /// Its tables know kernels by FLEX names only: they are empty for PyTorch's files.
@@ -54,8 +54,8 @@ const TORCH_TABLES: [&str; 3] = ["out_summary.csv", "out_active.csv", "out_ts_an
 /// Spans of two files in one row: the original moves one away, and then gives it the
 /// old row's name again.
 const SPANS: [&str; 1] = ["\"PyTorch Profiler (0)\" pid \"Spans\""];
-/// Arrows from launches are not told apart by rank; those to the wait for a launch are
-/// thrown away before they are written: `analyze_truth::torch_launches_*`.
+/// Arrows from launches are not separated by rank; those to the wait for a launch are thrown away
+/// before they are written: `analyze_truth::torch_launches_*`.
 const ARROWS: [&str; 1] = ["flow "];
 
 /// It calls microseconds milliseconds.
@@ -67,7 +67,7 @@ const SPLIT_ENDS: [&str; 1] = ["args.Watts"];
 /// overlaps then, and moves to another row.
 const TOUCHING: [&str; 3] = ["Partial-overlap", "SenRdmaRecv [sync", "1.tid"];
 
-/// Says what differs, and fails.
+/// Prints what differs, and fails.
 fn check(
     name: &str,
     input: Result<Input, String>,
@@ -169,7 +169,7 @@ fn three() -> Result<Input, String> {
     flex(&jobs(3, 3), Flex::default())
 }
 
-/// One job that runs each kernel once, as its log says.
+/// One job that runs each kernel once, as in its log.
 fn once() -> Result<Input, String> {
     let scenario = Scenario {
         iterations: 1,
@@ -482,8 +482,8 @@ compat! {
     bugs_torch_ranks: two_torch(), "-i rank0.pt.trace.json,rank1.pt.trace.json -o out.json";
 }
 
-/// Host times that wander against the counter move the reference epoch, which is
-/// told, and how often.
+/// Host times that wander against the counter move the reference epoch. A message reports that, and
+/// how often.
 #[test]
 fn reference_epoch() -> anyhow::Result<()> {
     let name = "reference_epoch";

@@ -1,12 +1,11 @@
 //! `aiprof analyze --table` against HolisticTraceAnalysis 0.5.0 itself, which runs beside it
-//! (`hta/oracle.py`; fetched from PyPI into the target folder): every analysis, on real
+//! (`hta/oracle.py`; fetched from PyPI into the target folder). Every analysis is compared, on real
 //! traces of NVIDIA and AMD GPUs and on made ones.
 //!
-//! Figures are equal to a thousandth once four habits are taken out of HTA that are in
-//! no definition of its analyses (`oracle.py` names them); that they are what differs in
-//! HTA as it is shipped is tested too. What HTA cannot do, or does to other numbers by
-//! the definition that `profiler/crates/analysis/src/tables/hta` gives, stands in
-//! [`DIFFERENT`] with its cause.
+//! Figures are equal to a thousandth once four habits are taken out of HTA that are in no
+//! definition of its analyses (`oracle.py` names them). That they are what differs in HTA as it is
+//! shipped is tested too. [`DIFFERENT`] lists, with the cause, what HTA cannot do, or does to other
+//! numbers by the definition that `profiler/crates/analysis/src/tables/hta` gives.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +24,7 @@ struct Pair {
     ours: &'static str,
     /// The name in `oracle.py`.
     theirs: &'static str,
-    /// Columns that tell rows apart, ours and HTA's.
+    /// Columns that identify rows, ours and HTA's.
     keys: &'static [(&'static str, &'static str)],
     /// Columns that are compared.
     values: &'static [(&'static str, &'static str)],
@@ -250,7 +249,7 @@ fn word(text: &str) -> String {
         ("COMPUTATION", "compute"),
         ("COMMUNICATION", "communication"),
         ("MEMORY", "copy"),
-        // Here these are told apart.
+        // Here these are separate.
         ("collective_wait", "other"),
         ("copy_bound", "compute_bound"),
         ("gpu_compute_bound", "compute_bound"),
@@ -270,8 +269,8 @@ const CALLS: [&str; 4] = [
     "cudaMemsetAsync",
 ];
 
-/// Rows by their keys; those that only one side tells apart are added up. Rows of nothing
-/// are left out: one side prints them, the other does not.
+/// Rows by their keys; those that only one side separates are added up. Rows of nothing are left
+/// out: one side prints them, the other does not.
 fn by_key(rows: &[Value], keys: &[&str], values: &[&str]) -> BTreeMap<Vec<String>, Vec<f64>> {
     let mut found: BTreeMap<Vec<String>, Vec<f64>> = BTreeMap::new();
     for row in rows {
@@ -411,7 +410,7 @@ fn shorter(ours: &[Value], theirs: &[Value]) -> Option<String> {
     (!is_longer).then(|| format!("critical-path-bounds: {ours} is shorter than HTA's {theirs}"))
 }
 
-/// Where a trace's figures are not HTA's: file, table, what the difference says, cause.
+/// Where a trace's figures are not HTA's: file, table, text of the difference, cause.
 type Different = (&'static str, &'static str, &'static str, &'static str);
 
 const EMPTY: &str = "the trace has no work of devices";
@@ -469,8 +468,8 @@ const DIFFERENT: &[Different] = &[
     ("simple_add", "queue-length", "\"7\"", TIES),
 ];
 
-/// Traces, the rank that they say they are of, and an operator whose sequences of kernels
-/// are looked at: it stands at one depth, HTA sees no others.
+/// Traces, the rank in them, and an operator whose sequences of kernels are compared: it stands at
+/// one depth, HTA sees no others.
 const TRACES: &[(&str, u32, &str)] = &[
     ("alexnet", 0, "aten::conv2d"),
     ("alltoall", 3, "MulBackward0"),

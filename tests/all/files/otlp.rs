@@ -12,7 +12,7 @@ use aiprof_tests::workload::{Workshop, checked, source_path};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-/// Says that the package is there.
+/// Fails if the package is missing.
 const FIND: &str = "import opentelemetry.proto.collector.profiles.v1development as p; print(p)";
 
 /// Process, thread, names of both, frames.

@@ -69,7 +69,7 @@ fn a_configuration_that_is_read_again_loses_no_sample() -> anyhow::Result<()> {
     agent.signal("HUP")?;
     agent.await_line("configuration reloaded")?;
     busy.works()?;
-    // What is wrong changes nothing, and is told.
+    // A wrong configuration changes nothing, and is reported.
     agent.configure("frequency = 0\n")?;
     agent.signal("HUP")?;
     let said = agent.await_line("the previous configuration stays in use")?;

@@ -1,6 +1,6 @@
-//! Recordings that are paused, resumed and stopped while they run, that begin at an event
-//! and that keep their last seconds. A program does what it is told, phase by phase: what
-//! it did, and when, the test knows.
+//! Recordings that are paused, resumed and stopped while they run, that begin at an event and that
+//! keep their last seconds. The test controls a program, phase by phase, and so knows what it did,
+//! and when.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -52,7 +52,7 @@ fn program(shop: &Workshop) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// A recording of the program, which waits to be told what to do.
+/// A recording of the program, which waits for commands.
 struct Recording {
     aiprof: Child,
     name: String,
@@ -136,7 +136,7 @@ impl Recording {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Ends the program, and gives what aiprof says.
+    /// Ends the program, and returns aiprof's messages.
     fn end(mut self) -> anyhow::Result<String> {
         self.aiprof.write_line("quit")?;
         let status = self.aiprof.wait(LONG)?;
@@ -201,7 +201,7 @@ fn is_whole(folded: &Folded, phase: &Phase) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the recording's status says so.
+/// Waits until the recording's status contains `word`.
 fn await_status(recording: &Recording, word: &str) -> anyhow::Result<()> {
     let start = Instant::now();
     while !recording.ctl("status")?.contains(word) {

@@ -177,7 +177,7 @@ fn filters_and_labels_say_where_processes_ran() -> anyhow::Result<()> {
     judge_reports(&shop, capture, inside_pid, other_pid)
 }
 
-/// What a capture says of both processes.
+/// Checks the reports of a capture about both processes.
 fn judge_reports(shop: &Workshop, capture: &str, inside: u32, other: u32) -> anyhow::Result<()> {
     let file = shop.path("report.folded");
     let path = file.to_str().context("a path")?;
@@ -275,8 +275,8 @@ fn judge_traces(shop: &Workshop, capture: &str, pid: u32) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// A process in a control group of a pod, on a node whose kubelet has named logs: the
-/// group is real, the logs are **synthetic**, in a mount namespace of their own.
+/// A process in a control group of a pod, on a node whose kubelet has named logs. The group is
+/// real; the logs are **synthetic**, in a mount namespace of their own.
 #[test]
 fn pods_have_the_names_of_their_logs() -> anyhow::Result<()> {
     let name = "pods_have_the_names_of_their_logs";
@@ -355,9 +355,8 @@ fn pods_have_the_names_of_their_logs() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A machine with two GPUs, as far as device nodes and sysfs go: **synthetic**. The nodes
-/// are /dev/full and /dev/zero under other names, and a tmpfs in place of /sys/dev/char says
-/// that they are of GPUs.
+/// A machine whose device nodes and sysfs show two GPUs: **synthetic**. The nodes are /dev/full and
+/// /dev/zero under other names. A tmpfs in place of /sys/dev/char describes them as GPUs.
 const GPUS: &str = r#"
 set -e
 mount -t tmpfs none /sys/dev/char

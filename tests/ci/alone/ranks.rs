@@ -15,7 +15,7 @@ use aiprof_tests::workload::Workshop;
 
 const NEEDS: [Need; 1] = [Need::Root];
 
-/// A shell that is busy for so many seconds and exits with that many.
+/// A shell script that is busy for the seconds of its argument and exits with that number.
 fn busy(shop: &Workshop) -> anyhow::Result<String> {
     let file = shop.path("busy.sh");
     let script = "end=$(($(date +%s) + $1))\n\

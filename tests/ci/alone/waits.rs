@@ -1,5 +1,5 @@
-//! Waits: how long threads waited, what for, and where, against what the programs
-//! themselves and the scheduler say.
+//! Waits: how long threads waited, what for, and where, compared with the output of the programs
+//! and with the scheduler.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -50,7 +50,7 @@ fn by_leaf(folded: &Folded, function: &str) -> BTreeMap<String, u64> {
 /// Microseconds that a wait of less stands for at 997 Hz, if it is recorded.
 const PERIOD_US: f64 = 1003.0;
 
-/// What a program says of its waits, and how many a recording says that it lost.
+/// A program's output about its waits, and how many a recording reports as lost.
 struct Truth<'a> {
     output: &'a str,
     lost: u64,
@@ -62,9 +62,9 @@ impl<'a> Truth<'a> {
         Self { output, lost }
     }
 
-    /// Compares microseconds of a function with what the program says: `bounds` are of their
-    /// quotient. What is not there has to be counted: each lost wait may be its longest, or a
-    /// shorter one that stands for a period.
+    /// Compares microseconds of a function with the program's: `bounds` are of their quotient. What
+    /// is not there has to be counted: each lost wait may be its longest, or a shorter one that
+    /// stands for a period.
     fn judge(&self, function: &str, seen: f64, bounds: RangeInclusive<f64>) -> anyhow::Result<()> {
         let expected = truth(self.output, function)? / 1e3;
         let most = truth(self.output, &format!("{function}_most")).unwrap_or(0.0) / 1e3;
@@ -81,8 +81,8 @@ impl<'a> Truth<'a> {
     }
 }
 
-/// Compares what a function waited with what its program says: in all, and that it was for
-/// nothing else than this and a CPU.
+/// Compares what a function waited with the program's output: in all, and that it was for nothing
+/// else than this and a CPU.
 fn judge(run: &Run, function: &str, reason: &str, share: f64) -> anyhow::Result<()> {
     let seen = by_leaf(&run.folded, function);
     let all: u64 = seen.values().sum();
@@ -112,8 +112,8 @@ fn waits_are_as_long_as_they_were_and_for_what_they_were() -> anyhow::Result<()>
     for (function, reason) in WAITS {
         judge(&run, function, reason, 0.02)?;
     }
-    // 60,000 waits, of which beyond a thousand a second one in sixteen stands for all: 1.6 % is the
-    // standard deviation where they are alike, and a tenth comes once in a hundred million runs.
+    // 60,000 waits. Beyond a thousand a second, one in sixteen stands for all. If they are alike,
+    // the standard deviation is 1.6 %, and a tenth comes once in a hundred million runs.
     judge(&run, "yields", CPU, 0.1)?;
     let seen: u64 = by_leaf(&run.folded, "short_sleeps").values().sum();
     Truth::new(&run.stdout, &run.stderr).judge("short_sleeps", seen as f64, SHORT)
@@ -193,7 +193,7 @@ fn length(span: &Span) -> f64 {
     (span.end - span.start) as f64 / 1e3
 }
 
-/// Judges the waits of `waits.c` in a trace by what the program says.
+/// Judges the waits of `waits.c` in a trace by the program's output.
 fn judge_trace(trace: &Trace, truth: &Truth<'_>) -> anyhow::Result<()> {
     // No thread waits twice at a time.
     let mut ends: BTreeMap<(u64, u64), u64> = BTreeMap::new();
@@ -215,8 +215,8 @@ fn judge_trace(trace: &Trace, truth: &Truth<'_>) -> anyhow::Result<()> {
             truth.judge(function, long, 0.98..=1.02).context("drawn")?;
         }
     }
-    // Some stand for all, and none of them is drawn longer than it was: waits of some 0.1 ms, of
-    // which one in ten is there: 3 % is the standard deviation, and a little is CPU time by then.
+    // Waits of some 0.1 ms, of which one in ten is there and stands for all. None of them is drawn
+    // longer than it was. The standard deviation is 3 %, and a little is CPU time by then.
     let spans = spans_of(trace, "short_sleeps");
     let (mut sum, mut long) = (0.0, 0.0);
     for span in &spans {

@@ -101,8 +101,8 @@ fn builds_of_another_abi_do_the_same() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the device can do: one thing at a time, no sooner than submitted, each
-/// phase as long as the counter says.
+/// What the device can do: one thing at a time, no sooner than submitted, each phase as long as by
+/// the counter.
 fn check_device(truth: &Truth) -> anyhow::Result<()> {
     let mut free_at = 0;
     let device = truth.devices.first().context("no device")?;
@@ -233,7 +233,7 @@ fn ranks_have_their_own_devices_and_meet_at_barriers() -> anyhow::Result<()> {
             [0.0, 40.0, -60.0][truth.process.rank as usize]
         );
     }
-    // Nobody leaves a barrier before everybody has come.
+    // Each rank leaves a barrier only after all have come.
     for i in 0..2 {
         let calls: Option<Vec<_>> = truths
             .iter()

@@ -1,5 +1,5 @@
-//! `aiprof acelyzer` and `aiprof analyze` against traces whose truth is known: what
-//! acelyzer 1.3.0 gets wrong, and what nobody else measures.
+//! `aiprof acelyzer` and `aiprof analyze` against traces whose truth is known: what acelyzer 1.3.0
+//! gets wrong, and what no other tool measures.
 //!
 //! Where acelyzer is right it proves the generator: its output and the truth must
 //! agree.
@@ -69,7 +69,7 @@ fn without_original(name: &str) -> bool {
     missing.is_some()
 }
 
-/// Where the original is right, it finds what the generator says.
+/// Where the original is right, it finds the generator's truth.
 #[test]
 fn generator_and_original_agree() -> anyhow::Result<()> {
     if without_original("generator_and_original_agree") {
@@ -166,8 +166,7 @@ fn agrees(which: Which, scenario: &Scenario) -> anyhow::Result<()> {
     iterations(scenario, &ran)
 }
 
-/// The line about iterations tells as many as there are, but for the first ones,
-/// from which they are learned.
+/// The line about iterations has their number, without the first ones, from which they are learned.
 fn iterations(scenario: &Scenario, ran: &Ran) -> anyhow::Result<()> {
     let said = format!("{}{}", ran.stdout, ran.stderr);
     let line = said.lines().find(|line| line.contains("ITSTATS: [0]"));
@@ -325,8 +324,8 @@ fn shifted_jobs_are_mended() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With no other job to go by, events are moved to the middle of what their round trip
-/// allows, all by the same, and it is said within which bounds the truth lies.
+/// With no other job to go by, all events are moved by the same, to the middle of what their round
+/// trip allows. A message gives the bounds of the truth.
 #[test]
 fn a_lone_shifted_job_is_bounded() -> anyhow::Result<()> {
     for shift in [50_000.0, -50_000.0] {
@@ -446,8 +445,7 @@ fn ranks_of_a_tree_are_aligned() -> anyhow::Result<()> {
     aligned(Shape::Tree, Latency::Symmetric(0.3, 2.0))
 }
 
-/// All ranks in one file, as the shipped sample has them, say what one file each
-/// says.
+/// All ranks in one file, as in the shipped sample, give the same as one file each.
 #[test]
 fn ranks_of_one_file_are_kept_apart() -> anyhow::Result<()> {
     let story = collective(81, Shape::Chain, 4, Latency::Equal(1.0)).make();
@@ -523,8 +521,8 @@ fn shipped_collective_closes() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The span of the shipped collective, from its counters alone: from the first end of
-/// the compute kernel to the last event's end, after each receive is laid on its send.
+/// The span of the shipped collective, from its counters alone. It goes from the first end of the
+/// compute kernel to the last event's end, after each receive is laid on its send.
 fn shipped_span_us(text: &[u8]) -> anyhow::Result<f64> {
     let all: Vec<Value> = serde_json::from_slice(text)?;
     // The end of the event by its kind, in its rank's own microseconds.
@@ -605,7 +603,7 @@ fn shipped_collective_bandwidth() -> anyhow::Result<()> {
     ran.file("out_stats_summary.csv").map(drop)
 }
 
-/// Both units of the charge counter are told from each other and give the power.
+/// Both units of the charge counter are recognized and give the power.
 #[test]
 fn power_of_both_units() -> anyhow::Result<()> {
     for charge in [Charge::Micro, Charge::Nano] {
@@ -680,8 +678,8 @@ fn torch_counters_are_used() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Without `--freq` nobody said what the counters in PyTorch's files count: times stay as
-/// they are, and so do sums of them. 1.3.0 does not look at these counters at all.
+/// Without `--freq` the unit of the counters in PyTorch's files is unknown: times stay as they are,
+/// and so do sums of them. 1.3.0 does not look at these counters at all.
 #[test]
 fn torch_times_stay_without_a_frequency() -> anyhow::Result<()> {
     let story = Scenario {
@@ -840,7 +838,7 @@ fn pending_preparations() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Events that touch do not overlap, whatever their sums of doubles say; others do.
+/// Events that touch do not overlap, even if their sums of doubles do; others do.
 #[test]
 fn verification_tells_touching_from_overlapping() -> anyhow::Result<()> {
     for key in ["args", "attr"] {
@@ -1013,8 +1011,8 @@ fn recommendations_help() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Latencies that differ by direction cannot be told from offsets: the truth lies in
-/// the interval that is reported.
+/// Latencies that differ by direction cannot be distinguished from offsets: the truth lies in the
+/// interval that is reported.
 #[test]
 fn intervals_of_ranks_hold_the_truth() -> anyhow::Result<()> {
     for (seed, shape) in [(1, Shape::Chain), (2, Shape::Ring), (3, Shape::Tree)] {
@@ -1039,7 +1037,7 @@ fn intervals_of_ranks_hold_the_truth() -> anyhow::Result<()> {
                     "{shape:?} of {ranks}: {shift}, not {truth}"
                 );
                 anyhow::ensure!(least - near <= us && us <= most + near, "{shift}");
-                // A loop of so many messages leaves no more than they take.
+                // A loop of messages leaves no more than they take.
                 anyhow::ensure!(most - least <= 31.0 * 2.0 * ranks as f64, "{shift}");
             }
             assert_eq!(

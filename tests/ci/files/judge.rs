@@ -34,8 +34,8 @@ fn expected(run: &Run) -> anyhow::Result<Expected> {
     Expected::new(&run.truth, &run.accounts, 200_000)
 }
 
-/// The folded stacks of a profiler that charges each execution's samples to the call
-/// path that `charge` says, by process and launch call.
+/// The folded stacks of a profiler that charges each execution's samples to a call path. `charge`
+/// returns that path for a process and launch call.
 fn profile(run: &Run, charge: impl Fn(u32, u64) -> u32) -> Found {
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for window in &run.truth.windows {

@@ -1,6 +1,6 @@
-//! `aiprof analyze` on traces of PyTorch's profiler from NVIDIA and AMD GPUs: real ones,
-//! whose figures are HolisticTraceAnalysis's, and made ones in dialects of other years and
-//! vendors, whose figures follow from how they are made.
+//! `aiprof analyze` on traces of PyTorch's profiler from NVIDIA and AMD GPUs. The figures of real
+//! ones are HolisticTraceAnalysis's. Made ones are in dialects of other years and vendors; their
+//! figures follow from how they are made.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -314,8 +314,8 @@ fn slice(cat: &str, name: &str, ts: f64, dur: f64, args: Value) -> Value {
         "args": args})
 }
 
-/// A step of a model on a GPU as a trace of these names has it: two matrix products, of
-/// which a collective and a copy each hide behind the second; 80 us apart.
+/// Steps of a model on a GPU, 80 us apart, in a trace with these names: two matrix products, and a
+/// collective and a copy that each overlap the second.
 fn model(words: &Words, steps: u32, base: f64) -> Vec<Value> {
     let mut all = Vec::new();
     for step in 0..steps {
@@ -395,7 +395,7 @@ const SHOUTING: Words = Words {
     ..CUDA_2021
 };
 
-/// Dialects that say what they are by their categories only.
+/// Dialects that are recognized by their categories only.
 #[test]
 fn other_years_and_vendors_are_read_alike() -> anyhow::Result<()> {
     for words in [CUDA_2021, ROCM, XPU, SHOUTING] {
@@ -436,7 +436,7 @@ fn other_years_and_vendors_are_read_alike() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Only the host was recorded: there is nothing to tell, and nothing is wrong.
+/// Only the host was recorded: there is no kernel to report on, and nothing is wrong.
 #[test]
 fn calls_without_kernels_are_no_fault() -> anyhow::Result<()> {
     let calls = |i: u32| {
@@ -489,7 +489,7 @@ fn compiled_graphs_keep_their_kernels_and_arrows() -> anyhow::Result<()> {
             let name = format!("triton_poi_fused_relu_{i}");
             let dur = f64::from(i) + 1.0;
             all.push(slice("kernel", &name, ts, dur, args.clone()));
-            // Of the last one the profiler wrote none.
+            // For the last one the profiler wrote none.
             if i < 3 {
                 all.push(arrow("f", step + 1, 0, 7, ts));
             }
@@ -556,7 +556,7 @@ fn only_this_run_s_files_stand_beside_the_output() -> anyhow::Result<()> {
     let lines = said
         .lines()
         .filter_map(|line| line.strip_prefix("  written to "));
-    // Each with what it is.
+    // Each file has a description.
     let mut expected: Vec<&str> = lines
         .filter_map(|line| Some(line.split_once("  ")?.0))
         .collect();
@@ -587,7 +587,7 @@ fn a_trace_without_events_is_an_error() -> anyhow::Result<()> {
         );
         assert!(!ran.files.contains_key("out.json"), "{shown}");
     }
-    // Beside a file that has some it is told, and the rest is analysed.
+    // Beside a file that has some, a message reports it, and the rest is analysed.
     let input = Input::one("in.json", data("triton.json.gz")?).and("empty.json", "[]");
     let ran = Which::Analyze.run(&input, "in.json empty.json -o out.json")?;
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);

@@ -1,5 +1,5 @@
-//! `aiprof analyze --table key-averages` and torch's other answers, on traces of PyTorch,
-//! against what PyTorch itself says of the same profiles (`data/torch/README.md`).
+//! `aiprof analyze --table key-averages` and torch's other answers, on traces of PyTorch, against
+//! PyTorch's own tables of the same profiles (`data/torch/README.md`).
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -287,7 +287,7 @@ fn steps_of_the_compiler_have_their_own_time() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a table says with the program's log.
+/// The output and messages for a table with the program's log.
 fn with_log(trace: &str, args: &str) -> anyhow::Result<(String, String)> {
     let (name, log) = (format!("{trace}.json.gz"), format!("{trace}.log.gz"));
     let input = Input::one(&name, data(&name)?).and(&log, data(&log)?);
@@ -347,7 +347,7 @@ fn breaks_and_recompilations_have_reasons() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Without the log the trace says how often and how long, and what would say why.
+/// Without the log, the table has how often and how long, and a note on how to find the reasons.
 #[test]
 fn without_the_log_reasons_are_not_made_up() -> anyhow::Result<()> {
     let tables = json("broken", "--table graph-breaks")?;

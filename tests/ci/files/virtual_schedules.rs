@@ -1,5 +1,5 @@
-//! Schedules of the virtual driver that the join of samples and launches must stand:
-//! what the driver and the program say of them agrees.
+//! Schedules of the virtual driver that the join of samples and launches must stand: the accounts
+//! of the driver and the program agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -367,7 +367,7 @@ fn static_probes_fire_as_in_the_patched_driver() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A little-endian number of so many bytes, taken off the front.
+/// A little-endian number of `n` bytes, taken off the front.
 fn take(bytes: &mut &[u8], n: usize) -> anyhow::Result<u64> {
     let (number, rest) = bytes.split_at_checked(n).context("cut off")?;
     *bytes = rest;

@@ -74,7 +74,7 @@ fn path_of(sample: &Sample) -> &'static str {
     known.unwrap_or(if is_cut { CUT } else { "unknown" })
 }
 
-/// What the profile says of devices.
+/// The sums of devices in the profile.
 fn seen(recorded: &Recorded) -> anyhow::Result<Sums> {
     let mut sums = Sums::new();
     for sample in &recorded.samples {
@@ -139,8 +139,8 @@ fn cycles(operation: &Operation, phase: usize) -> u64 {
     to.wrapping_sub(from) & 0xffff_ffff
 }
 
-/// What devices did as far as it was recorded, by the truth: kernels in cycles, copies, whose records have no
-/// counter values, in nanoseconds.
+/// What devices did, of what was recorded, by the truth. Kernels are in cycles. Copies, whose
+/// records have no counter values, are in nanoseconds.
 fn expected(truths: &[Truth], paths: bool) -> Sums {
     let mut sums = Sums::new();
     for truth in truths {
@@ -173,7 +173,7 @@ fn expected(truths: &[Truth], paths: bool) -> Sums {
     sums
 }
 
-/// The path of a stack that does not reach the program's functions, and says so.
+/// The path of a stack that does not reach the program's functions, and is marked as cut.
 const CUT: &str = "cut";
 
 /// How far off a profile is.
@@ -184,8 +184,8 @@ struct Off {
     cut: f64,
 }
 
-/// Compares counts exactly, and times as far as `share` of them. What is missing at a
-/// path must be at a stack that says that it is cut.
+/// Compares counts exactly, and times within `share` of them. What is missing at a path must be at
+/// a stack that is marked as cut.
 fn compare(recorded: &Recorded, paths: bool, share: f64) -> anyhow::Result<Off> {
     let (seen, expected) = (seen(recorded)?, expected(&recorded.truths, paths));
     let difference = || format!("{seen:#?}\n{expected:#?}\n{}", recorded.stderr);
@@ -271,8 +271,8 @@ fn cycles_by_call_path_kernel_and_phase_are_the_device_s() -> anyhow::Result<()>
     Ok(())
 }
 
-/// 1.07 s to a wrap, a clock that is 300 ppm fast, and records that are up to 200 us
-/// off: cycles are exact all the same, and times within the 1 % that a fit is used for.
+/// 1.07 s to a wrap, a clock that is 300 ppm fast, and records that are up to 200 us off. Cycles
+/// are still exact, and times within the 1 % that a fit is used for.
 #[test]
 fn wraps_drift_and_jitter_leave_the_cycles_exact() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
@@ -292,7 +292,7 @@ fn wraps_drift_and_jitter_leave_the_cycles_exact() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Before libaiupti #114 records had no counter values: each is as long as it says.
+/// Before libaiupti #114 records had no counter values: each has its own times.
 #[test]
 fn records_without_counter_values_are_their_own_length() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);

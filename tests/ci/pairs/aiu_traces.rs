@@ -233,7 +233,7 @@ fn devices_and_arrows_are_those_of_the_truth() -> anyhow::Result<()> {
             "{}",
             run.stderr
         );
-        // What the runtime says of its calls, on rows of the process.
+        // The runtime's records of its calls, on rows of the process.
         let of_calls = run.trace.spans.iter();
         let of_calls = of_calls.filter(|span| span.category == "privateuse1_runtime");
         let told = run.truths.iter().flat_map(|t| &t.records);
@@ -276,7 +276,7 @@ fn devices_without_records_lie_between_launches_and_waits() -> anyhow::Result<()
         let row = run.trace.name(span.pid, None).context("no name")?;
         anyhow::ensure!(row.contains("estimated"), "{row}");
     }
-    // Who reads only the terminal is told as well, and what to do.
+    // Messages on the terminal show that too, with advice.
     assert!(run.stderr.contains("no activity records"), "{}", run.stderr);
     assert!(run.stderr.contains("--aiu-timing"), "{}", run.stderr);
     Ok(())

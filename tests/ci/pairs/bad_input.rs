@@ -89,7 +89,7 @@ fn check_damaged(damage: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Re
                 .is_some_and(|n| chain.starts_with(&n[1..]) || n.get(1) == Some(&"work_left"))
         },
     )?;
-    // Whatever is missing in the victim's stacks is said there.
+    // Where the victim's stacks are incomplete, they are marked.
     let victim = run.folded.of_pid(run.truth("pid")? as u32);
     check_share("the damaged program", &victim, LEAST, 1.0, |line| {
         let marked = line.frames.iter().any(|frame| frame.starts_with('['));

@@ -197,8 +197,8 @@ fn judge(trace: &Trace, log: &[Ran]) -> anyhow::Result<()> {
             let before = call.start.saturating_sub(queued);
             before.max(queued.saturating_sub(end(call)))
         };
-        // Commands that were queued one after the other, or by two threads, may run at about
-        // the same time and for as long: the call tells them apart.
+        // Commands that were queued one after the other, or by two threads, may run at about the
+        // same time and for as long: the call distinguishes them.
         let alike = (0..left.len()).filter(|at| left.get(*at).is_some_and(is_it));
         let at = alike.min_by_key(|at| {
             let span = left.get(*at);

@@ -1,6 +1,6 @@
-//! `--device-timing` on the virtual Level Zero driver (`virtual/level-zero`), through the
-//! system's loader: *synthetic*, with a truth file that says what ran when, and which call
-//! appended it. The loader, the helper, the probes and the stacks are real.
+//! `--device-timing` on the virtual Level Zero driver (`virtual/level-zero`), through the system's
+//! loader: *synthetic*, with a truth file of what ran when, and which call appended it. The loader,
+//! the helper, the probes and the stacks are real.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ struct Bench {
     module: PathBuf,
 }
 
-/// What a program did and said, below aiprof or alone.
+/// What a program did and printed, below aiprof or alone.
 struct Run {
     stdout: String,
     stderr: String,

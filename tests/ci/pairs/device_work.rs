@@ -1,6 +1,6 @@
-//! What recordings say of devices that keep no records: which kernels ran, how often,
-//! when. Against the truth files of the virtual Level Zero driver and the log of an
-//! OpenCL program on PoCL.
+//! Recordings of devices that keep no records: which kernels ran, how often, when. They are
+//! compared with the truth files of the virtual Level Zero driver and the log of an OpenCL program
+//! on PoCL.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,8 +31,7 @@ struct Ran {
     end: u64,
 }
 
-/// What a recording says of devices: spans that the program timed, and spans that are
-/// bounds.
+/// A recording's spans of devices: those that the program timed, and those that are bounds.
 struct Shown {
     begin: u64,
     timed: Vec<Span>,
@@ -249,8 +248,8 @@ fn launches_of_level_zero_are_as_the_driver_ran_them() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The program reads when its commands ran: so does aiprof. That those which nobody reads lie
-/// within bounds is in device_timing_cl.rs.
+/// The program reads when its commands ran: so does aiprof. That commands whose times are not read
+/// lie within bounds is in device_timing_cl.rs.
 #[test]
 fn launches_of_opencl_are_as_the_program_read_them() -> anyhow::Result<()> {
     let needs = [

@@ -1,4 +1,4 @@
-//! `aiprof diff`: what it says of pairs whose truth is known, drawn, made and recorded.
+//! `aiprof diff` on pairs whose truth is known, drawn, made and recorded.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -105,7 +105,7 @@ fn folded_stacks_say_what_a_sample_is_taken_for() -> anyhow::Result<()> {
     let half = 1.959_964 * (part(50.0, n) + part(120.0, m)).sqrt() + 0.5 / n + 0.5 / m;
     let off = (number(first, "self_error")? - 100.0 * half).abs();
     anyhow::ensure!(off < 0.01, "{half}: {first}");
-    // Times that no period divides tell nothing of chance.
+    // Times that are no multiples of a period do not allow to estimate chance.
     std::fs::write(dir.path().join("odd"), "p;f 10101\np;g 13377\np;h 27003\n")?;
     let odd = tables(dir.path(), &["before", "odd"])?;
     let odd = named(&odd, "functions")?;

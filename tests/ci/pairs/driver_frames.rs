@@ -1,8 +1,8 @@
-//! The driver's frames between the runtime's function and the device, on the virtual Level
-//! Zero driver: which launch was handed over by which submission say its truth file and the
-//! program's account; which frames there are, the driver's source
-//! (`virtual/level-zero/handover.cpp`). The device of the ioctls, and so the table that they
-//! are known by, is *synthetic*: `/dev/full` knows FIOCLEX, as every file does.
+//! The driver's frames between the runtime's function and the device, on the virtual Level Zero
+//! driver. Its truth file and the program's account show which submission handed over which launch.
+//! The driver's source (`virtual/level-zero/handover.cpp`) shows which frames there are. The device
+//! of the ioctls, and so the table that they are known by, is *synthetic*: `/dev/full` knows
+//! FIOCLEX, as every file does.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -50,8 +50,8 @@ fn needs() -> Vec<Need> {
     [&STALL_NEEDS[..], &own].concat()
 }
 
-/// Which way a launch went: what it was appended by, and the driver's function that handed
-/// it over; `None`: no ioctl did that can be told to be its.
+/// Which way a launch went: what it was appended by, and the driver's function that handed it over;
+/// `None`: no ioctl did that can be identified as its own.
 type Way = (String, Option<&'static str>);
 
 /// How the driver hands work over.
@@ -256,7 +256,7 @@ fn way_of(frames: &[String]) -> anyhow::Result<(String, Way, Vec<&str>)> {
     Ok((kernel.to_string(), way, below[1..].to_vec()))
 }
 
-/// What stands between a launch and the device is what the driver's source says.
+/// The frames between a launch and the device are those of the driver's source.
 fn check_below(way: &Way, below: &[&str]) -> anyhow::Result<()> {
     let Some(flush) = way.1 else {
         ensure!(below.is_empty(), "nothing handed it over: {below:?}");
@@ -338,7 +338,7 @@ fn what_cannot_be_told_is_not_shown() -> anyhow::Result<()> {
             ensure!(found == expected, "{mode:?}: {found:#?}\n{expected:#?}");
         }
     }
-    // Of four calls the last hands over all of them: it is shown for that one.
+    // If four calls are handed over at once, by the last: they are shown for that one.
     let batches = [("VZE_SUBMIT", DEVICE), ("VZE_SUBMIT_EVERY", "4")];
     let submitting = Submitting::otherwise(&batches);
     let run = record(

@@ -1,9 +1,9 @@
 //! Findings: programs with one planted problem each, and the same without it. The problem is
 //! the first finding, and costs what the program loses by it; nothing is found in the twins.
 //!
-//! What a problem costs is what the device lost by the driver's log (virtual CUDA driver, real
-//! recordings), or how much longer the simulation that made the trace takes than its twin
-//! (`findings/planted.py`, *synthetic*).
+//! A problem costs what the device lost by the driver's log (virtual CUDA driver, real recordings).
+//! In traces that a simulation made (`findings/planted.py`, *synthetic*), it costs how much longer
+//! the simulation takes than its twin.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

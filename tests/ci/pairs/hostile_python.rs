@@ -1,5 +1,5 @@
-//! Memory that a Python interpreter, or what says that it is one, has made wrong: native
-//! stacks stay whole, no function is made up, and nothing goes on for ever.
+//! Wrong memory of a Python interpreter, or of a program that pretends to be one: native stacks
+//! stay whole, no function is made up, and nothing goes on for ever.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ fn python_frames(line: &Line) -> Vec<Frame> {
     line.frames.iter().filter_map(|f| Frame::parse(f)).collect()
 }
 
-/// The native functions, which stand apart where nothing says how Python's lie among them.
+/// The native functions, which stand apart where the order of Python's among them is unknown.
 fn native(line: &Line) -> Vec<&str> {
     let user = line.user().into_iter();
     let own = user.filter(|f| Frame::parse(f).is_none() && *f != "[native frames not known]");

@@ -1,4 +1,4 @@
-//! What subcommands read, told by what is in a file; and what they say that they wrote.
+//! What subcommands read, detected by the contents of a file, and what they report as written.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -41,7 +41,7 @@ fn refused(dir: &Path, words: &[&str], status: i32, says: &str) -> anyhow::Resul
     Ok(())
 }
 
-/// A directory with folded stacks whose name does not tell that.
+/// A directory with folded stacks in a file whose name does not show that.
 fn folded() -> anyhow::Result<tempfile::TempDir> {
     let dir = tempfile::tempdir()?;
     std::fs::write(dir.path().join("stacks"), FOLDED)?;
@@ -228,7 +228,7 @@ fn recordings_are_placed_by_the_time_of_day_beside_other_traces() -> anyhow::Res
             "{inputs:?}: {slices:?}"
         );
     }
-    // Since the machine was started: nothing tells.
+    // Times since the start of the machine, which nothing in the file shows.
     let boot = calls(None, 5_000_000).replace("deviceProperties", "other");
     std::fs::write(at.join("boot.json"), boot)?;
     let said = stderr(&done(at, &["analyze", "own.json", "boot.json"])?);

@@ -1,5 +1,5 @@
-//! Names of code that is generated at run time, moves, and has its memory used again:
-//! from jitdump files of a program that says itself what ran where, and of node.
+//! Names of code that is generated at run time, moves, and has its memory used again. They come
+//! from jitdump files of node, and of a program that prints what ran where.
 
 use aiprof_tests::aiprof::{Aiprof, Run};
 use aiprof_tests::chain::{check, check_reached, from_entry};

@@ -1,7 +1,7 @@
-//! Programs that launch from all sorts of places, as written by people who have not
-//! read how calls are followed: `aiprof trace` shows each launch, with the kernel's name
-//! and its end, on Intel's real driver, which has hardly a function that returns by
-//! itself, and on the virtual one.
+//! Programs that launch from all sorts of places, as written by people who have not read how calls
+//! are followed. `aiprof trace` shows each launch, with the kernel's name and its end. This is
+//! tested on the virtual driver, and on Intel's real one, which has hardly a function that returns
+//! by itself.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -21,7 +21,7 @@ use serde_json::Value;
 /// All in one process, one after the other: what an earlier one leaves on the stack is
 /// there for the next.
 const SHAPES: &str = "value,many,site,frames,objects,callbacks,threads,jumps,fibers";
-/// Of `ze_odd`, those of one thread at a time.
+/// Shapes of `ze_odd` with one thread at a time.
 const ODD: &str = "part,plugin,signals,leaps,coroutines,arena,makers,contexts,recorded,kinds,\
                    renewed,closing";
 /// And those of several, or of several processes.
@@ -165,10 +165,9 @@ fn beside_another_tools_return_probes() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An OpenCL loader jumps into tables that each object of a driver leads to: kernels have
-/// names, and calls ends, only by these. They are probed once a call has shown a table,
-/// which takes 20 to 60 ms on two CPUs: the program waits for as long as a busy machine
-/// may need.
+/// An OpenCL loader jumps into tables that each object of a driver leads to. Only by these do
+/// kernels have names, and calls ends. They are probed once a call has shown a table, which takes
+/// 20 to 60 ms on two CPUs. The program waits for as long as a busy machine may need.
 #[test]
 fn opencl_kernels_have_names() -> anyhow::Result<()> {
     let mut needs = real::NEEDS.to_vec();

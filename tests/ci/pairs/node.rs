@@ -1,6 +1,5 @@
-//! JavaScript without any option of node: every stack in the function that burns has one
-//! of the few lists of functions that can lead there, interpreted and compiled by each
-//! compiler.
+//! JavaScript without any option of node, interpreted and compiled by each compiler. Every stack in
+//! the function that burns has one of the few lists of functions that can lead there.
 
 use aiprof_tests::aiprof::{Aiprof, Run};
 use aiprof_tests::chain::{check, check_reached, check_share};
@@ -195,7 +194,7 @@ fn functions_in_workers() -> anyhow::Result<()> {
     check_frames(&[], &[SECONDS, "2"], is_true)
 }
 
-/// Of functions that a compiler has put into others the outermost has the name.
+/// Where a compiler has put functions into another, the outermost has the name.
 #[test]
 fn functions_that_are_inlined() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
@@ -242,8 +241,8 @@ fn files_and_lines_of_functions() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a process says that only pretends to be node, and scribbles over its memory, costs
-/// nobody anything: its own stacks are whole.
+/// A process that only pretends to be node, and scribbles over its memory, harms no other: its own
+/// stacks are whole.
 #[test]
 fn a_program_that_pretends_to_be_node() -> anyhow::Result<()> {
     skip_unless!(&C);

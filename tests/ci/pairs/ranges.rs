@@ -188,8 +188,8 @@ fn a_million_ranges_are_recorded_or_counted() -> anyhow::Result<()> {
     ensure!(open == lost(UNENDED), "{open}: {}", run.stderr);
     // Each begin and each end is somewhere.
     let sum = 2 * whole + open + lost(UNMATCHED) + lost(DROPPED);
-    // A batch of marks that finds no room in the kernel's ring is counted as one, whatever is
-    // in it: at most a ring of the program's, of words, two to a mark.
+    // A batch of marks that finds no room in the kernel's ring counts as one, whatever is in it. It
+    // is at most a ring of the program's, of words, two to a mark.
     let batches = lost("data of calls dropped (ring buffer full)");
     let missing = 2_000_002_u64.checked_sub(sum).context("more than there are")?;
     ensure!(missing <= batches << 15, "{sum}: {}", run.stderr);

@@ -1,5 +1,5 @@
-//! `aiprof analyze` of recordings: the same as of the traces that are made of them, and
-//! what the program's truth file says.
+//! `aiprof analyze` of recordings gives the same as of the traces that are made of them, and agrees
+//! with the program's truth file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -79,8 +79,7 @@ fn a_recording_is_analysed_as_its_traces_are() -> anyhow::Result<()> {
         checked(command.arg("report").arg(&capture).arg("-o").arg(&trace))?;
         let of_trace = report(&shop, &trace)?;
         for (key, value) in own.as_object().context("no object")? {
-            // Names of rows, and what is said of the recording, are events in one and
-            // not in another.
+            // Names of rows, and notes about the recording, are events in one and not in another.
             if key == "events" && trace.extension().is_some_and(|e| e == "pftrace") {
                 continue;
             }

@@ -1,6 +1,6 @@
-//! Device samples, charged to the launches that caused them: what aiprof says against
-//! what the virtual driver wrote and the program did. Schedules that stress the join,
-//! and one test for each way in which iaprof, the tool closest to this, goes wrong.
+//! Device samples, charged to the launches that caused them: aiprof's profiles, compared with what
+//! the virtual driver wrote and the program did. Schedules that stress the join, and one test for
+//! each way in which iaprof, the tool closest to this, goes wrong.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use aiprof_tests::stall_truth::{Found, busy_ns, in_calls_ns, reason_name};
 use aiprof_tests::truth::Truth;
 use aiprof_tests::workload::{Workshop, source_path};
 
-/// A kernel of 200 us, or as long as said, seen 250 times in a millisecond.
+/// A kernel of 200 us, unless changed, seen 250 times in a millisecond.
 fn kernel(name: &str) -> Kernel {
     Kernel::new(name, 200_000)
         .rate(0x40, "sbid", 200)
@@ -28,8 +28,8 @@ fn module() -> Module {
     Module::new(vec![kernel("work")])
 }
 
-/// Of ten launches by plan 7030, the second, sixth and ninth are of path 1: they take
-/// four times as long. By time, path 1 has 63 %.
+/// By plan 7030, the second, sixth and ninth of ten launches are of path 1: they take four times as
+/// long. By time, path 1 has 63 %.
 fn uneven() -> Module {
     const SHORT: u64 = 100_000;
     const LONG: u64 = 400_000;
@@ -171,7 +171,7 @@ fn processes_that_do_not_wait() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One path for 12 s, then another one; nobody waits.
+/// One path for 12 s, then another one, without waits.
 #[test]
 fn a_queue_that_nobody_waits_for_all_day() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
@@ -258,7 +258,7 @@ fn equal_size_but_unequal_cost_stays_in_its_bounds() -> anyhow::Result<()> {
     for sync in ["sync=1", "sync=10", "sync=0"] {
         let mode = ["launch", "plan=7030", "launches=500", "base=1", sync];
         let outcome = Recording::of(uneven()).run(&mode)?;
-        // The bounds are all that can be said, and they are said.
+        // Only the bounds can be reported, and they are.
         let verdict = outcome.sound()?;
         let sole = outcome.bounded.method("only one call path possible");
         assert!(sole < 0.9, "{verdict}: {:?}", outcome.bounded.methods);
@@ -386,7 +386,7 @@ fn kernels_of_one_allocation() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
     let mut recording = Recording::of(Module::new(["a", "b", "c", "d"].map(kernel).to_vec()));
     recording = recording.set("VZE_ISA_POOL", "1");
-    // The address alone tells which path it is.
+    // The address alone determines the path.
     let mode = [
         "launch",
         "paths=4",
@@ -399,9 +399,9 @@ fn kernels_of_one_allocation() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nothing was seen being made, and the program tells nothing: where the kernels lie is
-/// found out from the driver's objects and the code in the program's memory. It takes
-/// real code, and more than one kernel: of a single one both name and place are in doubt.
+/// The making of modules was not seen, and the program does not report where kernels lie. This is
+/// found out from the driver's objects and the code in the program's memory. It takes real code,
+/// and more than one kernel: for a single one both name and place are in doubt.
 #[test]
 fn modules_made_before_aiprof_started() -> anyhow::Result<()> {
     let needs = [&NEEDS[..], &real::NEEDS].concat();
@@ -692,7 +692,7 @@ fn iaprof_one_instruction_base_for_all_processes() -> anyhow::Result<()> {
 #[test]
 fn iaprof_late_samples_lost() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
-    // The program tells where its kernel lies when all samples have been read.
+    // The program reports where its kernel lies when all samples have been read.
     let mode: Vec<_> = blocks(&["paths=3", "launches=120", "base=2"])
         .into_iter()
         .filter(|option| *option != "base=1")

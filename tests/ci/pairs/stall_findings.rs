@@ -114,7 +114,8 @@ fn the_stall_of_the_hottest_kernel_is_found_at_its_price() -> anyhow::Result<()>
     Ok(())
 }
 
-/// Code that the compiler made: the line is the compiler's, and what is waited for is said.
+/// Code that the compiler made: the line is the compiler's, and the finding names what is waited
+/// for.
 #[test]
 fn the_line_of_compiled_code_is_named() -> anyhow::Result<()> {
     let needs = [&NEEDS[..], &real::NEEDS].concat();
@@ -124,8 +125,8 @@ fn the_line_of_compiled_code_is_named() -> anyhow::Result<()> {
     let mut schedule = String::new();
     let mut hot = None;
     for (kernel, listing) in &built.listings {
-        // Of the first kernel, which takes four times as long, an instruction that computes, in
-        // its middle.
+        // An instruction that computes, in the middle of the first kernel, which takes four times
+        // as long.
         let is_hot = hot.is_none();
         let ns = if is_hot { 4_000_000 } else { 1_000_000 };
         schedule += &format!("kernel {kernel} ns={ns}\n");

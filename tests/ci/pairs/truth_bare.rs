@@ -49,7 +49,7 @@ fn frames_of_all_kinds_at_every_level_of_optimization() -> anyhow::Result<()> {
         let run = Aiprof::counting()
             .command(program, &[SECONDS])
             .record_one()?;
-        // Of the big frame too little is copied to finish stacks when tables come late.
+        // Too little of the big frame is copied to finish stacks when tables come late.
         check_share(level, &run.folded, LEAST, 0.97, |l| {
             is_on_the_way(l, &FRAMES)
         })?;
@@ -175,7 +175,7 @@ fn of_deep_stacks_leaf_and_root_are_kept() -> anyhow::Result<()> {
             .command(&program, &[SECONDS, depth])
             .record_one()?;
         let whole = depth == "900";
-        // Of deep stacks too little is copied to finish them when tables come late.
+        // Too little of deep stacks is copied to finish them when tables come late.
         check_share(depth, &run.folded, LEAST, 0.97, |line| {
             let names: Vec<&str> = line.user().iter().map(|f| base(f)).collect();
             let main = names.iter().position(|f| *f == "main");

@@ -1,5 +1,5 @@
-//! `aiprof unitrace` and its tables, against the virtual driver's truth file, the
-//! programs' own accounts and what Intel's driver and compiler say of kernels.
+//! `aiprof unitrace` and its tables, against the virtual driver's truth file, the programs' own
+//! accounts and the facts on kernels of Intel's driver and compiler.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -519,7 +519,7 @@ fn properties_are_those_of_intels_compiler_and_driver() -> anyhow::Result<()> {
     // As the source has it.
     assert_eq!(row[2], "3");
     assert_eq!(number(&row[6]), ze_info(&zebin, kernel, "grf_count")?);
-    // Compiled by the driver: the program asks, or nobody knows.
+    // Compiled by the driver: known only if the program asks.
     let (row, accounts) = of(&spirv, &["spirv=1", "ask=1"])?;
     let asked = &accounts[0].more["properties"][kernel];
     let ours: Vec<u64> = row[1..6].iter().map(|cell| number(cell)).collect();

@@ -1,4 +1,4 @@
-//! Recordings of one command alone, and recordings that say how far they are.
+//! Recordings of one command alone, and recordings that print their progress.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd as _;
@@ -314,7 +314,7 @@ fn readers_that_go_and_that_do_not_read_disturb_nothing() -> anyhow::Result<()> 
                 "0.7",
             ])
             .stdin(Stdio::null());
-        // A pipe that is full, or that nobody has.
+        // A pipe that is full, or that has no reader.
         let kept = match is_read {
             true => {
                 let size = 1 << 20;

@@ -1,5 +1,5 @@
-//! Whatever is in a file, `aiprof acelyzer` and `aiprof analyze` say what is wrong
-//! with it, where, and give what can be had; they never crash.
+//! Whatever is in a file, `aiprof acelyzer` and `aiprof analyze` report what is wrong with it, and
+//! where, and write what can be read; they never crash.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -108,7 +108,7 @@ fn spans(ran: &Ran) -> anyhow::Result<Vec<Value>> {
     Ok(spans.cloned().collect())
 }
 
-/// All byte offsets that are told beside the name of the file.
+/// All byte offsets in messages that name the file.
 fn offsets(ran: &Ran) -> Vec<usize> {
     let said = format!("{}\n{}", ran.stdout, ran.stderr);
     let lines = said.lines().filter(|line| line.contains("in.json"));
@@ -127,8 +127,8 @@ fn offsets(ran: &Ran) -> Vec<usize> {
     lines.flat_map(numbers).collect()
 }
 
-/// Runs both commands on a file that is odd or damaged (status 3 of ours); each must write what
-/// is intact, tell the file and a byte in `place`, and give so many spans.
+/// Runs both commands on a file that is odd or damaged (status 3 of ours). Each must write what is
+/// intact, name the file and a byte in `place`, and write `expected` spans.
 fn told(text: &str, place: &Range<usize>, expected: usize) -> anyhow::Result<()> {
     for (which, args) in COMMANDS {
         let ran = which.run(&Input::one("in.json", text), args)?;
@@ -228,7 +228,7 @@ fn an_empty_list_is_a_trace_without_events() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A file that was cut off keeps its whole events, and says where it breaks.
+/// A file that was cut off keeps its whole events, and a message shows where it breaks.
 #[test]
 fn cut_off_in_an_event() -> anyhow::Result<()> {
     let text = list(&kernels(20));
@@ -454,7 +454,7 @@ fn deep_nesting() -> anyhow::Result<()> {
     for (which, args) in COMMANDS {
         let ran = which.run(&Input::one("in.json", list(&events)), args)?;
         sound(&ran)?;
-        // It is kept, or its place is told; the others are there.
+        // It is kept, or a message shows its place; the others are there.
         let text = String::from_utf8_lossy(ran.file("out.json")?).into_owned();
         let kept = text.contains("\"deep\"");
         anyhow::ensure!(
@@ -541,7 +541,7 @@ fn wrong_dialects() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// acelyzer's own output is not taken for a trace: it says so, as acelyzer does.
+/// acelyzer's own output is not taken for a trace: an error reports that, as with acelyzer.
 #[test]
 fn output_of_acelyzer() -> anyhow::Result<()> {
     let input = Input::one("in.json", list(&kernels(20)));

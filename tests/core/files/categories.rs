@@ -22,7 +22,7 @@ fn json(path: &Path) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// What a table says of both ranks.
+/// A table about both ranks.
 fn table(name: &str, rules: &Path, more: &[&str]) -> anyhow::Result<Value> {
     let mut command = Command::new(binary()?);
     command
@@ -72,7 +72,7 @@ fn summaries_are_those_of_the_script() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of one rank the script's sums are the rows; here of both ranks together.
+/// The rows of a single rank equal the script's sums. Here those of both ranks add up to them.
 #[test]
 fn rows_of_ranks_are_the_sums() -> anyhow::Result<()> {
     let expected = json(&data("summary.sum.json"))?;

@@ -252,7 +252,7 @@ fn programs_say_what_is_collected() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A program that is started when told so, under a pid that is known before.
+/// A program that starts only when the test lets it, under a pid that is known before.
 struct Later(process::Child);
 
 impl Later {

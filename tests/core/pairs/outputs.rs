@@ -1,5 +1,5 @@
-//! The other formats say what the folded stacks say: one recording, many
-//! outputs, read by programs that are not ours.
+//! The other formats agree with the folded stacks: one recording, many outputs, read by programs
+//! that are not ours.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -235,8 +235,8 @@ fn pprof_labels_threads_by_name() -> anyhow::Result<()> {
     let mut go = Command::new("go");
     go.args(["tool", "pprof", "-raw"]).arg(&pprof);
     let raw = checked(go.env("HOME", shop.path("")))?;
-    // Of each sample of the process: texts are on a line of their own, before the
-    // one with the numbers.
+    // For each sample of the process: texts are on a line of their own, before the one with the
+    // numbers.
     let label = format!("pid:[{pid}]");
     let of_process = |line: &str| line.split_whitespace().any(|word| word == label);
     let lines: Vec<_> = raw

@@ -1,5 +1,5 @@
-//! Python frames: which functions ran, at which lines, among which native frames; by
-//! what the programs themselves say.
+//! Python frames: which functions ran, at which lines, among which native frames, compared with the
+//! programs' own output.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -44,7 +44,7 @@ fn written(log: &Path) -> anyhow::Result<Vec<(String, Vec<Frame>)>> {
     let lines = text.lines().map(|line| {
         let (name, frames): Written = serde_json::from_str(line)?;
         let frames = frames.into_iter().map(|(module, function, file, line)| {
-            // Code without a module's dictionary: its file says what it is of.
+            // Code without a module's dictionary: its file takes the place of the module.
             let module = match module.as_str() {
                 "" if file.starts_with('<') => String::new(),
                 "" => file.trim_end_matches(".py").to_owned(),

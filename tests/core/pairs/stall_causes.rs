@@ -1,5 +1,5 @@
-//! `aiprof stalls` on a capture: code that the compiler made, launched on the virtual
-//! device, which stalls at every instruction as often as the schedule says.
+//! `aiprof stalls` on a capture: code that the compiler made, launched on the virtual device, which
+//! stalls at every instruction as often as the schedule sets.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -17,7 +17,7 @@ use aiprof_tests::workload::Workshop;
 /// Launches of each kernel: 60 of three kernels in turn.
 const EACH: u64 = 20;
 
-/// What `aiprof stalls` says of the capture in a workshop.
+/// The report of `aiprof stalls` on the capture in a workshop.
 fn stalls(shop: &Workshop) -> anyhow::Result<Value> {
     let mut command = Command::new(binary()?);
     command.arg("stalls").arg(shop.path("run.aiprof"));

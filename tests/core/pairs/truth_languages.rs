@@ -48,8 +48,8 @@ fn is_throwing(line: &Line) -> bool {
     lawful && rest.iter().all(|name| !ours.contains(name))
 }
 
-/// Share of the samples that tells that a way out was sampled at all: each takes
-/// between 2 and 10 % of the time, a few samples more or less.
+/// Share of the samples that shows that a way out was sampled at all: each takes between 2 and 10 %
+/// of the time, a few samples more or less.
 const SEEN: f64 = 0.005;
 
 #[test]
@@ -230,8 +230,8 @@ fn rust_inlined_functions() -> anyhow::Result<()> {
     )
 }
 
-/// Whether the chain is main, run_jit, generated code, callback, as far as the
-/// sample got, with generated frames marked so.
+/// Whether the chain is main, run_jit, generated code, callback, or the beginning of that, with
+/// generated frames marked as such.
 fn is_jit(line: &Line) -> bool {
     if from_entry(line, "main").is_none() {
         return false;

@@ -1,5 +1,5 @@
-//! `bench agent` and `bench churn`: what the agent costs a busy machine, by its own count and
-//! by what a workload gets done without it, beside lightswitch; and what it holds on to while
+//! `bench agent` and `bench churn`. What the agent costs a busy machine, beside lightswitch: by its
+//! own count, and by how much more a workload gets done without it. What it holds on to while
 //! programs come and go.
 
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes from the count of one CPU to that of the next; see `spin.c`.
 const LINE: u64 = 64;
 
-/// Samples per second and CPU: the default, and so many that what they cost is seen.
+/// Samples per second and CPU: the default, and enough to make their cost visible.
 const HZ: u32 = 19;
 const OFTEN_HZ: u32 = 997;
 
@@ -199,8 +199,8 @@ fn interval(values: &[f64]) -> (f64, f64) {
     (mean, student(values.len().saturating_sub(1)) * error)
 }
 
-/// The 97.5 % point of Student's t with so many degrees of freedom (Hill 1970, by the
-/// expansion of Cornish and Fisher; exact to 1 % from 3 on).
+/// The 97.5 % point of Student's t with `degrees` degrees of freedom (Hill 1970, by the expansion
+/// of Cornish and Fisher; exact to 1 % from 3 on).
 fn student(degrees: usize) -> f64 {
     let (z, n) = (1.959_964_f64, degrees.max(1) as f64);
     z + (z.powi(3) + z) / (4.0 * n)
@@ -310,7 +310,7 @@ struct Pairs {
 }
 
 impl Pairs {
-    /// So many pairs of blocks of a length, with what is done at the end of each block. The
+    /// Measures `rounds` pairs of blocks of a length, with `at_end` at the end of each block. The
     /// order of each pair is the other way round: what drifts cancels out.
     fn measure(
         agent: &Agent,

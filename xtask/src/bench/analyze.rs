@@ -59,7 +59,7 @@ struct Run {
     usage: Usage,
     /// Bytes of all files that it wrote.
     output: u64,
-    /// How many events it says it wrote.
+    /// How many events it reports as written.
     exported: Option<u64>,
 }
 

@@ -64,14 +64,14 @@ impl Stats {
 /// Run time and runs of a process's programs since they were loaded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Runs {
-    /// Of all its programs; a tail-called program's time is its caller's.
+    /// Run time of all its programs; a tail-called program's time is its caller's.
     pub(super) nanoseconds: u64,
-    /// Of its perf event programs.
+    /// Runs of its perf event programs.
     pub(super) samples: u64,
 }
 
 impl Runs {
-    /// Of the programs that process `pid` holds.
+    /// The sums over the programs that process `pid` holds.
     pub(super) fn of(pid: u32) -> Self {
         let mut programs = BTreeMap::new();
         for info in fdinfos(pid) {

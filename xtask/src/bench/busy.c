@@ -1,4 +1,4 @@
-/* Is busy for so many milliseconds, at several depths, in a child if that is asked for. */
+/* Is busy for some milliseconds, at several depths, in a child if that is asked for. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>

@@ -1,8 +1,8 @@
 /*
- * Programs that come and go: `churn TEMPLATE DIRECTORY COUNT EACH_MS BUSY_MS` starts COUNT
- * processes, one each EACH_MS, each of a file that did not exist before (TEMPLATE with a
- * number behind it), that is busy for BUSY_MS, alone or in a child of its own, and whose
- * file goes while it runs, or after it. Says how many there were.
+ * Programs that come and go. `churn TEMPLATE DIRECTORY COUNT EACH_MS BUSY_MS` starts COUNT
+ * processes, one each EACH_MS. Each is of a file that did not exist before (TEMPLATE with a
+ * number behind it), and busy for BUSY_MS, alone or in a child of its own. Its file is
+ * deleted while it runs, or after it. Prints how many processes there were.
  */
 #include <fcntl.h>
 #include <stdio.h>

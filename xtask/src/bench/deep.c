@@ -1,7 +1,7 @@
-// A workload with a known stack: every sample is in spin, called through f1 to
-// f26 from main, 30 frames with the C library's two and _start. Runs until it
-// is killed, with TIMES as often as its argument says. Each function differs, so that the compiler keeps all of them, and
-// each works after its call, so that no call becomes a jump.
+// A workload with a known stack: every sample is in spin, called through f1 to f26 from main, 30
+// frames with the C library's two and _start. Runs until it is killed; with TIMES, as many rounds
+// as its argument. Each function differs, so that the compiler keeps all of them, and each works
+// after its call, so that no call becomes a jump.
 volatile unsigned long sink;
 
 __attribute__((noinline)) long spin(int n)

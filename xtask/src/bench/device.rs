@@ -39,8 +39,8 @@ pub(super) fn main(options: &Options) -> Result<()> {
     publish("device", &options.command("device"), &body, options.write)
 }
 
-/// What a recording of the whole machine loses of a device that gives so many records,
-/// while the feeder and everything else runs beside it.
+/// What a recording of the whole machine loses of a device, by the rate of its records, while the
+/// feeder and everything else runs beside it.
 fn live(feeder: &Path) -> Result<String> {
     let dir = super::work_dir("device")?;
     let fifos: Vec<PathBuf> = (0..FIFOS).map(|i| dir.join(format!("gt{i}"))).collect();

@@ -1,10 +1,10 @@
 /*
  * A Level Zero program that does nothing but launch, 20 calls below main.
  *
- *   cost module=FILE batches=N   ns per launch, one line for each batch of 2,000
- *   rate module=FILE threads=N duty=PERCENT seconds=N   each thread is on a CPU for so
- *        much of the time, its probes included; prints how many launches there were, and
- *        how many CPUs they took
+ *   cost module=FILE batches=N   ns per launch, one line for each batch of 2,000.
+ *   rate module=FILE threads=N duty=PERCENT seconds=N   each thread is on a CPU for PERCENT
+ *        of the time, its probes included. Prints how many launches there were, and how many
+ *        CPUs they took
  */
 #include "ze.h"
 

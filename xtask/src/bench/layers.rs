@@ -147,7 +147,7 @@ impl<'a> Layers<'a> {
         command
     }
 
-    /// Launches of one thread for each CPU, and what was lost of them and said to be.
+    /// Launches of one thread for each CPU, how many were lost, and how many reported as lost.
     fn losses(&self, options: &Options, quiet: &mut Quiet) -> Result<String> {
         let mut rows = Vec::new();
         for duty in DUTIES {
@@ -191,7 +191,7 @@ impl<'a> Layers<'a> {
     }
 }
 
-/// Calls that aiprof says it lost: a launch is one in each layer.
+/// Calls that aiprof reports as lost: a launch is one in each layer.
 fn told(stderr: &str) -> u64 {
     let line = stderr.lines().find(|line| line.contains("calls dropped"));
     let number = line.and_then(|line| line.split_whitespace().next());
@@ -210,7 +210,7 @@ fn cxx(output: &Path) -> Command {
     command
 }
 
-/// Median of what a program says a launch costs, ns.
+/// Median of the costs of a launch that a program prints, ns.
 fn cost(command: &mut Command) -> Result<f64> {
     let output = capture(command)?;
     let batches: Vec<f64> = output.lines().filter_map(|l| l.parse().ok()).collect();

@@ -2,9 +2,9 @@
  * A stand-in for libcuda.so.1 (-DLIBRARY) and a program that calls it.
  *
  *   cost DEPTH BATCHES   ns per call of each function, DEPTH calls below main:
- *                        one line for each batch, `FUNCTION NS`
+ *                        one line for each batch, `FUNCTION NS`.
  *   rate RATE SECONDS FRESH  launches at a steady rate, with FRESH=1 each from a
- *                        call path of its own; prints how many were made
+ *                        call path of its own. Prints how many were made.
  */
 #include <stdint.h>
 

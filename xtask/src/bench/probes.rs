@@ -1,9 +1,8 @@
 //! `bench probes`: what a probed call costs, and how many can be recorded.
 //!
-//! The library has two functions of CUDA's driver that do nothing; aiprof's own
-//! table says what is read of them. The program asks the time around batches of
-//! calls: it pays for the probe, whatever the kernel's own count says. Launches through
-//! two layers: `bench layers`.
+//! The library has two functions of CUDA's driver that do nothing; aiprof's own table determines
+//! what is read of them. The program takes the time around batches of calls: it pays for the whole
+//! probe, of which the kernel may count only a part. Launches through two layers: `bench layers`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -126,7 +125,7 @@ impl Programs {
         command
     }
 
-    /// Medians of what the program says a call costs.
+    /// Medians of the costs of a call that the program prints.
     fn cost(&self, command: &mut Command) -> Result<Costs> {
         if command.get_args().all(|arg| arg != "-c") {
             command.args(["cost", DEPTH, BATCHES]);
@@ -182,7 +181,7 @@ fn highest_rate(
         rate: 0.0,
         beyond: None,
     };
-    // A profile has room for so many stacks, which is another matter than the rate.
+    // Fresh stacks: a profile's limit of stacks must not end the measurement of the rate.
     let seconds = if fresh { 1 } else { options.seconds };
     let mut rate = if fresh { 20_000.0 } else { 50_000.0 };
     for _ in 0..24 {

@@ -34,7 +34,7 @@ struct Found {
     memory: u64,
     samples: u64,
     whole: u64,
-    /// What aiprof says of its unwind tables.
+    /// aiprof's line about its unwind tables.
     tables: String,
 }
 

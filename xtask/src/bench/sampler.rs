@@ -153,7 +153,7 @@ fn round(tool: &Tool, programs: &Programs, seconds: u64) -> Result<Round> {
     Ok(round)
 }
 
-/// The last of what the tool said.
+/// The last lines of the tool's log.
 fn messages(tool: &Tool) -> String {
     let text = fs::read_to_string(tool.log()).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(5).collect();

@@ -131,7 +131,7 @@ pub(super) fn svg(text: &str) -> Vec<Stack> {
         }
     }
     let mut levels: Vec<Vec<Bar>> = levels.into_values().collect();
-    // Of inferno's the root is at the bottom, where y is largest.
+    // In inferno's, the root is at the bottom, where y is largest.
     if !text.contains("class=\"frames\"") {
         levels.reverse();
     }

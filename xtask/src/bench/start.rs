@@ -145,7 +145,7 @@ fn aiprof_start(aiprof: &Path, out: &Path) -> Result<Took> {
     Ok(took)
 }
 
-/// perf does not tell before it has ended when its first sample was.
+/// perf reports when its first sample was only after it has ended.
 fn perf_start(out: &Path) -> Result<Took> {
     let begun = uptime()?;
     let status = Command::new("perf")

@@ -52,8 +52,8 @@ fn parse_stat(text: &str) -> Option<(char, f64)> {
     Some((state, ticks as f64 / 100.0))
 }
 
-/// A process and those that it has work for it, which nobody waits for: aiprof's
-/// readers. Not the command that it runs.
+/// A process and its children that work for it: aiprof's readers. Their CPU time is counted here,
+/// since they are not waited for. The command that it runs is left out.
 pub(super) struct Family {
     pid: u32,
     /// CPU seconds that each of the others had when it was last seen.
@@ -145,7 +145,7 @@ pub(super) fn own_memory(pid: u32) -> u64 {
     members(pid).into_iter().map(one).sum()
 }
 
-/// Notes a family's memory until it ends or is told to stop.
+/// Notes a family's memory until it ends or the watch is stopped.
 pub(super) struct MemoryWatch {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Memory>,
@@ -292,7 +292,7 @@ impl Group {
         used.map(|(_, seconds)| seconds).sum()
     }
 
-    /// How many have ended though nobody ended them.
+    /// How many ended by themselves.
     pub(super) fn ended(&mut self) -> usize {
         let ended = |c: &mut Child| !matches!(c.try_wait(), Ok(None));
         self.children.iter_mut().map(ended).filter(|&e| e).count()
@@ -365,8 +365,8 @@ pub(super) fn usage(command: &mut Command) -> Result<(ExitStatus, Usage)> {
     let mut status = 0;
     // SAFETY: a rusage is numbers, for which zeros are values.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both places are ours and of the types that wait4 wants; the process is
-    // our child, and nobody else waits for it.
+    // SAFETY: both places are ours and of the types that wait4 wants; the process is our child, and
+    // no other code waits for it.
     let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut used) };
     let wall = started.elapsed().as_secs_f64();
     if waited != pid {
@@ -391,8 +391,8 @@ fn cpu_ticks() -> Option<(u64, u64)> {
     Some((all - idle, all))
 }
 
-/// Waits for the machine to be quiet, for a limited time over all rounds: on a
-/// machine that is never quiet a bench is to end too, and say so.
+/// Waits for the machine to be quiet, for a limited time over all rounds: on a machine that is
+/// never quiet, a bench must end too, and report that.
 pub(super) struct Quiet {
     left: Duration,
 }

@@ -1,4 +1,4 @@
-//! The VM's serial console: recording it, and judging what it says.
+//! The VM's serial console: recording it, and judging its text.
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -10,7 +10,7 @@ use crate::proc::{capture, cargo};
 
 /// The step that runs them (xtask/vm/devices).
 const STEP: &str = "tests";
-/// What a test says that it measured begins with this.
+/// A test's lines with measurements begin with this.
 const MEASURED: &str = "measured: ";
 
 /// Builds the tests' program.
@@ -25,8 +25,8 @@ pub(super) fn build() -> Result<PathBuf> {
         .context("cargo does not print the path of the tests' program")
 }
 
-/// The program that a message of cargo's tells of, if it is the tests'. Paths with
-/// characters that JSON escapes are not found, for xtask reads no JSON.
+/// The program in a message of cargo's, if it is the tests'. Paths with characters that JSON
+/// escapes are not found, for xtask reads no JSON.
 fn executable(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once("\"executable\":\"")?;
     let (path, _) = rest.split_once('"')?;

@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(library("\tnot a dynamic executable"), None);
     }
 
-    /// Python's and cpio's absence taken together leave the format itself: a
-    /// header every four bytes' boundary, names and sizes where it says.
+    /// If neither Python nor cpio is there, the format itself is still checked: a header at each
+    /// multiple of four bytes, names and sizes at their places.
     #[test]
     fn writes_newc() {
         let mut initramfs = Initramfs::new();

@@ -21,8 +21,8 @@ pub(crate) struct Module {
     pub(crate) data: Vec<u8>,
 }
 
-/// In `modules/`: the names in the order in which they are to be loaded, one a
-/// line. Written last, so that it is there only when the modules are.
+/// In `modules/`: the names in the order of loading, one a line. Written last, so that it is there
+/// only when the modules are.
 const ORDER: &str = "order";
 
 /// Keeps the modules of the unpacked package in `tree` as plain files in `into`.
@@ -124,8 +124,8 @@ fn unpacked(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// What a module says it depends on: a zero-ended `depends=a,b` in its .modinfo
-/// section (scripts/mod/modpost.c). What is built into the kernel is not named.
+/// The dependencies of a module: a zero-ended `depends=a,b` in its .modinfo section
+/// (scripts/mod/modpost.c). What is built into the kernel is not named.
 fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|bytes| bytes == KEY) else {

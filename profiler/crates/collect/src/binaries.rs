@@ -1,11 +1,11 @@
 //! Which file each mapping is of, and these files, open.
 //!
-//! A file is what the kernel says that a mapping maps, opened through the mapping
-//! itself: never what has its path, nor what has its build id, for anybody can copy
-//! those. A content that several processes have is known once, if the file system
-//! shows that it is one file ([`FileStat`]); a file that could be found by its path
-//! only serves the process that called it so, and no other. A file that has changed
-//! since is another content: what was known of the old one stays.
+//! A file is the one that the kernel shows for a mapping, opened through the mapping
+//! itself. Neither its path nor its build id would do to find it, for anybody can copy
+//! those. A content that several processes have is stored once, if the file system shows
+//! that it is one file ([`FileStat`]). A file that could be found only by its path serves
+//! only the process that mapped it under that path. A file that has changed since is
+//! another content: what was known of the old one stays.
 //!
 //! Files are opened by [`Reader`]; nothing here blocks.
 
@@ -132,7 +132,8 @@ pub struct Binaries {
     /// Contents by what the kernel shows, where that names one file only.
     by_place: FxHashMap<DeviceInode, u64>,
     by_stat: FxHashMap<FileStat, u64>,
-    /// What a process calls so, where that says nothing of other processes.
+    /// The files that device and inode numbers mean in one process, where they may be
+    /// others elsewhere.
     of_process: FxHashMap<u32, BTreeMap<DeviceInode, FileKey>>,
     /// Mappings whose files were asked for: the number that was given meanwhile, if
     /// the mapping could not wait.
@@ -514,9 +515,9 @@ impl Binaries {
         }
     }
 
-    /// Closes deleted files that no process has mapped any more, the ones not asked
-    /// for longest first, beyond what may be held of them: as long as they are open,
-    /// their space is not free.
+    /// Closes deleted files that no process has mapped any more, if they take more space
+    /// than they may: as long as they are open, their space is not free. Those not asked
+    /// for longest come first.
     pub(crate) fn release_deleted(&mut self, processes: &ProcessTable) {
         let mapped: FxHashSet<u64> = processes
             .iter()
@@ -950,7 +951,7 @@ mod tests {
                 &mut processes.files,
             );
             fs::remove_file(&path).unwrap();
-            // The first stays mapped, as far as the recording knows.
+            // For the recording, the first stays mapped.
             if name == "one" {
                 processes.apply(&ProcessEvent {
                     time_ns: 1,

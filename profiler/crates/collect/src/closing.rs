@@ -6,9 +6,9 @@
 //! whatever one does: a process that outlives this one does that. So are those of
 //! more libraries than a machine has unless somebody floods it.
 //!
-//! A thread must not be killed while it closes a link: the kernel then fails to take
-//! its breakpoints back, and says so in its log (`uprobe_unregister`, a signal ends
-//! the search for the pages). The end of a process kills its threads.
+//! A thread must not be killed while it closes a link. The kernel then fails to remove its
+//! breakpoints and reports that in its log, for a signal ends the search for the pages
+//! (`uprobe_unregister`). The end of a process kills its threads.
 
 use super::bpf::{
     perf,

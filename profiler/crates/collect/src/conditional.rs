@@ -1,9 +1,9 @@
-//! `--conditional-collection`: programs say themselves when their calls into
-//! accelerator runtimes are of interest, as they do for VTune and unitrace.
+//! `--conditional-collection`: programs choose themselves which of their calls into
+//! accelerator runtimes are recorded, as they do for VTune and unitrace.
 //!
-//! A process is on or off. What it says by `__itt_pause` and `__itt_resume` counts;
-//! until it does, its variable `PTI_ENABLE_COLLECTION`: off where that is unset or
-//! begins with 0. Children begin as their parents are, other programs anew.
+//! A process is on or off. Its calls of `__itt_pause` and `__itt_resume` decide. Before the
+//! first of them its variable `PTI_ENABLE_COLLECTION` decides: off where that is unset or
+//! begins with 0. Children begin in the state of their parents, other programs anew.
 //!
 //! While a process is off its work, its waiting and its own functions are left out
 //! and counted. What it creates is not: it may be used later. Other variables that it
@@ -22,12 +22,12 @@ const VARIABLE: &str = "PTI_ENABLE_COLLECTION";
 /// Most processes and threads remembered.
 const MAX: usize = 65_536;
 
-/// What a process has said.
+/// What a process has chosen.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
     /// By the functions.
     paused: Option<bool>,
-    /// Whether the variable is set, and whether it says on.
+    /// Whether the variable means on; `None`: it is not set.
     variable: Option<bool>,
 }
 
@@ -81,7 +81,7 @@ impl Conditional {
         }
     }
 
-    /// Takes a call in; `false` if it is to be left out.
+    /// Takes a call in; `false` if it must be left out.
     pub(crate) fn call(&mut self, call: &CallView<'_>) -> bool {
         let probe = call.probe();
         if probe.kind == CallKind::Control {
@@ -169,7 +169,7 @@ impl Conditional {
         setting.is_it
     }
 
-    /// What a process has said; at first what its environment says.
+    /// What a process has chosen; at first by its environment.
     fn said(&mut self, pid: u32) -> &mut Said {
         if self.processes.len() >= MAX && !self.processes.contains_key(&pid) {
             self.processes.clear();
@@ -181,7 +181,7 @@ impl Conditional {
     }
 }
 
-/// Whether a value of the variable says on; an empty one does.
+/// Whether a value of the variable means on; an empty one does.
 fn is_on(value: &[u8]) -> bool {
     value.first() != Some(&b'0')
 }

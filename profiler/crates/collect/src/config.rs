@@ -52,8 +52,8 @@ pub struct RecordConfig {
     pub source_lines: bool,
     /// Only these processes and their children; empty: the whole machine.
     pub pids: Vec<u32>,
-    /// `pids` are that of COMMAND, which does not execute yet: what is recorded is said by
-    /// its name. Default: false.
+    /// `pids` has only the process of COMMAND, which does not execute yet: what is recorded
+    /// is shown as COMMAND. Default: false.
     pub only_command: bool,
     /// Only this cgroup v2 directory and those below it; absolute path.
     /// Default: the whole machine.
@@ -86,11 +86,11 @@ pub struct RecordConfig {
     /// Begin paused: nothing is recorded before [`Session::resume`](crate::session::Session::resume).
     /// Default: no.
     pub start_paused: bool,
-    /// What begins the recording if it is paused, and is reported in any case. Needs
-    /// `probes`. Default: nothing.
+    /// Events that begin the recording if it is paused, and that are always reported. Need
+    /// `probes`. Default: none.
     pub triggers: Vec<Trigger>,
-    /// Keep the events of so much time for [`Session::dump`](crate::session::Session::dump),
-    /// and nothing else. Default: no.
+    /// Keep the events of this last time for
+    /// [`Session::dump`](crate::session::Session::dump), and nothing else. Default: no.
     pub window: Option<Duration>,
     /// Another eBPF object in place of the built-in one, for development.
     pub bpf_object: Option<PathBuf>,
@@ -101,7 +101,7 @@ pub struct RecordConfig {
 pub struct Trigger {
     /// What happens.
     pub on: TriggerOn,
-    /// It takes longer than so many nanoseconds; `None`: it begins.
+    /// It takes longer than this, in nanoseconds; `None`: it begins.
     pub longer_ns: Option<u64>,
 }
 
@@ -150,8 +150,9 @@ pub struct ProbeConfig {
     /// are verified while the recording runs. Default: no.
     pub late_libraries: bool,
     /// Stacks of calls that one CPU walks in a second at most, shared by those who call
-    /// (see [`Shares`](aiprof_common::Shares)); beyond it calls have none, but are counted and
-    /// recorded all the same. Default 20,000: at some 5 microseconds each, a tenth of the CPU.
+    /// (see [`Shares`](aiprof_common::Shares)). Calls beyond that have no stack, but are
+    /// counted and recorded all the same. Default 20,000: at some 5 microseconds each, a
+    /// tenth of the CPU.
     pub stack_limit: u32,
     /// Bytes of the ring buffer of calls, a power of two. Default 8 MiB: 200,000
     /// calls a second for a quarter of a second.

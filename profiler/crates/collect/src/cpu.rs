@@ -25,13 +25,13 @@ const TICK_NS: u64 = 10_000_000;
 const LONG_NS: u64 = 5 * TICK_NS;
 const LONGEST_NS: u64 = 100 * TICK_NS;
 
-/// Nanoseconds between two samples of a CPU, of which so many are wanted a second.
+/// Nanoseconds between two samples of a CPU at the wanted frequency.
 ///
 /// Programs work at fixed times: each hundredth of a second, each second. A sampler whose
 /// period has a multiple in common with theirs meets them always, or never: ten samples a
-/// second all fall into the same place of a hundredth. So each sample moves on, in the
-/// hundredth of a second that it falls into, by a part that no whole number of steps closes
-/// again. The frequency differs from the wanted one by less than 8 % for that, of 19 Hz by 2 %.
+/// second all fall into the same place of a hundredth. So with each sample the place in its
+/// hundredth of a second moves by a fraction that never leads back to the same place. For
+/// that the frequency differs from the wanted one by less than 8 %, at 19 Hz by 2 %.
 pub(crate) fn period_of(frequency_hz: u32) -> u64 {
     let wanted = 1_000_000_000 / u64::from(frequency_hz.max(1));
     if wanted >= LONG_NS {
@@ -51,7 +51,7 @@ pub(crate) fn period_of(frequency_hz: u32) -> u64 {
             .min_by_key(|period| period.abs_diff(wanted));
         return nearest.unwrap_or(wanted);
     }
-    // So many places of a tick are met in a second; the next second meets others between.
+    // How many places of a tick one second's samples meet; the next second's lie between them.
     let places = u64::from(frequency_hz) / gcd(u64::from(frequency_hz), 1_000_000_000 / TICK_NS);
     let places = places as f64;
     let step = TICK_NS as f64 / places / places * SECTION;
@@ -290,7 +290,7 @@ fn online() -> io::Result<Vec<u32>> {
 }
 
 /// How many devices have come, gone and changed since the machine started, CPUs among them;
-/// `None`: the kernel does not say.
+/// `None`: it is not known.
 fn device_events() -> Option<u64> {
     let text = kernel::read_to_string("/sys/kernel/uevent_seqnum").ok()?;
     text.trim().parse().ok()

@@ -20,10 +20,11 @@ const MAX_OPEN: usize = 4096;
 const MAX_CLIENTS: usize = 4096;
 /// Most engines of a client.
 const MAX_ENGINES: usize = 64;
-/// Most devices that nobody uses.
+/// Most devices that are looked at for each class.
 const MAX_DEVICES: usize = 256;
-/// Drivers of accelerators that count what clients use, as `drm-driver` names them: of these a
-/// device without a client does nothing. Of others it is not known what they do.
+/// Drivers of accelerators that count what clients use, as `drm-driver` names them: a
+/// device of theirs without a client does nothing. What devices of other drivers do is not
+/// known.
 const DRIVERS: [&str; 5] = ["i915", "xe", "amdgpu", "amdxdna", "intel_vpu"];
 
 /// A client: its device, and the number that the driver gave it.
@@ -34,7 +35,7 @@ type Client = (String, u64);
 struct Used {
     /// `drm-engine-NAME`: nanoseconds.
     ns: Option<u64>,
-    /// `drm-cycles-NAME` and `drm-total-cycles-NAME`: cycles, of so many.
+    /// `drm-cycles-NAME` and `drm-total-cycles-NAME`: cycles in use, and all cycles in that time.
     cycles: Option<u64>,
     of_cycles: Option<u64>,
     /// `drm-engine-capacity-NAME`: engines of this kind; 0 is one.
@@ -139,7 +140,7 @@ fn devices() -> Vec<String> {
     names.collect()
 }
 
-/// The name of a device, of the text of its `uevent`; `None`: nobody counts for it.
+/// The name of a device, from the text of its `uevent`; `None`: its driver does not count use.
 fn device(uevent: &str) -> Option<String> {
     let of = |key: &str| uevent.lines().find_map(|line| line.strip_prefix(key));
     let (driver, address) = (of("DRIVER=")?, of("PCI_SLOT_NAME=")?);
@@ -153,7 +154,7 @@ fn is_word(text: &str) -> bool {
 }
 
 impl Used {
-    /// Share of the time that was used since an earlier count; `None`: it cannot be told.
+    /// Share of the time that was used since an earlier count; `None`: it is not known.
     fn share(&self, earlier: Option<&Self>, elapsed: Duration) -> Option<f64> {
         let engines = self.engines.max(1) as f64;
         let share = match (self.cycles, self.of_cycles) {

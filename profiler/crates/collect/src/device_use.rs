@@ -1,8 +1,8 @@
 //! Which accelerator a process uses: the one whose device nodes it has open.
 //!
-//! A descriptor counts if it is of a character device that the kernel says is an
-//! accelerator's: its number is asked for, not its path, which processes choose. The nodes
-//! of one device (`card0` and `renderD128`) are one.
+//! A descriptor counts if it refers to a character device that the kernel lists as an
+//! accelerator's. Its device number decides, not its path, which processes choose. The
+//! nodes of one device (`card0` and `renderD128`) are one.
 
 use aiprof_model::labels::SEVERAL;
 use aiprof_system::files::{kernel, others};
@@ -74,8 +74,8 @@ fn one_of(names: BTreeSet<String>) -> Option<String> {
     }
 }
 
-/// The number of the character device that a descriptor of /proc is of. Asks nobody who
-/// serves a file system.
+/// The number of the character device that a descriptor in /proc refers to. Sends no
+/// request to a process that serves a file system.
 fn number(descriptor: &Path) -> Option<Number> {
     // Few are of devices: others need not be looked at.
     let target = kernel::read_link(descriptor).ok()?;

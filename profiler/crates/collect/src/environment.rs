@@ -1,4 +1,4 @@
-//! What a process's environment says of its place in a job of many processes.
+//! The place of a process in a job of many processes, by its environment.
 
 use aiprof_model::labels;
 use aiprof_system::files::kernel;

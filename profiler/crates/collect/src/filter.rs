@@ -85,7 +85,7 @@ impl Filter {
         })
     }
 
-    /// Tells the programs at probes of the chosen processes, from now on.
+    /// Gives the chosen processes to the programs at probes, and new ones from now on.
     pub(crate) fn confine(&mut self, kernel: MapWriter) {
         for &pid in self.pids.iter().flatten() {
             choose(&kernel, pid);
@@ -205,7 +205,7 @@ impl Filter {
         user
     }
 
-    /// Whether a sample's control group does not tell the container.
+    /// Whether a sample's control group does not show the container, so that processes must.
     fn asks_processes(&self) -> bool {
         self.has_v1 && !self.choice.containers.is_empty()
     }

@@ -134,12 +134,12 @@ impl Finisher {
             return Some(missing);
         }
         self.held = self.held.saturating_sub(pages.len());
-        // Of a deep stack only the leaf's part was copied: behind it, what ended the
-        // walk in the kernel still does.
+        // Only the leaf's part of a deep stack was copied. Behind it, what ended the walk
+        // in the kernel still does.
         if stop != StopReason::Read {
             sample.stop = stop;
         } else if sample.stop == StopReason::NoMapping && sample.user.len() > known {
-            // The address is in a mapping that the kernel was not told of yet.
+            // The address is in a mapping that the kernel side did not know yet.
             sample.stop = StopReason::NoProcess;
         }
         sample.space = space.id;
@@ -147,8 +147,8 @@ impl Finisher {
     }
 }
 
-/// Says of the marks that lie in the part of the stack of native frame `depth` that they
-/// do: the next that have no frame yet.
+/// Writes `depth` into the next marks without a frame that lie in `part`, the part of the
+/// stack that belongs to native frame `depth`.
 fn place_marks(words: &mut [u64], depth: usize, part: &Range<u64>) {
     for word in words {
         if *word & PYTHON_MARK == 0 || *word & PYTHON_PLACED != 0 {

@@ -2,10 +2,10 @@
 //! of a file without unwind data, read from the memory of the process.
 //!
 //! It is read where a stack was cut in it, or its caller guessed. A program may change it
-//! at any time, and nothing tells. So the kernel side takes a step by such a rule only
-//! where a call can have led there. What was read is read again when stacks are cut all
-//! the same, ever more seldom, and once in a while where none is. Code that turns out to
-//! have been replaced by other code has no rules from then on.
+//! at any time, without notice. So the kernel side takes a step by such a rule only where a
+//! call can have led there. What was read is read again when stacks are cut all the same,
+//! ever more seldom, and once in a while where none is. Code that turns out to have been
+//! replaced by other code has no rules from then on.
 //!
 //! Programs map such memory bit by bit, and change its protection all the time. What is
 //! known is kept by parts of the address space ([`GeneratedRange`]), whatever becomes of the
@@ -42,9 +42,9 @@ const MARKS: u64 = ADDR_EXACT | ADDR_GUESSED;
 /// Bytes from one place to the next at which the rules of two readings are compared.
 const STEP: usize = 16;
 
-/// Most pages that are read of the programs of one user at once, and what is added in a
-/// second: a page costs up to 100 ms, and who makes code to have it read must not cost
-/// much.
+/// Most pages of one user's programs that are read at once, and how many more are allowed
+/// each second. A page costs up to 100 ms, and a user who makes code to have it read must
+/// not cost much.
 const OF_ROOT: Limits = Limits {
     most: 512,
     in_second: 4,
@@ -265,7 +265,7 @@ impl Generated {
         }
     }
 
-    /// The page of a piece that an address lies in, if it is to be read now.
+    /// The page of a piece that an address lies in, if it must be read now.
     pub fn due(
         &mut self,
         pid: u32,
@@ -371,8 +371,9 @@ fn is_replaced(before: &[u8], now: &[u8]) -> bool {
     })
 }
 
-/// Where the walk of a sample lacked a rule: the address of the last frame of a stack that
-/// was cut for want of one, and that of an interrupted function whose caller is a guess.
+/// Addresses at which the walk of a sample lacked a rule. One is the last frame of a stack
+/// that was cut for want of a rule, the other an interrupted function whose caller is a
+/// guess.
 pub(crate) fn lacking(sample: &Sample) -> impl Iterator<Item = u64> {
     let is_guessed = sample.user.first().is_some_and(|&at| is_caller_guessed(at));
     let guessed = leaf(sample).filter(|_| is_guessed);

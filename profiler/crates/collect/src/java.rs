@@ -14,7 +14,7 @@ const STARTING: Duration = Duration::from_millis(5);
 const STARTING_LOOKS: u32 = 20;
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// After so many looks one that makes no sense never will.
+/// A HotSpot that makes no sense after this number of looks never will.
 const MAX_LOOKS: u32 = STARTING_LOOKS + 8;
 
 /// What was found of a HotSpot.
@@ -41,9 +41,9 @@ impl From<Result<HotSpot, HotSpotError>> for FoundJava {
 /// A process with a HotSpot.
 #[derive(Debug)]
 enum State {
-    /// It is being read, after so many looks.
+    /// It is being read; the number of looks before this one.
     Asked(u32),
-    /// It had no code, at so many looks; not to be asked for before then.
+    /// It was not ready. Not asked for before this time; the number of looks so far.
     Waits(Instant, u32),
     Known(Box<HotSpot>),
     Declined,
@@ -53,7 +53,7 @@ enum State {
 #[derive(Debug, Default)]
 pub struct Javas {
     processes: FxHashMap<u32, State>,
-    /// Why frames cannot be had, as far as it was reported.
+    /// Reasons for missing frames that were reported already.
     reported: FxHashSet<String>,
 }
 
@@ -86,7 +86,7 @@ impl Javas {
         self.processes.values().any(is_starting)
     }
 
-    /// Those that are to be asked for.
+    /// The processes whose HotSpots should be asked for now.
     pub fn due(&self, now: Instant) -> Vec<u32> {
         let waiting = self.processes.iter().filter(|(_, state)| match state {
             State::Waits(until, _) => now >= *until,
@@ -95,7 +95,7 @@ impl Javas {
         waiting.map(|(&pid, _)| pid).collect()
     }
 
-    /// Whether the HotSpot of a process is to be asked for.
+    /// Whether the HotSpot of a process should be asked for.
     pub(crate) fn is_due(&self, pid: u32, now: Instant) -> bool {
         match self.processes.get(&pid) {
             None => self.processes.len() < MAX_PROCESSES,

@@ -1,15 +1,15 @@
 //! Names of Kubernetes pods and containers, from the names of their logs on this node.
 //!
-//! Control groups have a pod's uid and a container's id. Their names are in those of the
-//! directories and links that the kubelet makes for logs, since Kubernetes 1.14
+//! Control groups have a pod's uid and a container's id. The names of both are in the names
+//! of the directories and links that the kubelet makes for logs, since Kubernetes 1.14
 //! (pkg/kubelet/kuberuntime/helpers.go and legacy.go):
 //!
 //! * `/var/log/pods/NAMESPACE_POD_UID/`
 //! * `/var/log/containers/POD_NAMESPACE_CONTAINER-ID.log`
 //!
-//! Nothing in them is opened, and nobody is asked: the kubelet's port without
-//! authentication, 10255, can be anybody's where the kubelet does not listen there.
-//! Only directories count that root alone can change: then the names in them are root's.
+//! Nothing in them is opened, and no service is asked: any program can listen on the
+//! kubelet's port without authentication, 10255, where the kubelet does not. Only
+//! directories count that root alone can change: then the names in them are root's.
 
 use super::cgroup;
 use aiprof_model::labels::{self, CgroupLabels};
@@ -42,7 +42,7 @@ struct Pod {
     name: String,
 }
 
-/// What the names of logs say.
+/// Names of pods and containers, from the names of logs.
 #[derive(Debug)]
 pub(crate) struct PodNames {
     /// Pods by uid.
@@ -105,11 +105,11 @@ impl PodNames {
     }
 }
 
-/// A directory whose names say something.
+/// A directory, and what was read from the names in it.
 #[derive(Debug)]
 struct Source<T> {
     directory: PathBuf,
-    /// What a name says: a key, and of what.
+    /// Reads a name: gives a key, and the value for it.
     read: fn(&str) -> Option<(String, T)>,
     entries: FxHashMap<String, T>,
     /// Which directory was read, and when it had last changed then.
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(texts(&names.find(Some(&uid), Some(ID))), all);
         assert_eq!(texts(&names.find(None, Some(ID))), all);
         assert_eq!(names.find(Some(STATIC), None), []);
-        // A container that is said to be another pod's.
+        // The link names another pod for the container.
         fs::rename(&link, containers.join(format!("other_ml_worker-{ID}.log"))).unwrap();
         look(&mut names);
         assert_eq!(names.find(Some(&uid), Some(ID)), []);

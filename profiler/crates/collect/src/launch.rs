@@ -1,14 +1,14 @@
 //! The profiled command: forked early, held until recording runs, then executed
 //! with the caller's own credentials.
 //!
-//! The fork comes before the runtime, its threads and any eBPF object exist, so
-//! the command inherits none of them; holding it means that not one of its
-//! instructions is missed.
+//! The fork comes before the runtime, its threads and any eBPF object exist, so the command
+//! inherits none of them. The child is held, so that not one of the command's instructions is
+//! missed.
 //!
-//! Two pipes connect parent and child. The child blocks on the first until a
-//! byte says *go*; end of file instead means that the profiler is gone, and the
-//! child goes too. The second is close-on-exec: the child writes `errno` to it if
-//! execvp(3) fails, and otherwise the exec itself closes it.
+//! Three pipes connect parent and child. The child reads the first: a byte means *go*, and end of
+//! file means that the profiler is gone, so the child exits too. The second is close-on-exec: the
+//! child writes `errno` to it if execvp(3) fails, and otherwise the exec itself closes it. The
+//! third reports libraries that the child cannot use (`helpers`).
 
 mod helpers;
 
@@ -151,7 +151,7 @@ pub struct Held {
     refused: Option<RefusedHelper>,
 }
 
-/// A command that was told to execute. Dropping it lets it run on.
+/// A command that was released. Dropping it lets it run on.
 #[derive(Debug)]
 pub struct Running {
     pid: u32,
@@ -206,7 +206,7 @@ impl Held {
     pub fn fork(command: &[OsString], options: &LaunchOptions) -> Result<Self, LaunchError> {
         let start = Start::new(command, options)?;
         let (gate, go) = pipe(PipeFlags::CLOEXEC)?;
-        // Non-blocking: nobody waits for a report, it is there or it is not.
+        // Non-blocking: the parent never waits for a report, it is there or it is not.
         let (exec_error, report) = pipe(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let (tried, trial) = pipe(PipeFlags::CLOEXEC)?;
         // SAFETY: the child only makes async-signal-safe calls (see child_main)
@@ -504,8 +504,8 @@ fn wait_for_go(gate: &OwnedFd) {
     }
 }
 
-/// Changes to `user` for good. By raw system calls: libc's wrappers take locks to
-/// tell other threads, and this process has none.
+/// Changes to `user` for good. Uses raw system calls: libc's wrappers take locks to notify other
+/// threads, and this process has none.
 fn become_user(user: &Credentials) -> Result<(), i32> {
     let (uid, gid) = (user.uid, user.gid);
     let check = |status| {
@@ -529,7 +529,7 @@ fn last_errno() -> i32 {
 
 fn give_up(report: &OwnedFd, stage: u8, errno: i32) -> ! {
     let [a, b, c, d] = errno.to_ne_bytes();
-    // If the parent has gone, there is nobody to tell.
+    // If the parent has gone, no process reads this.
     let _ = rustix::io::write(report, &[stage, a, b, c, d]);
     // SAFETY: _exit is async-signal-safe and runs no destructors.
     unsafe { libc::_exit(127) }

@@ -19,7 +19,7 @@
 //! * [`finisher`]: walks that ended for want of a table;
 //! * [`names`]: symbols, looked up while the recording runs;
 //! * [`runtime`]: probes on the functions of accelerator runtimes;
-//! * [`conditional`]: programs that say when their calls are of interest;
+//! * [`conditional`]: programs that choose which of their calls are recorded;
 //! * [`late`], [`inspect`]: kernels older than the recording;
 //! * [`clock`]: the time of day;
 //! * [`metrics`]: the metrics files of AIUs;

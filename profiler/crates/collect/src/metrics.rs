@@ -1,9 +1,9 @@
 //! The metrics files of AIUs, read while a recording runs.
 //!
-//! A runtime keeps `metrics.<PCI address>` in a folder that everybody may write
-//! to. So nothing is believed of such a file: only regular files are opened, no
-//! links are followed, what is read is bounded, and all of it happens on a thread
-//! of its own, which a hung file system may stall and nothing waits for.
+//! A runtime keeps `metrics.<PCI address>` in a folder that everybody may write to. So such a file
+//! is not trusted: only regular files are opened, no links are followed, and what is read is
+//! bounded. All of it happens on a thread of its own: a hung file system may stall that thread, and
+//! nothing waits for it.
 
 use super::clock;
 use aiprof_analysis::aiu::metrics::{
@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Where runtimes put the files, unless they are told otherwise.
+/// Where runtimes put the files by default.
 pub const FOLDERS: [&str; 2] = ["/tmp", "/tmp/spyre-metrics"];
 /// How the names of the files begin; the address of the device follows.
 const PREFIX: &str = "metrics.";
@@ -109,7 +109,7 @@ struct Watched {
     every: Duration,
     /// Updates of each section that were seen last.
     seen: FxHashMap<SectionKind, u32>,
-    /// Its content is in no known format: said once.
+    /// Its content is in no known format, which was reported once.
     refused: bool,
 }
 
@@ -203,7 +203,7 @@ impl Worker {
             let skipped = last.map_or(0, |last| section.sequence.wrapping_sub(last) - 1);
             let every = Duration::from_millis(section.interval.into());
             watched.every = every.clamp(FASTEST, SLOWEST);
-            // Of the near past at most: the file may say anything.
+            // At most ten seconds ago: the file may contain any time.
             let behind = (pair.unix_ns / 1_000_000).saturating_sub(section.time_ms);
             let behind = behind.saturating_mul(1_000_000).min(10_000_000_000);
             for (metric, value) in values {

@@ -1,11 +1,11 @@
 //! Names for code addresses while the recording runs: new addresses are looked up
 //! in batches, so that little is left to do at the end.
 //!
-//! The files that the names come from belong to others, and reading one may never
-//! return. A job is one file, or the JIT code of one process; each is done by a
-//! process that can be left behind ([`aiprof_symbols::symbolize`]), on the account of the
-//! user of the traced process. A job that takes too long costs its own names until
-//! the next window; a user whose jobs hang waits; naming goes on for all others.
+//! The files that the names come from belong to others, and reading one may never return. A job is
+//! one file, or the JIT code of one process. Each is done by a process that can be left behind
+//! ([`aiprof_symbols::symbolize`]), on the account of the user of the traced process. A job that
+//! takes too long loses its own names until the next window. A user whose jobs hang has to wait.
+//! Naming goes on for all others.
 
 use super::{binaries::Binaries, bpf::KernelNamer, java::Javas, owner, reader::OpenFile, v8};
 use aiprof_analysis::aggregate::{Code, Names};
@@ -42,10 +42,10 @@ const MAX_KEPT: usize = 1 << 16;
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long a job may hang then, the first time and later in the same window.
 const HANGS: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(150)];
-/// How long names of a file wait for more to be asked for with them, times what the last
-/// took: to read some debug files takes long, and much memory, so they are not kept.
+/// How long look-ups in a file wait for more of them, as a multiple of the time that the last one
+/// took. To read some debug files takes long, and much memory, so they are not kept.
 const PAUSE: u32 = 20;
-/// What takes less than that does not wait.
+/// A look-up that takes less than this causes no wait.
 const QUICK: Duration = Duration::from_millis(10);
 /// How soon names are asked for again whose debug file is being fetched: at first, and
 /// at most.
@@ -92,7 +92,7 @@ struct Work {
 /// What came of a job, and how long it took.
 type Named = (Result<(Answer, Option<OwnedFd>), NamingError>, Duration);
 
-/// What was asked for, to be told apart when the answer comes.
+/// What was asked for, kept until the answer comes.
 struct Asked {
     codes: Vec<Code>,
     owner: Owner,
@@ -162,7 +162,7 @@ pub(crate) struct NameService {
     fetching: FxHashMap<u32, Fetching>,
 }
 
-/// Codes that are to be asked for again.
+/// Codes that must be asked for again.
 struct Fetching {
     codes: Vec<Code>,
     again: Instant,
@@ -468,7 +468,7 @@ impl NameService {
         self.give_up(&asked);
     }
 
-    /// Says of codes that their names take too long.
+    /// Records that the names of codes take too long.
     fn give_up(&mut self, asked: &Asked) {
         for code in &asked.codes {
             self.open.remove(code);
@@ -536,10 +536,10 @@ impl NameService {
         taken
     }
 
-    /// For each of `files` a live process that maps it, where there is one: whose debug
-    /// files are looked for, and on whose account. Where several do, one that can be
-    /// trusted, or else one whose user does not wait: nobody is to make others' names
-    /// take long by mapping their files.
+    /// For each of `files`, a live process that maps it, if there is one. The debug files of this
+    /// process are looked for, on the account of its user. Trusted processes are preferred, and
+    /// then those whose user does not wait: no user should make others' names take long by mapping
+    /// their files.
     fn users(
         &self,
         processes: &ProcessTable,
@@ -620,9 +620,9 @@ impl NameService {
         taken
     }
 
-    /// A process with JIT code that can be named; `None`: it has ended, and its number may
-    /// be that of another, who must not name what it ran. What it wrote when it ended is
-    /// still read, as long as nobody has its number.
+    /// A process with JIT code that can be named. `None`: it has ended, and its number may belong
+    /// to another process, which must not name what this one ran. What it wrote when it ended is
+    /// still read until another process has its number.
     fn jit_process(&mut self, pid: u32, processes: &ProcessTable) -> Option<JitProcess> {
         let now = process::start_time(pid);
         if self.jit.len() >= MAX_JIT && !self.jit.contains_key(&pid) {
@@ -676,7 +676,7 @@ impl NameService {
         self.ask_jit(jit, processes, (binaries, javas));
     }
 
-    /// Whether a process tells when its code changed.
+    /// Whether a process has a jitdump file, which records when its code changed.
     fn has_dump(&self, pid: u32) -> bool {
         let process = self.jit.get(&pid).and_then(Option::as_ref);
         process.is_some_and(|process| process.dump.is_some())
@@ -691,8 +691,8 @@ impl NameService {
         }
     }
 
-    /// Keeps, between windows, what may be asked for again: the names that this window
-    /// `used`, of files of which `keep` says that they are still known.
+    /// Keeps, between windows, what may be asked for again: the names that this window `used`, of
+    /// files that are still known according to `keep`.
     pub(crate) fn trim(&mut self, used: &FxHashSet<Code>, keep: impl Fn(FileId) -> bool) {
         // Other memory may hold something else by the next window, and what hung
         // may not hang then.
@@ -813,7 +813,7 @@ fn owner_of(pid: u32) -> Option<Owner> {
     Some(owner::owner_of(pid)).filter(|owner| owner.uid != u32::MAX)
 }
 
-/// Who owns a file, as far as this can be told without waiting for its file system.
+/// The owner of a file, if it is known without waiting for its file system.
 fn owner_of_file(file: &OpenFile) -> Owner {
     let found = others::cached(&file.place, StatxFlags::UID);
     Owner {

@@ -7,8 +7,8 @@ use std::{sync::OnceLock, time::Duration};
 /// The user of a process, and for root its container. Reads nothing that the
 /// process could hold up: neither its memory nor its mappings.
 ///
-/// Not the owner of /proc/PID, which is root for programs that may not be dumped:
-/// any program can have that of itself. A process that is gone is nobody's.
+/// Not the owner of /proc/PID: that is root for programs that may not be dumped, and any program
+/// can make itself one of these. A process that is gone has user `u32::MAX`.
 pub(crate) fn owner_of(pid: u32) -> Owner {
     let Some(uid) = uid_of(pid) else {
         return Owner {

@@ -96,7 +96,7 @@ pub fn comm(pid: u32) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// What /proc/PID/stat says of a process.
+/// What /proc/PID/stat contains about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Process id.
@@ -138,7 +138,7 @@ pub(crate) fn parent(pid: u32) -> Option<u32> {
     rest.split(' ').nth(1)?.parse().ok().filter(|pid| *pid != 0)
 }
 
-/// Processes that run just now, so many at most.
+/// Processes that run just now, at most `most` of them.
 pub fn running(most: usize) -> impl Iterator<Item = u32> {
     let all = processes().into_iter();
     all.filter(|stat| stat.is_running)
@@ -160,8 +160,8 @@ pub fn exists(pid: u32) -> bool {
     kernel::exists(format!("/proc/{pid}"))
 }
 
-/// Which file it is, and which content of it, as the file system tells. Comparable
-/// while one of the two is held open: then no other file has its inode number.
+/// Identifies a file and its content, by what the file system reports. Comparable while one of the
+/// two is held open: then no other file has its inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct FileStat {
     /// Device number of stat(2), as [`FileKey::device`] has it. On overlayfs and
@@ -171,7 +171,7 @@ pub struct FileStat {
     pub inode: u64,
     /// Bytes.
     pub size: u64,
-    /// Time of the last change of content or attributes, which nobody can set.
+    /// Time of the last change of content or attributes, which no user can set.
     pub changed: (i64, i64),
 }
 
@@ -189,8 +189,8 @@ impl FileStat {
         }
     }
 
-    /// Of an open file as far as it is known here: without asking a server or the
-    /// process that serves a file system, so that it never blocks.
+    /// What this machine has cached about an open file. It asks no server and no process that
+    /// serves a file system, so it never blocks.
     ///
     /// # Errors
     /// statx(2)'s.
@@ -223,10 +223,10 @@ pub(crate) struct MappedFile {
     pub through_mapping: bool,
 }
 
-/// Opens the file behind a mapping of a process: through the mapping, which also
-/// finds deleted and replaced files; where that is not allowed or the process has
-/// gone, by its path in the root of the process, else of this machine. Only regular
-/// files: opening anything else may have effects.
+/// Opens the file behind a mapping of a process, through the mapping: this also finds deleted and
+/// replaced files. Where that is not allowed or the process has gone, it opens it by its path in
+/// the root of the process, else of this machine. It opens only regular files: opening anything
+/// else may have effects.
 ///
 /// # Errors
 /// [`OpenError::Replaced`] if only another file was found, else why none was.
@@ -253,7 +253,7 @@ pub(crate) fn open_exact(pid: u32, map: &MapEvent) -> Result<MappedFile, OpenErr
             .and_then(|place| open_elf(place, map.file.inode, false));
         match opened {
             Ok(found) => return Ok(found),
-            // That another file was found says more than that one is missing.
+            // That another file was found explains more than that one is missing.
             Err(error) if !matches!(last, OpenError::Replaced) => last = error,
             Err(_) => {}
         }

@@ -1,9 +1,8 @@
 //! Which processes the kernel side knows, and by which mapping list.
 //!
-//! A process is published when it exec'd and lived to the next look at the
-//! rings, or when it was sampled; a fork only when it is sampled, or when the
-//! parent it borrows from changes or exits. So a storm of short processes costs
-//! next to nothing.
+//! A process is published when it exec'd and lived to the next look at the rings, or when it was
+//! sampled. A fork is published only when it is sampled, or when the parent that it borrows from
+//! changes or exits. So a storm of short processes costs next to nothing.
 
 use super::{
     bpf::Bpf,

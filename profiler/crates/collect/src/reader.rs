@@ -1,11 +1,11 @@
 //! The threads that read what belongs to other users while a recording runs: which
 //! files a process has mapped, these files, the unwind tables in them.
 //!
-//! The thread that reads the rings asks, and goes on. Answers are mostly there
-//! before they are needed, for events wait a millisecond before they are taken in.
-//! Where one is not, it is waited for, shortly, and only out of a budget that
-//! nobody can exhaust for long. What does not come in time comes later or never:
-//! then a mapping has no file, a stack is cut, and both are counted.
+//! The thread that reads the rings asks, and goes on. Answers are mostly there before they are
+//! needed, for events wait a millisecond before they are taken in. An answer that is not there is
+//! waited for, but only briefly, and out of a budget that no user can exhaust for long. What does
+//! not come in time comes later or never: then a mapping has no file, a stack is cut, and both are
+//! counted.
 
 use super::{
     device_use, environment,
@@ -45,7 +45,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Threads that read. Two, so that a slow file holds up nobody for long.
+/// Threads that read. Two, so that a slow file does not hold up others for long.
 const THREADS: usize = 2;
 /// How long one reading may take before its thread is given up.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -74,13 +74,13 @@ pub struct OpenFile {
     /// The file, as a place only (`O_PATH`): so it keeps its identity, and neither
     /// reading nor closing it can block here. Readers open it again.
     pub place: OwnedFd,
-    /// What its headers say.
+    /// What its headers contain.
     pub facts: Box<Facts>,
     /// Which content it is, see [`super::binaries`]; 0 until that is decided.
     pub number: u64,
 }
 
-/// What the headers of a file say.
+/// What the headers of a file contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Its executable segments.
@@ -184,8 +184,8 @@ impl NamedUnwind {
         named
     }
 
-    /// [`UnwindFile::page`], or [`UnwindFile::quick_page`] unless it is to be `whole`;
-    /// warns at the first error or malformed entry.
+    /// [`UnwindFile::page`] if `whole`, else [`UnwindFile::quick_page`]; warns at the first error
+    /// or malformed entry.
     ///
     /// # Errors
     /// As there.
@@ -343,7 +343,7 @@ pub type TableDigest = [u8; 32];
     reason = "few at a time, and taken apart at once"
 )]
 pub enum Answer {
-    /// Of a mapping that was asked for.
+    /// The file behind a mapping that was asked for.
     File {
         /// The process.
         pid: u32,
@@ -352,7 +352,7 @@ pub enum Answer {
         /// What is behind it.
         found: Found,
     },
-    /// Of a process that was asked for.
+    /// The mappings and files of a process that was asked for.
     Process {
         /// The process.
         pid: u32,
@@ -363,14 +363,14 @@ pub enum Answer {
         /// What is behind the first mapping of each file, by its index.
         found: Vec<(usize, Found)>,
     },
-    /// Of a process whose labels were asked for.
+    /// The labels of a process that were asked for.
     Labels {
         /// The process.
         pid: u32,
         /// Them.
         labels: Vec<(String, String)>,
     },
-    /// Of a HotSpot that was asked for.
+    /// What was found of a HotSpot that was asked for.
     Java {
         /// The process.
         pid: u32,
@@ -417,7 +417,7 @@ struct Budget {
 struct BudgetLimits {
     /// Most that is saved up.
     most: Duration,
-    /// One part in so many of the time that goes by is added.
+    /// One part in `share` of the time that goes by is added.
     share: u32,
 }
 
@@ -758,8 +758,8 @@ impl Reader {
         self.pool.is_working()
     }
 
-    /// Waits for answers as long as this, where nothing else is to be done yet.
-    /// `false`: nothing is being read.
+    /// Waits for answers until `end`, when there is nothing else to do. `false`: nothing is being
+    /// read, or it is `end`.
     pub(crate) fn wait_until(&self, end: Instant) -> bool {
         // Looked at in between: what is stuck is no longer waited for.
         let soon = Instant::now() + PATIENCE / 5;
@@ -802,7 +802,7 @@ fn run(remote: &Client, here: &mut Option<Opened>, errand: Errand) -> Option<Ans
     answer(job, id, reply, fds)
 }
 
-/// What a reply says, with the files that came with it; `None`: not what was asked.
+/// The answer in a reply, with the files that came with it; `None`: not what was asked.
 fn answer(job: ReadJob, id: FileId, reply: Reply, fds: Vec<OwnedFd>) -> Option<Answer> {
     let mut fds = fds.into_iter();
     let mut found = |behind: Behind| match behind {
@@ -987,9 +987,9 @@ impl Opened {
     }
 }
 
-/// The first mapping of each file of a process, by its index, as many as are opened at
-/// once: the program's, and then those of what it loaded first, for all of its stacks
-/// lead there. The kernel gives out addresses from above.
+/// The first mapping of each file of a process, by its index, at most `MAX_FILES`. The program's
+/// comes first, then those of what it loaded first, for all of its stacks lead there. The kernel
+/// gives out addresses from above.
 fn files_in_order(maps: &[MapEvent]) -> impl Iterator<Item = (usize, &MapEvent)> {
     let mut seen = FxHashSet::default();
     let first = |(_, map): &(usize, &MapEvent)| {

@@ -324,8 +324,8 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Loads the sampler and starts it; sampling runs when this returns. What else is
-    /// to be attached is by [`Session::prepare`].
+    /// Loads the sampler and starts it; sampling runs when this returns. [`Session::prepare`]
+    /// attaches the rest.
     ///
     /// # Errors
     /// Whatever kept it from loading or attaching.
@@ -540,7 +540,7 @@ impl Session {
         self.serve(stop, &mut on_progress, false).await
     }
 
-    /// Reads the rings until `stop` resolves, or until all is attached that is to be.
+    /// Reads the rings until `stop` resolves, or until everything is attached if `until_ready`.
     async fn serve(
         &mut self,
         stop: impl Future<Output = ()>,
@@ -794,7 +794,7 @@ impl Session {
             }
             _ => {}
         }
-        // Of one that never ends most processes are never sampled.
+        // In a recording that never ends, most processes are never sampled.
         if changed && (!self.is_calm || self.publisher.has(event.pid)) {
             self.publisher.changed(event.pid);
         }
@@ -924,8 +924,8 @@ impl Session {
         Ok(())
     }
 
-    /// Drops processes whose main thread exited earlier and whose last thread
-    /// has gone since: no event tells that.
+    /// Drops processes whose main thread exited earlier and whose last thread has gone since: no
+    /// event reports that.
     fn follow_headless(&mut self) {
         let gone: Vec<u32> = self
             .events

@@ -2,8 +2,8 @@
 //!
 //! A terminal sends Ctrl-C to the whole foreground process group, so the
 //! profiled command has it already; one from kill(2) reached this process alone.
-//! Only `si_code` tells them apart, and only signalfd(2) shows it without an
-//! asynchronous handler. The signals are therefore blocked and read.
+//! Only `si_code` distinguishes them, and only signalfd(2) shows it without an asynchronous
+//! handler. The signals are therefore blocked and read.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -36,9 +36,9 @@ use std::mem::{offset_of, size_of};
 /// What is read before a sample misses it, while there is room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadAhead {
-    /// Files of up to 8 MiB of text wholly at first sight, and of others what is around a
-    /// page that was missed: most programs then never miss. For calls, which come so fast
-    /// that nobody can wait for what they miss, and for what changes stacks.
+    /// Files of up to 8 MiB of text wholly at first sight, and of others what is around a page that
+    /// was missed: most programs then never miss. For calls, which come so fast that they cannot
+    /// wait for what they miss, and for what changes stacks.
     Files,
     /// The pages beside one that was missed.
     Neighbours,
@@ -53,7 +53,7 @@ impl ReadAhead {
         }
     }
 
-    /// Pages on either side of one that was missed.
+    /// Pages on either side of a page that was missed.
     fn neighbours(self) -> u32 {
         match self {
             Self::Files => 8,
@@ -112,7 +112,7 @@ pub(crate) enum Wish {
     Ahead,
 }
 
-/// Pages of a file that are to be read.
+/// Pages of a file that must be read.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     /// The file.
@@ -582,8 +582,8 @@ impl Tables {
         }
     }
 
-    /// The pages that are to be read. What is read ahead comes in small parts: nobody
-    /// who needs something now is to wait for them.
+    /// The pages that must be read. What is read ahead comes in small parts: no one who needs
+    /// something now should wait for them.
     pub(crate) fn take_wanted(&mut self) -> Vec<Wanted> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
@@ -759,8 +759,8 @@ impl Tables {
         }
     }
 
-    /// Drops the tables of files that no mapping list names any more, beyond so many:
-    /// those that were met first.
+    /// Drops the tables of files that no mapping list names any more, beyond `most` of them: those
+    /// that were met first.
     pub(crate) fn forget_surplus(&mut self, most: usize) {
         let mut used: Vec<FileId> = self
             .lists

@@ -5,7 +5,7 @@ use aiprof_model::visible;
 use jiff::{Timestamp, tz::TimeZone};
 use std::io::{self, Write};
 
-/// Prints messages up to a level. What cannot be written is not: nobody reads it.
+/// Prints messages up to a level. Errors of writing are ignored: then there is no reader.
 pub(super) struct Console<W> {
     out: W,
     level: Level,

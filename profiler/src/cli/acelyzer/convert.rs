@@ -17,8 +17,8 @@ const MAX_PROFILE: u64 = 1 << 20;
 /// Checks the options as acelyzer does before it reads anything.
 ///
 /// # Errors
-/// The text that it prints before it exits with 1; empty where a message of level
-/// error says it.
+/// The text that it prints before it exits with 1; empty if a message of level error has already
+/// shown it.
 pub(super) fn check(settings: &Settings, messages: &mut Messages) -> Result<(), String> {
     if settings.freq_scaling.abs() > 1e-9 || settings.freq_scaling.is_nan() {
         return Err("ERROR: Use of obsolete cmdline '--freq_scaling'. \

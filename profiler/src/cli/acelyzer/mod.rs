@@ -58,7 +58,7 @@ pub(crate) fn arguments(args: &[OsString]) -> Option<&[OsString]> {
 /// Runs acelyzer's command line (without its name) and returns the exit code.
 ///
 /// # Errors
-/// An output cannot be made. Wrong usage is told here and is no error.
+/// An output cannot be made. Wrong usage is reported here and is no error.
 pub(crate) fn run(args: &[OsString]) -> Result<u8> {
     let mut words = Vec::with_capacity(args.len());
     for arg in args {
@@ -184,7 +184,7 @@ fn execute(
     console.show(&messages);
     let (code, events) = match result {
         Ok(done) => done,
-        // Of a file that cannot be read a message has been shown.
+        // If a file cannot be read, a message was already shown.
         Err(error) => {
             if !messages.iter().any(|message| message.level == Level::Error) {
                 console.log(Level::Error, &chain(&*error));

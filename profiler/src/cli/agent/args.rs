@@ -4,7 +4,7 @@ use super::ctl::AgentCtlArgs;
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
 
-/// Where the configuration is if nothing else is said.
+/// The configuration's default path.
 const CONFIG: &str = "/etc/aiprof/agent.toml";
 
 const EXAMPLE: &str = "\
@@ -58,7 +58,7 @@ pub(super) enum AgentCommand {
 }
 
 impl AgentArgs {
-    /// Whether this process is to be the agent.
+    /// Whether this process becomes the agent.
     pub(crate) fn records(&self) -> bool {
         self.command.is_none() && !self.check
     }

@@ -1,13 +1,13 @@
 //! The budget: what the agent turns down when it costs too much, and up again; pure.
 //!
-//! What may be spent flows into a bucket, and what is spent flows out. The bucket holds what
-//! the budget gives in [`DEPTH`], so that a burst of new processes is no reason to record
-//! less; the work at the end of a window counts as if it were done evenly in the next, and
-//! what sending takes, which comes in bursts and keeps to its own part of the budget, as if it
-//! were done evenly in half an hour. When the bucket is empty, of what is recorded the part that costs the most is turned down, by
-//! as many notches as it takes if the cost goes with the frequency. When there was room for
-//! a while, the notch that was turned down last is turned up again; one that soon had to be
-//! taken back is tried ever more rarely.
+//! What may be spent flows into a bucket, and what is spent flows out. The bucket holds what the
+//! budget gives in [`DEPTH`], so that a burst of new processes does not reduce the recording. The
+//! work at the end of a window counts as if it were spread evenly over the next. Sending comes in
+//! bursts and has its own part of the budget: it counts as if it were spread evenly over half an
+//! hour. When the bucket is empty, the most expensive part of the recording is turned down, by as
+//! many notches as needed if the cost is proportional to the frequency. When there was room for a
+//! while, the notch that was turned down last is turned up again. A notch that soon had to be taken
+//! back is tried ever more rarely.
 //!
 //! The parts and their notches, from all to least:
 //!
@@ -37,7 +37,7 @@ const CALM: Duration = Duration::from_secs(60);
 const MOST_CALM: Duration = Duration::from_secs(3600);
 /// A notch that is taken back so soon has failed.
 const FAILED_WITHIN: Duration = Duration::from_secs(180);
-/// Share of the budget that what is recorded more may reach, as far as can be foreseen.
+/// Most that the cost may become, as a foreseen share of the budget, when more is recorded.
 const ROOM: f64 = 0.7;
 /// How long what is spent now is averaged, seconds.
 const RECENT: f64 = 4.0;
@@ -226,7 +226,7 @@ impl Governor {
         self.now.launches = false;
     }
 
-    /// Takes in what was spent; gives what is to be recorded from now on, if that changes.
+    /// Takes in what was spent. Returns what to record from now on, if that changes.
     pub(crate) fn spend(&mut self, spent: &Spent) -> Option<Level> {
         let time = spent.in_time.as_secs_f64();
         if time <= 0.0 {
@@ -274,9 +274,9 @@ impl Governor {
         (self.now != before).then_some(self.now)
     }
 
-    /// Takes in what the end of a window took, to be counted evenly in one of this length. Of
-    /// a window that a change has ended it is the change's: it has to be made good, and is no
-    /// reason to record less still, since the next change would cost as much.
+    /// Takes in what the end of a window took, to be counted evenly in one of this length. If a
+    /// change ended the window, the change caused that cost. It must be made good, but does not
+    /// reduce the recording further, since the next change would cost as much.
     pub(crate) fn spend_at_end(&mut self, spent: &Spent, window: Duration) {
         self.owe_sent(spent);
         if self.since.is_zero() {
@@ -305,7 +305,7 @@ impl Governor {
             Some(Notch::Samples(higher)) => {
                 f64::from(*higher) / f64::from(self.now.frequency_hz.max(1))
             }
-            // Nobody knows: it is tried.
+            // The cost is not known: it is tried.
             Some(Notch::Waits | Notch::Launches) | None => 1.0,
         }
     }
@@ -367,7 +367,7 @@ impl Governor {
         self.since = Duration::ZERO;
         self.calm = Duration::ZERO;
         self.has_turned_up = has_turned_up;
-        // What was spent before says nothing of what will be.
+        // Earlier costs do not predict later ones.
         self.recent = self.cpus * ROOM;
         self.lately = self.cpus * ROOM;
         // Nothing is saved up: where it is still too much, that shows at once.
@@ -387,7 +387,7 @@ mod tests {
     };
     const LOOK: Duration = Duration::from_secs(2);
 
-    /// A machine whose agent spends this, as CPUs, per Hz, for waits, and in any case.
+    /// A machine whose agent spends this, as CPUs: per Hz, for waits, for launches, and always.
     #[derive(Clone, Copy)]
     struct Machine {
         per_hz: f64,

@@ -1,5 +1,5 @@
-//! What systemd is told: that the agent is ready, how it is, that it lives
-//! (`sd_notify(3)`). Without systemd nobody is told.
+//! Notifies systemd that the agent is ready, of its status, and that it is alive (`sd_notify(3)`).
+//! Without systemd this does nothing.
 
 use sd_notify::NotifyState;
 use std::time::Duration;
@@ -9,7 +9,7 @@ pub(super) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// It reads its configuration again, and says [`ready`] after that.
+/// It reads its configuration again, and sends [`ready`] after that.
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -32,7 +32,7 @@ pub(super) fn alive() {
     tell(&[NotifyState::Watchdog]);
 }
 
-/// How often it must say that it lives; `None`: nobody waits for it.
+/// How often it must report that it is alive; `None`: systemd has no watchdog for it.
 pub(super) fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled()
 }

@@ -36,7 +36,7 @@ struct Open {
     name: String,
     to: Opened,
     status: OutputStatus,
-    /// Why the last window could not be written: said once.
+    /// The last window could not be written: the error is logged once.
     failing: bool,
 }
 
@@ -112,7 +112,7 @@ impl Outputs {
             .collect()
     }
 
-    /// They are the ones from now on: says in the spool whose bodies are whose.
+    /// Makes these the outputs from now on: marks each spool with the type of its bodies.
     pub(super) fn claim(&self) {
         for open in &self.all {
             let Opened::Spool {
@@ -134,8 +134,8 @@ impl Outputs {
         }
     }
 
-    /// Writes a window to all of them. What fails is told and counted: a full disk may have
-    /// room again later.
+    /// Writes a window to all of them. Failures are logged and counted: a full disk may have room
+    /// again later.
     pub(super) fn write(&mut self, window: &WindowProfiles) {
         for open in &mut self.all {
             let written = open.write(window, &self.options, &mut self.number);
@@ -244,7 +244,7 @@ impl Open {
                 queue, encoding, ..
             } => {
                 let (kind, content) = encoding.encode(profile, options)?;
-                // Without samples some have nothing to say, and servers refuse that.
+                // Without samples some encodings are empty, and servers refuse an empty body.
                 if content.is_empty() {
                     return Ok(());
                 }

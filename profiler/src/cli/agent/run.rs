@@ -42,7 +42,7 @@ const TELL: Duration = Duration::from_secs(10);
 const STACK_LIMIT: u32 = 200;
 /// Bytes of the ring buffer of calls.
 const CALL_RING: u32 = 1 << 20;
-/// What the host is told from others by, as a label of all that is recorded.
+/// Label of all that is recorded: it distinguishes this host from others.
 const HOST_ID: &str = "host.id";
 /// Locked by the agent that uses a state directory.
 const LOCK: &str = "agent.lock";
@@ -50,7 +50,7 @@ const LOCK: &str = "agent.lock";
 /// share a configuration, and their own names are not the hosts'.
 const HOST: &str = "AIPROF_HOST";
 
-/// Runs the agent until it is told to end, and returns the exit code.
+/// Runs the agent until it is stopped, and returns the exit code.
 ///
 /// # Errors
 /// The configuration is wrong, or something kept it from recording.
@@ -122,7 +122,7 @@ fn host_of_environment() -> Result<Option<String>> {
     }
 }
 
-/// Says what a configuration means.
+/// Prints what a configuration means.
 fn describe(path: &Path, config: &Config, verbosity: Verbosity) {
     let mut lines = vec![
         format!("aiprof: {}: valid", path.display()),
@@ -156,7 +156,7 @@ fn describe(path: &Path, config: &Config, verbosity: Verbosity) {
     verbosity.say(&lines);
 }
 
-/// The child that sends, if anything is to be sent or told.
+/// The child that sends, if there is something to send or metrics to serve.
 fn sender_for(args: &AgentArgs, config: &Config, signals: &BlockedSignals) -> Option<Sender> {
     let is_sent = config.outputs.iter().any(|output| output.to.is_sent());
     if args.no_send || (!is_sent && config.metrics.listen.is_none()) {
@@ -225,7 +225,7 @@ fn record_config(config: &Config, host_id: &str, level: Level) -> RecordConfig {
 /// The agent while it records.
 struct Agent {
     path: PathBuf,
-    /// When the configuration's file was changed last, as far as known.
+    /// When the configuration's file was changed last, if known.
     changed: Option<std::time::SystemTime>,
     /// A service of its own delivers.
     is_sent_by_others: bool,
@@ -234,14 +234,14 @@ struct Agent {
     rate: Option<u32>,
     /// Launches could not be recorded again.
     has_no_launches: bool,
-    /// It was said that the budget cannot be kept.
+    /// The warning that the budget cannot be kept was given.
     has_warned: bool,
     turns: Turns,
     /// Nothing is recorded until its turn comes.
     waits_for_slot: bool,
     /// Somebody has paused it.
     is_paused: bool,
-    /// What the host is told from others by; empty: nothing does.
+    /// Distinguishes the host from others; empty: nothing does.
     host_id: String,
     outputs: Outputs,
     sender: Option<Sender>,
@@ -571,8 +571,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Records by a new session from now on, as `config` says, at this level. It is made
-    /// ready while the one so far goes on.
+    /// Records by a new session from now on, with `config` and at this level. It is made ready
+    /// while the old session goes on.
     async fn hand_over(
         &mut self,
         config: &Config,
@@ -889,7 +889,7 @@ fn host<'a>(config: &'a Config, session: &'a Session) -> &'a str {
     config.host.as_deref().unwrap_or_else(|| session.host())
 }
 
-/// What the host is told from others by; empty: nothing does.
+/// Distinguishes the host from others; empty: nothing does.
 fn host_id(config: &Config) -> String {
     let id = config.host_id.clone().or_else(identity::of_this_host);
     id.unwrap_or_default()

@@ -63,8 +63,8 @@ pub(super) fn find() -> Option<PathBuf> {
     programs::find(PROGRAM)
 }
 
-/// Has it look for what keeps it from delivering as a configuration says; gives names of outputs,
-/// or keys, and what is wrong.
+/// Has the sender check what keeps it from delivering with a configuration. Returns names of
+/// outputs, or keys, and what is wrong.
 ///
 /// # Errors
 /// It cannot be started, or does not end in time.
@@ -161,7 +161,7 @@ impl Sender {
             self.running = None;
             let code = status.as_ref().ok().and_then(ExitStatus::code);
             if code == Some(shared::AGAIN.into()) {
-                // It says why itself.
+                // It prints the reason itself.
                 self.delay = AGAIN.0;
                 self.due = Instant::now();
             } else {

@@ -49,7 +49,7 @@ const OF_SAMPLES: [LossKind; 4] = [
     LossKind::Throttled,
 ];
 
-/// Why an accelerator was idle: no process had it open; or nothing tells it.
+/// Why an accelerator was idle: no process had it open, or the reason is unknown.
 const NOT_OPEN: &str = "not_open";
 const UNKNOWN: &str = "unknown";
 
@@ -271,8 +271,7 @@ impl Counts {
     pub(super) fn line(&self, window: &WindowProfiles, level: Level) -> String {
         let cpu = &window.cpu;
         let samples: u64 = cpu.samples.iter().map(|sample| sample.count).sum();
-        // Of those that were taken all the same, some frames may have no names: the window's
-        // profile tells.
+        // Some frames of the other samples may have no names: the window's profile shows that.
         let lost: u64 = OF_SAMPLES.iter().map(|kind| cpu.losses.get(*kind)).sum();
         let fact = |key: &str| {
             let known = cpu.facts.iter().find(|(known, _)| known == key);

@@ -19,7 +19,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// One in so many, drawn for this host.
+    /// One turn in `one_in`, drawn for this host.
     pub(super) fn new(one_in: u32, window: Duration, host: &str) -> Self {
         let length = u64::try_from((window * WINDOWS).as_nanos()).unwrap_or(u64::MAX);
         Self {

@@ -1,7 +1,7 @@
 //! How many lines of a kind are shown: what other users do must not fill a screen or a log.
 //!
-//! A kind is a place in the code, whatever its texts are: names of files are chosen by whom they
-//! belong to. The rest is counted, and said in one line in the end, or when a day is over.
+//! A kind is a place in the code, whatever its texts are: the owners of files choose their names.
+//! The rest is counted, and printed in one line in the end, or when a day is over.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! `aiprof unitrace`: unitrace 2.3's command line and its tables.
 //!
-//! It is read as unitrace reads it (`settings`), by a list of all its options that says
-//! which aiprof has, and why not the others (`options`). COMMAND is recorded as for a
-//! trace, and the tables are made of that (`written`).
+//! It is read as unitrace reads it (`settings`). A list of all its options gives those that aiprof
+//! has, and why it lacks the others (`options`). COMMAND is recorded as for a trace, and the tables
+//! are made from that (`written`).
 
 mod help;
 mod live;
@@ -57,8 +57,8 @@ pub(crate) fn arguments(args: &[OsString]) -> Option<&[OsString]> {
 /// Runs unitrace's command line (without its name) and returns the exit code.
 ///
 /// # Errors
-/// COMMAND cannot be recorded, or an output not be made. Wrong usage is told here and is
-/// no error.
+/// COMMAND cannot be recorded, or an output cannot be made. Wrong usage is reported here and is no
+/// error.
 pub(crate) fn run(args: &[OsString]) -> Result<u8> {
     let mut settings = match settings::parse(args) {
         Ok(settings) => settings,

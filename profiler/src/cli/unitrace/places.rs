@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Variables that tell a process's rank: those that unitrace reads, and those of other
+/// Variables that contain a process's rank: those that unitrace reads, and those of other
 /// launchers.
 const RANKS: [&str; 7] = [
     "PMI_RANK",

@@ -34,7 +34,7 @@ pub(super) struct Settings {
     pub(super) own: Vec<OsString>,
     /// What to run.
     pub(super) command: Vec<OsString>,
-    /// What is said of options that change nothing.
+    /// Notes about options that change nothing.
     pub(super) notes: Vec<String>,
 }
 

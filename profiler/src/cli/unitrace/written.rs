@@ -108,7 +108,7 @@ impl TablesWriter {
         };
         let called = recorded.processes.get(&command);
         let called = called.is_some_and(|process| process.has_calls);
-        // A shell that starts the program has nothing to tell.
+        // A shell that starts the program has no calls to show.
         let own = (called || others.is_empty()).then_some(command);
         own.into_iter().chain(others).map(of).collect()
     }

@@ -50,7 +50,7 @@ fn later(event: &Event, by_ns: u64) -> Option<Event> {
     Some(event)
 }
 
-/// Writes a capture in which everything happens so many times, one after the other.
+/// Writes a capture in which everything happens `times` times, one after the other.
 fn repeat(
     (events, period_ns): (&[Event], u64),
     about: &Scanned,
@@ -146,8 +146,8 @@ fn memory_does_not_grow_with_the_length_of_a_trace() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A measurement, with `AIPROF_TRACE_CALLS=10000000`: time and memory of the traces of so
-/// many calls, beside those of folded stacks of the same capture.
+/// A measurement, with `AIPROF_TRACE_CALLS=10000000`: time and memory of the traces of this number
+/// of calls, beside those of folded stacks of the same capture.
 #[test]
 fn traces_of_so_many_calls() -> anyhow::Result<()> {
     let Ok(calls) = std::env::var("AIPROF_TRACE_CALLS") else {

@@ -19,8 +19,7 @@ use aiprof_tests::workload::{Workshop, checked, source_path};
 const USUAL_STOPS: usize = 1_200;
 /// Seconds of CPU that workloads are to run for: they end when they are let go.
 const FOREVER: &str = "100000";
-/// Most wrong ones of 20 guesses, and how many may be in any case: few guesses prove
-/// little.
+/// Most wrong ones of 20 guesses, and how many are always allowed: few guesses prove little.
 const WRONG_OF_20: u64 = 1;
 const WRONG_IN_ANY_CASE: u64 = 3;
 
@@ -175,8 +174,8 @@ fn installed(shop: &Workshop) -> anyhow::Result<Vec<Subject>> {
     Ok(found)
 }
 
-/// Programs of Go, one with C in it. The runtime interrupts its own threads, unless it is
-/// told not to; a signal would end a run here.
+/// Programs of Go, one with C in it. The runtime interrupts its own threads, unless an option
+/// prevents it; a signal would end a run here.
 fn programs_of_go(shop: &Workshop, tool: &Path) -> anyhow::Result<Vec<Subject>> {
     let mut found = Vec::new();
     for (name, source) in [("Go", "goroutines.go"), ("Go with C", "gocalls.go")] {

@@ -1,5 +1,5 @@
-//! Probes on functions of libraries, live: what of a compiled program's calls is
-//! seen. Needs root and compilers; says so and passes where they are missing.
+//! Probes on functions of libraries, live: which calls of a compiled program are seen. Needs root
+//! and compilers; passes, with a message, where they are missing.
 
 #![allow(clippy::disallowed_methods, reason = "not part of the program")]
 #![allow(

@@ -76,7 +76,7 @@ fn decode(run: &Profiled, layouts: &Layouts) -> (Vec<ActivityRecord>, Unknown, V
     (records, unknown, names)
 }
 
-/// What the truth says about a record, as the decoder should read it.
+/// The record that the decoder should read, from the truth.
 fn expected(truth: &Record, has_cycles: bool) -> ActivityRecord {
     let kind = match truth.kind {
         1 => Kind::Compute,
@@ -261,7 +261,7 @@ fn records_one_by_one_are_the_truth() -> anyhow::Result<()> {
     let context = Context::default();
     let mut truths = run.truth.records.iter();
     for buffer in &run.buffers {
-        // The runtime's own walk, which calls of the truth tell.
+        // Walks as the runtime does, by the sizes in the truth.
         let mut at = 0;
         let mut decoder = Decoder::new(&layouts);
         while at < buffer.len() {

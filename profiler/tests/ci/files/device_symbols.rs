@@ -1,9 +1,9 @@
 //! Device code of Intel's compiler, built here, against the compiler's own listings
 //! and readelf.
 //!
-//! The compiler is Debian 12's: ocloc 22.43 with IGC 1.0.12504. Of several kernels in
-//! a module it keeps debug information only with `IGC_UseMTInLLD=1`, and then aborts
-//! after it has written a complete file.
+//! The compiler is Debian 12's: ocloc 22.43 with IGC 1.0.12504. If a module has several kernels, it
+//! keeps debug information only with `IGC_UseMTInLLD=1`, and then aborts after it has written a
+//! complete file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -73,11 +73,11 @@ fn compared(kernel: &Kernel, listed: &Listed) -> &'static str {
     if listed.file.as_deref() == Some(&frame.file) && listed.line == frame.line {
         "same"
     } else if frame.line == 0 {
-        // The listing does not say that there is no line.
+        // The listing does not show that there is no line.
         "no line"
     } else if frame.column == 0 && text.contains(frame.function.rsplit(':').next().unwrap_or("?")) {
-        // Code that loads the arguments is of the line where the function opens; the
-        // listing has nothing, or what it told before.
+        // Code that loads the arguments is of the line where the function opens; the listing has
+        // nothing, or the previous line.
         "opening"
     } else if text.starts_with("return ") || text == "}" {
         // Instructions made late are of the end of the function by DWARF.
@@ -137,10 +137,10 @@ fn lines_are_those_of_the_compilers_listings() -> anyhow::Result<()> {
                 count("opening") <= 35 && count("no line") <= 10,
                 "{counts:?}"
             );
-            // On Xe-LP, which cannot sample stalls, this compiler's two outputs differ
-            // for instructions made late: DWARF gives those that stand for a division
-            // the end of the function, and without full debug information three that
-            // moved the line before.
+            // On Xe-LP, which cannot sample stalls, this compiler's two outputs differ for
+            // instructions made late. DWARF gives the end of the function to those that stand for a
+            // division. Without full debug information, it gives the line before to three that
+            // moved.
             let (late, moved) = match (platform, options) {
                 (Platform::XeLp, "-g") => (10, 0),
                 (Platform::XeLp, _) => (10, 3),

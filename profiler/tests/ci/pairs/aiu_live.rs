@@ -1,6 +1,6 @@
-//! Recordings of the virtual AIU's programs: every launch counted once, by the
-//! function that the program called; activity records read on their way to the
-//! program; nothing that the program does is changed.
+//! Recordings of the virtual AIU's programs. Every launch is counted once, by the function that the
+//! program called. Activity records are read on their way to the program. Nothing that the program
+//! does is changed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -47,10 +47,10 @@ fn is_work(call: &Call) -> bool {
     WORK.contains(&short(&call.function))
 }
 
-/// Launches by function and, of those that tell it, kernel.
+/// Launches by function and, if the call has it, kernel.
 type Counts = BTreeMap<(String, String), u64>;
 
-/// What the truth says was launched: calls of work made by none.
+/// What was launched by the truth: calls of work that no other call of work made.
 fn expected(truth: &Truth, names: bool) -> Counts {
     let parents: BTreeMap<u32, &Call> = truth.calls.iter().map(|c| (c.id, c)).collect();
     let mut counts = Counts::new();
@@ -103,8 +103,8 @@ fn profiled(options: &[&str], work: &Command) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Records launches of a program: the truth, the profile, the program's own
-/// output, what aiprof said.
+/// Records launches of a program. Returns the truth, the profile, and the output of the program and
+/// of aiprof.
 fn launches(flags: &[&str], arguments: &[&str]) -> anyhow::Result<(Truth, Folded, String, String)> {
     let shop = Workshop::new()?;
     let runtime = Runtime::build(flags)?;
@@ -189,7 +189,7 @@ fn exceptions_jumps_cancellation_and_backtraces_are_as_without_aiprof() -> anyho
     Ok(())
 }
 
-/// What a tracker tells of one process.
+/// What a tracker reports of one process.
 #[derive(Default)]
 struct Told {
     pid: u32,
@@ -240,7 +240,7 @@ fn track(work: &mut Command, truth: &TruthFiles) -> anyhow::Result<(Truth, Told,
             let output = checked(work);
             // Whatever is in flight arrives.
             std::thread::sleep(std::time::Duration::from_millis(50));
-            // Nobody waits for it if the recording has failed.
+            // If the recording has failed, there is no receiver.
             let _ = done.send(());
             output
         });
@@ -281,7 +281,7 @@ fn track_profiled(layout: &str, arguments: &[&str]) -> anyhow::Result<(Truth, To
 /// Correlation id, start, end, code, name and cycles of a record.
 type Facts = (Option<u64>, u64, u64, Option<u32>, String, Option<[u64; 5]>);
 
-/// What a record says, in a form that the truth has too.
+/// The facts of a record, in a form that the truth has too.
 fn told(span: &DeviceSpan) -> Facts {
     let r = &span.record;
     let name = r.name.clone().unwrap_or_default();
@@ -300,8 +300,8 @@ fn true_one(r: &Record) -> Facts {
     (Some(r.corr.into()), r.start, r.end, code, name, cycles)
 }
 
-/// Small buffers are read whole or while they are walked, large ones only then:
-/// each record is told once all the same, and is the truth.
+/// Small buffers are read whole or while they are walked, large ones only while they are walked.
+/// Each record is still reported once, and equals the truth.
 #[test]
 fn activity_records_are_read_on_their_way_to_the_program() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);

@@ -1,7 +1,6 @@
-//! Programs do the same with and without probes at every function of the
-//! built-in tables: libraries of ours that have the names of the real ones and
-//! all their probed functions, left in every way that there is, with arguments
-//! that point nowhere.
+//! Programs do the same with and without probes at every function of the built-in tables. The
+//! test's own libraries have the names of the real ones and all their probed functions. Their
+//! functions return in every possible way; their arguments point nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -72,7 +71,7 @@ fn every_function_of_the_tables_may_be_left_in_every_way() -> anyhow::Result<()>
             for symbol in &symbols {
                 writeln!(list, "{} {symbol}", path.display())?;
                 let function = table.function(symbol).context("not in its own table")?;
-                // Of ranges it is the range that is shown, which these calls do not make.
+                // For ranges, the range itself is shown, and these calls make none.
                 let is_shown = function.kind != aiprof::probes::CallKind::Range;
                 if is_shown && function.exit != aiprof::probes::table::Exit::Never {
                     *expected.entry(symbol.clone()).or_default() += WAYS;

@@ -1,11 +1,10 @@
 //! Items are as visible as their users need.
 //!
-//! Looked at are functions, methods, types, traits and constants, by their names: an item
-//! counts as used where its name stands in the code of another crate, or of another file,
-//! whatever that name means there. So a method `new` is always used; what is found is
-//! unused for certain. Left out are fields, variants and methods of traits, which are as
-//! visible as their types; modules; and what is compiled for tests only. A type that a used
-//! item names in its signature is used with it.
+//! Functions, methods, types, traits and constants are checked, by their names. An item counts as
+//! used if its name stands in the code of another crate, or of another file, whatever that name
+//! means there. So a method `new` is always used, and what is found is unused for certain. Left out
+//! are fields, variants and methods of traits, which are as visible as their types; modules; and
+//! what is compiled for tests only. A type that a used item names in its signature is used with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -150,7 +149,7 @@ fn what_no_other_file_uses_is_private() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A name says which type is meant without its module: it does not stand for many.
+/// A name identifies a type without its module: only a few types share one.
 #[test]
 fn type_names_are_shared_by_few() -> anyhow::Result<()> {
     /// Types of one name, at most.

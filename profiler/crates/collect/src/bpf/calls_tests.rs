@@ -1,5 +1,5 @@
 //! Calls of a compiled library's functions, seen by the programs in the kernel.
-//! Needs root and a C compiler; says so and passes where they are missing.
+//! Needs root and a C compiler; without them, prints a line and passes.
 
 use super::{
     Bpf, BpfOptions, CallOptions,
@@ -62,7 +62,7 @@ impl Built {
         self.dir.path().join(name)
     }
 
-    /// The program, waiting to be told to go on, its library loaded.
+    /// The program with its library loaded; it waits for input to go on.
     fn start(&self) -> Child {
         let child = Command::new(self.path("main"))
             .stdin(Stdio::piped())

@@ -1,6 +1,6 @@
-//! What kernel addresses are called: the kernel itself says it.
+//! Names of kernel addresses, asked of the kernel itself.
 //!
-//! `/proc/kallsyms` would have to be read whole for it, 200,000 lines.
+//! `/proc/kallsyms` would have to be read whole, 200,000 lines.
 
 use super::{BpfError, Loaded, NAME_KERNEL, NAMES, plain};
 use aiprof_common::{KERNEL_NAME_BYTES, KERNEL_NAMES, KernelNames};
@@ -54,7 +54,7 @@ impl KernelNamer {
             sz: size_of::<sys::bpf_test_run_opts>() as u64,
             ..Default::default()
         };
-        // SAFETY: an open program, and options of the size that they say.
+        // SAFETY: an open program, and options that contain their own size.
         let rc = unsafe { sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &mut options) };
         if rc != 0 {
             return Err(BpfError::Run(io::Error::from_raw_os_error(-rc)));

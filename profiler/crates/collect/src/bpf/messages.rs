@@ -1,12 +1,12 @@
-//! What libbpf has to say: to the log, and into error messages.
+//! Messages of libbpf, for the log and for error messages.
 
 use libbpf_rs::{PrintLevel, set_print};
 use std::cell::RefCell;
 
-/// Most bytes of one message that are kept; the verifier's log can have
-/// megabytes, and says at its end what is wrong. The whole goes to the log.
+/// Most bytes of one message that are kept. The verifier's log can have megabytes, and
+/// shows at its end what is wrong. The log gets the whole message.
 const ONE: usize = 4 << 10;
-/// Of these, those of the beginning.
+/// How many of these bytes are from the beginning of the message.
 const HEAD: usize = 512;
 /// Most bytes kept of all messages.
 const ALL: usize = 16 << 10;

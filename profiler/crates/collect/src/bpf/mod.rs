@@ -47,8 +47,7 @@ pub enum BpfError {
     Load {
         /// The cause.
         cause: libbpf_rs::Error,
-        /// What libbpf said about it, with the verifier's log; each message
-        /// begins with a line feed.
+        /// libbpf's messages about it, with the verifier's log; each begins with a line feed.
         log: String,
     },
     /// A map, program or variable is missing from the object.
@@ -60,7 +59,7 @@ pub enum BpfError {
          {wanted}"
     )]
     Version {
-        /// The variable that tells.
+        /// The variable whose size differs.
         name: &'static str,
         /// Its size in the object, in bytes.
         found: u64,
@@ -330,8 +329,9 @@ impl Bpf {
     }
 }
 
-/// The sum of a field over what this process has open of a kind, each once. Only those are
-/// asked: of a link to hundreds of probes the kernel tells each, which takes a while.
+/// The sum of a field over this process's open descriptors of one kind, each object once.
+/// Other kinds are not read: for a link to hundreds of probes the kernel lists each, which
+/// takes a while.
 fn sum_of(kind: &str, id: &str, wanted: &str) -> u64 {
     let Ok(entries) = kernel::read_dir("/proc/self/fd") else {
         return 0;

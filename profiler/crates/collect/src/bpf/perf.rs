@@ -36,8 +36,8 @@ fn open(attr: &mut b::perf_event_attr, cpu: u32) -> io::Result<OwnedFd> {
 /// perf_event_open(2); -1: every process, or every CPU.
 pub(super) fn open_for(attr: &mut b::perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     attr.size = std::mem::size_of::<b::perf_event_attr>() as u32;
-    // SAFETY: `attr` is initialised and says its size, and what it points to, if
-    // anything, the caller keeps; the result is checked.
+    // SAFETY: `attr` is initialised and contains its size. The caller keeps what it points
+    // to, if anything. The result is checked.
     let fd = unsafe {
         sys::perf_event_open(attr, pid, cpu, -1, b::PERF_FLAG_FD_CLOEXEC as libc::c_ulong)
     };
@@ -220,10 +220,10 @@ impl ProcessRing {
         to.reserve(len);
         let start = (at % size.max(1) as u64) as usize;
         let first = len.min(size - start);
-        // SAFETY: `start + first <= size`, and `len - first <= size` as `len` is: both
-        // are within the data pages, which the mapping has by the check above. `to`
-        // has room for `len` bytes, which are written before its length says so.
-        // Copied as bytes, not lent as a slice: the kernel owns the memory.
+        // SAFETY: `start + first <= size`, and `len - first <= size` as `len` is: both are
+        // within the data pages, which the mapping has by the check above. `to` has room
+        // for `len` bytes, and its length is set after they are written. Copied as bytes,
+        // not lent as a slice: the kernel owns the memory.
         unsafe {
             let data = self.memory.base().add(PAGE);
             std::ptr::copy_nonoverlapping(data.add(start), to.as_mut_ptr(), first);
@@ -263,9 +263,9 @@ fn parse_record(data: &[u8]) -> Result<Option<ProcessEvent>, ()> {
     let body = &data[..id_at];
     let (pid, tid, kind) = match kind {
         b::PERF_RECORD_MMAP2 => {
-            // Of one layout: no build ids are asked for. That the record may say
-            // otherwise (PERF_RECORD_MISC_MMAP_BUILD_ID) is what other profilers'
-            // events leave behind.
+            // Always in the layout without build ids, since aiprof asks for none. The
+            // record's flag PERF_RECORD_MISC_MMAP_BUILD_ID may be set all the same: other
+            // profilers' events leave it behind.
             let map = parse_mmap2(body)?;
             (
                 u32_at(body, 8)?,
@@ -439,7 +439,7 @@ pub(crate) fn cgroup_path(root: &std::path::Path, id: u64) -> Option<String> {
         kind: 0xfe,
         id: id.to_ne_bytes(),
     };
-    // SAFETY: a file handle of the size it says; the result is checked.
+    // SAFETY: a file handle that contains its size; the result is checked.
     let fd = unsafe {
         libc::open_by_handle_at(
             mount.as_raw_fd(),
@@ -510,7 +510,7 @@ pub(crate) fn close_elsewhere(descriptors: Vec<OwnedFd>) -> io::Result<()> {
         0 => close_all(&keep, go.as_raw_fd()),
         child => {
             // It ends at once, having left a child of its own.
-            // SAFETY: a child of this process that nobody else waits for.
+            // SAFETY: a child of this process that nothing else waits for.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
             drop(descriptors);
             drop(closed);

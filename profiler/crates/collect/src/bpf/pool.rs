@@ -15,9 +15,9 @@ use std::{
 const TAG: usize = 4;
 const UNITS_PER_CHUNK: u32 = 1 << POOL_UNIT_BITS;
 
-/// How long a freed block stays untouched: a program that read its reference
-/// just before it was cleared has long finished by then. (The owner tag would
-/// tell it anyway; this keeps it from having to.)
+/// How long a freed block stays untouched: a program that read its reference just before it
+/// was cleared has long finished by then. (The owner tag would show the reuse, too; this
+/// wait makes that unnecessary.)
 const QUARANTINE: Duration = Duration::from_millis(200);
 
 /// An allocated block.
@@ -78,8 +78,8 @@ impl Pool {
         // Never 0, which marks a free block.
         self.next_owner = self.next_owner.checked_add(1).unwrap_or(1);
         let to = self.place(reference, TAG, behind_tag.len())?;
-        // SAFETY: `place` has checked that so many bytes lie in the mapping. The block
-        // was just allocated, so that nobody else writes there.
+        // SAFETY: `place` has checked that all these bytes lie in the mapping. The block
+        // was just allocated, so that nothing else writes there.
         unsafe {
             std::ptr::copy_nonoverlapping(behind_tag.as_ptr(), to, behind_tag.len());
         }

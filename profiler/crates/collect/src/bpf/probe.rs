@@ -120,8 +120,8 @@ pub(crate) fn uprobe_multi() -> UprobeMulti {
     *KNOWN.get_or_init(try_uprobe_multi)
 }
 
-/// A folder can never be probed: a kernel that has the link type refuses it with
-/// EBADF, and with EINVAL if it looked at the process id, here a bad one, first.
+/// Tries to probe a folder, which never succeeds. A kernel that has the link type refuses
+/// it with EBADF, or with EINVAL if it looks at the process id first and that is a bad one.
 fn try_uprobe_multi() -> UprobeMulti {
     let Ok(program) = empty_program(sys::BPF_PROG_TYPE_KPROBE, sys::BPF_TRACE_UPROBE_MULTI) else {
         return UprobeMulti::Absent;
@@ -167,10 +167,10 @@ fn empty_program(
     owned(fd)
 }
 
-/// Attaches a program to many points of a file, by one link if the kernel takes
-/// all of them. If it does not, by several links to those it does take, for the
-/// kernel does not say which it does not. The program must have been loaded on a
-/// kernel with [`uprobe_multi`].
+/// Attaches a program to many points of a file, by one link if the kernel takes all of
+/// them. If it does not, by several links to those it does take, for the kernel does not
+/// show which point it refuses. The program must have been loaded on a kernel with
+/// [`uprobe_multi`].
 ///
 /// # Errors
 /// What is wrong with the file or the program, or in general: then nothing is
@@ -203,8 +203,7 @@ pub(crate) fn attach_uprobe_multi(
     Ok(attached)
 }
 
-/// Whether the kernel has refused one of the points and not the whole link, as
-/// far as the error tells.
+/// Whether, judged by the error, the kernel has refused one of the points and not the whole link.
 fn is_about_a_point(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,9 +1,9 @@
 //! Reading a BPF ring buffer (linux/kernel/bpf/ringbuf.c).
 //!
-//! Mapped memory: a page with the consumer's position, a page with the
-//! producers', and the data twice in a row, so that a record that wraps around
-//! is in one piece. Positions only grow; a record begins with the length and two
-//! flags, 8 bytes in all.
+//! Mapped memory: a page with the consumer's position, a page with the producers' position,
+//! and the data. The data are mapped twice in a row, so that a record that wraps around is
+//! in one piece. Positions only grow. A record begins with its length and two flags, 8
+//! bytes in all.
 
 use super::mapping::Mapping;
 use std::{
@@ -150,10 +150,10 @@ impl Ring {
         if !fits || self.record.try_reserve(len).is_err() {
             return false;
         }
-        // SAFETY: `place` is less than `size` bytes behind the producers' page, and
-        // header and content are at most `size` bytes by the check above: they end
-        // in the second copy of the data at the latest. `record` has room for `len`
-        // bytes, which are written before its length says so.
+        // SAFETY: `place` is less than `size` bytes behind the producers' page. Header and
+        // content are at most `size` bytes by the check above, so that they end in the
+        // second copy of the data at the latest. `record` has room for `len` bytes, and its
+        // length is set after they are written.
         unsafe {
             let from = self.place(at).add(HEADER as usize);
             std::ptr::copy_nonoverlapping(from, self.record.as_mut_ptr(), len);

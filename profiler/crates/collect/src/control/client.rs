@@ -118,7 +118,7 @@ pub(super) fn ask_in(
         return Err(ControlError::Foreign(name.to_owned()));
     }
     let message = request.encode();
-    // What it says at once, such as a refusal, is read even if it has closed already.
+    // An early answer, such as a refusal, is read even if the recorder has closed already.
     let sent = rustix::net::send(&connection, message.as_bytes(), SendFlags::NOSIGNAL);
     sent.map(drop)
         .or_else(|error| match error {
@@ -133,7 +133,7 @@ pub(super) fn ask_in(
                 if left == Some(Duration::ZERO) {
                     return Err(ControlError::Late(name.to_owned()));
                 }
-                // What is longer than can be said is asked for again.
+                // A time too long for a `Timespec` is no limit.
                 let left = left.and_then(|left| Timespec::try_from(left).ok());
                 // An error shows when the message is read.
                 let _ = poll(

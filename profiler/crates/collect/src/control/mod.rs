@@ -1,13 +1,13 @@
 //! The socket by which a running recording is steered: pause, resume, dump, stop.
 //!
-//! It lies in a directory that belongs to the recording's user and that nobody else can
+//! It lies in a directory that belongs to the recording's user and that no other user can
 //! enter ([`PrivateDirectory`]): `/run/aiprof` for root, `/run/user/UID/aiprof` for others.
-//! A lock beside it belongs to the recorder as long as it lives, so that what a killed one
-//! left is taken over, and no other's is. Whoever connects is asked for the user that the
-//! kernel knows of it (`SO_PEERCRED`): the recorder's own, or root.
+//! The recorder holds a lock beside it as long as it lives, so that another one takes over
+//! only the socket of a recorder that was killed. The kernel names the user of each
+//! connection (`SO_PEERCRED`), which must be the recorder's own, or root.
 //!
-//! A client sends one message ([`protocol`]) and gets one answer. Messages are short and come whole,
-//! answers are never waited for, and so no client can hold a recording up.
+//! A client sends one message ([`protocol`]) and gets one answer. Messages are short and come
+//! whole, and the recorder never waits to send an answer. So no client can hold a recording up.
 
 mod client;
 pub mod protocol;

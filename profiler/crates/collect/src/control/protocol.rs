@@ -1,4 +1,4 @@
-//! What is said on the control socket: one message of text each way.
+//! The messages on the control socket: one message of text each way.
 //!
 //! A request is the protocol's name and a word: `aiprof-control-1 pause`; behind `rate`
 //! follows a number: `aiprof-control-1 rate 99`, behind `wait` a state:
@@ -314,7 +314,7 @@ mod tests {
         let sent = answer.encode();
         assert!(sent.starts_with("ok\npid 7\npaused 1\n"), "{sent}");
         assert_eq!(Reply::decode(sent.as_bytes()), Some(answer.clone()));
-        // Of a later version.
+        // From a later version.
         let more = format!("{sent}\nheat 9");
         assert_eq!(Reply::decode(more.as_bytes()), Some(answer));
         let no = Reply::Refused("why".into());

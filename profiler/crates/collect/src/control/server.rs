@@ -78,7 +78,7 @@ impl Control {
         };
         prune(&directory, name);
         let listener = socket()?;
-        // Of a recorder that was killed: who has the lock has the socket.
+        // A recorder that was killed may have left it: who has the lock has the socket.
         directory.unlink(&socket_of(name));
         let address = SocketAddrUnix::new(directory.path_of(&socket_of(name)))?;
         // The directory keeps others out already. Only threads that make files are
@@ -98,7 +98,7 @@ impl Control {
         })
     }
 
-    /// Whether the socket was deleted: nobody finds this recording any more.
+    /// Whether the socket was deleted: no client finds this recording any more.
     pub fn is_gone(&self) -> bool {
         !self.directory.has(&socket_of(&self.name))
     }
@@ -113,7 +113,7 @@ impl Control {
         std::future::poll_fn(|context| self.poll(context)).await
     }
 
-    /// Answers a request, and closes its connection. Nobody may be there any more.
+    /// Answers a request, and closes its connection. The client may have gone.
     pub fn answer(&mut self, asked: Asked, answer: &Reply) {
         let of = |connection: &Connection| connection.number == asked.connection;
         if let Some(at) = self.connections.iter().position(of)
@@ -145,7 +145,7 @@ impl Control {
                     connection.has_asked = true;
                     let connection_number = connection.number;
                     self.connections.push_back(connection);
-                    // Others that have something to say are looked at in the next poll.
+                    // Other clients that have sent something are looked at in the next poll.
                     return Poll::Ready(Asked {
                         request,
                         connection: connection_number,
@@ -217,7 +217,7 @@ enum Heard {
     Request(Request),
 }
 
-/// Reads what a client says.
+/// Reads the message of a client.
 fn hear(connection: &mut Connection, context: &mut Context<'_>) -> Heard {
     loop {
         let Poll::Ready(ready) = connection.socket.poll_read_ready(context) else {
@@ -243,18 +243,17 @@ fn hear(connection: &mut Connection, context: &mut Context<'_>) -> Heard {
     }
 }
 
-/// Sends the answer to a connection that is then closed; one that cannot be sent is for
-/// nobody.
+/// Sends the answer to a connection that is then closed. An answer that cannot be sent is dropped.
 fn send(socket: &OwnedFd, answer: &Reply) {
-    // A message that nobody reads resets the connection when it is closed, and the answer
-    // is lost: none comes any more, and those that are here are read.
+    // To close a connection with an unread message resets it, and the answer is lost. So no
+    // more messages are let in, and those that have arrived are read.
     let _ = rustix::net::shutdown(socket, Shutdown::Read);
     while receive(socket).is_ok_and(|message| !message.is_empty()) {}
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let _ = rustix::net::send(socket, answer.encode().as_bytes(), flags);
 }
 
-/// Takes away what recorders left that were killed.
+/// Removes the files of recorders that were killed.
 fn prune(directory: &PrivateDirectory, own: &str) {
     for entry in directory.names().unwrap_or_default() {
         let name = entry

@@ -157,7 +157,7 @@ fn who_waits_is_answered_later_or_goes_when_its_time_is_over() {
         assert_eq!(early.request, wait);
         let late = client.join().unwrap();
         assert!(matches!(late, Err(ControlError::Late(_))), "{late:?}");
-        // Others are heard meanwhile, and the answer to who has gone is for nobody.
+        // Others are heard meanwhile, and the answer to a client that has gone is dropped.
         let client_side = directory();
         let client = thread::spawn(move || ask_in(&client_side, "one", wait, None));
         let asked = control.next().await;
@@ -199,7 +199,7 @@ fn a_full_queue_is_waited_for() {
     let (_parent, directory) = place();
     run(async {
         let mut control = Control::in_directory(directory(), "one").unwrap();
-        // Nobody is let in meanwhile: the queue fills.
+        // No connection is accepted meanwhile: the queue fills.
         let mut others = Vec::new();
         let place = directory();
         let address = SocketAddrUnix::new(place.path_of(&socket_of("one"))).unwrap();

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// Tells threads to end.
+/// Makes threads end.
 #[derive(Debug, Default)]
 pub(super) struct Control {
     stopped: Mutex<bool>,
@@ -128,7 +128,7 @@ impl Feed {
     /// Hands on an event, if there is room; else it comes back.
     pub(super) fn offer(&self, event: Event) -> Option<Event> {
         match self.events.try_send(event) {
-            // Nobody wants it any more.
+            // Without a receiver the event is not needed.
             Ok(()) | Err(TrySendError::Disconnected(_)) => None,
             Err(TrySendError::Full(event)) => Some(event),
         }

@@ -2,8 +2,8 @@
 //!
 //! Each stream (a GT of a card, a replayed file) has a thread of its own, which a
 //! hung driver or file system may stall and no other waits for. It adds records up by
-//! address ([`eu_stall`](aiprof_model::eu_stall)) and hands on a window for each read. If
-//! nobody takes the windows, they grow longer; nothing is dropped for that.
+//! address ([`eu_stall`](aiprof_model::eu_stall)) and hands on a window for each read. As
+//! long as the windows are not taken, they grow longer; nothing is dropped for that.
 //!
 //! * `xe_eu_stall`: GPUs, through Linux's xe driver;
 //! * `replay`: bytes from a file, a FIFO or a socket, through the same code.
@@ -44,15 +44,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What is sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Join what AIUs tell of themselves, their activity records, with launches.
+    /// Join the activity records of AIUs with launches.
     pub aiu: bool,
     /// Sample all cards of the xe driver.
     pub xe: bool,
     /// Device cycles between samples: 251 times 1 to 7 on all hardware so far, else the
     /// nearest of these is taken. `None`: 1004.
     pub cycles_per_sample: Option<u32>,
-    /// Read only one of so many records, chosen at random: less work, fewer samples.
-    /// 0 and 1: all.
+    /// Read only one record in this number, chosen at random: less work, fewer samples. 0
+    /// and 1: all.
     pub one_record_of: u32,
     /// Read the records of a device that is not known as those of the nearest that is.
     pub nearest_layout: bool,
@@ -90,7 +90,7 @@ impl DeviceOptions {
 /// Nothing can be sampled as was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// What is to be replayed cannot be opened.
+    /// A source to replay cannot be opened.
     #[error("cannot replay {}", path.display())]
     Replay {
         /// Which.
@@ -113,11 +113,11 @@ pub struct DeviceSamplers {
 }
 
 impl DeviceSamplers {
-    /// Begins to sample. That a card cannot be sampled is no error, but told by
-    /// [`problems`](Self::problems).
+    /// Begins to sample. A card that cannot be sampled is no error:
+    /// [`problems`](Self::problems) reports it.
     ///
     /// # Errors
-    /// What is to be replayed cannot be opened, or no thread could be started.
+    /// A source to replay cannot be opened, or no thread could be started.
     pub fn start(options: &DeviceOptions) -> Result<Self, DeviceError> {
         Self::start_on(options, &Linux, Path::new("/"))
     }
@@ -188,9 +188,9 @@ impl DeviceSamplers {
         Ok(())
     }
 
-    /// What has arrived since the last call: of each stream, what it is
-    /// ([`Event::DeviceStream`]) before its windows ([`Event::Stalls`]). The windows of
-    /// a stream are in order, those of different streams need not be.
+    /// What has arrived since the last call. The description of each stream
+    /// ([`Event::DeviceStream`]) comes before its windows ([`Event::Stalls`]). The windows
+    /// of a stream are in order, those of different streams need not be.
     pub fn events(&self) -> impl Iterator<Item = Event> + '_ {
         std::iter::from_fn(|| self.events.try_recv().ok())
     }

@@ -12,10 +12,9 @@ use aiprof_model::{
 };
 use std::io;
 
-/// Most addresses that are told apart in a window: some 25 MB for each stream.
+/// Most different addresses in a window: some 25 MB for each stream.
 const MAX_ADDRESSES: usize = 1 << 18;
-/// Of records with strange bits: from this share on (one of so many) the layout is
-/// called into question.
+/// If more than one record in this number has strange bits, the layout is called into question.
 const STRANGE_SHARE: u64 = 4;
 
 /// How the records of a stream are laid out.
@@ -73,7 +72,7 @@ impl Recorder {
         })
     }
 
-    /// Adds one of so many records only, chosen at random.
+    /// Adds only one record in `n`, chosen at random.
     pub(super) fn one_of(mut self, n: u32) -> Self {
         self.subset = Subset::new(n.max(1));
         self
@@ -106,7 +105,7 @@ impl Recorder {
         self.saved(saved);
     }
 
-    /// The stream says that samples were dropped.
+    /// The stream reports dropped samples.
     pub(super) fn dropped(&mut self, times: u32) {
         self.drops = self.drops.saturating_add(times);
         if let Some(save) = &mut self.save {

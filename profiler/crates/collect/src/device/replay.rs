@@ -221,10 +221,11 @@ impl Replay {
     }
 }
 
-/// When the earliest sample can have been taken that a read brings, which began at
-/// `begin`: samples may lie in a buffer for some time before they can be read, so it is
-/// that much before the last read that brought something. A silence longer than
-/// [`LONGEST`] was one: nothing was sampled in it.
+/// The earliest time at which a sample can have been taken that a read brings, which began
+/// at `begin`. Samples may lie in a buffer for up to `buffered` before they can be read, so
+/// it is that much before the last read that brought something. Nothing was sampled in a
+/// silence longer than [`LONGEST`]: the window does not reach back further than that and
+/// `buffered`.
 pub(super) fn window_begin(last_ns: u64, begin: u64, start_ns: u64, buffered: Duration) -> u64 {
     // Both are far below 2^64.
     let (longest, buffered) = (LONGEST.as_nanos() as u64, buffered.as_nanos() as u64);
@@ -267,7 +268,7 @@ impl Sink {
 
     fn begin(&mut self, header: Option<&Header>) {
         let told = self.spec.stream(self.id, header);
-        // A writer that comes after another usually tells the same.
+        // A writer that comes after another usually sends the same description.
         if told != self.told {
             self.told = told.clone();
             self.recorder =

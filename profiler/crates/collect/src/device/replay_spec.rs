@@ -1,4 +1,4 @@
-//! What is replayed, as users say it.
+//! What is replayed, in the form in which users write it.
 
 use super::recorder::Shape;
 use aiprof_model::{
@@ -12,13 +12,13 @@ use std::{path::PathBuf, str::FromStr};
 pub enum ReplayFormat {
     /// Records as a driver hands them out.
     Raw(Layout),
-    /// A device capture, which says what it is.
+    /// A device capture, whose header names the layout.
     Capture,
 }
 
 /// What is replayed: `LAYOUT:PATH[,gt=N][,card=N][,base=0xADDR][,cycles=N][,name=TEXT]`,
-/// where LAYOUT is `pvc`, `xe2`, `xe3`, `xe3p`, or `capture`. What is given here goes
-/// before what a capture says of itself.
+/// where LAYOUT is `pvc`, `xe2`, `xe3`, `xe3p`, or `capture`. Values given here replace
+/// those in a capture's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplaySpec {
     /// What the bytes are.
@@ -100,7 +100,7 @@ impl ReplaySpec {
         Ok(())
     }
 
-    /// The stream and its shape; `header` is what a capture says of itself.
+    /// The stream and its shape; `header` is that of a capture.
     pub(super) fn stream(&self, id: u32, header: Option<&Header>) -> Option<(DeviceStream, Shape)> {
         let layout = match self.format {
             ReplayFormat::Raw(layout) => layout,

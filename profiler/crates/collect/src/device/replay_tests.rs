@@ -58,7 +58,7 @@ impl Told {
             match event {
                 Event::DeviceStream(stream) => self.streams.push(stream),
                 Event::Stalls(window) => {
-                    // A stream is told of first.
+                    // The description of a stream comes first.
                     assert!(self.streams.iter().any(|s| s.id == window.stream));
                     self.windows.push(window);
                 }
@@ -78,7 +78,7 @@ impl Told {
             .sum()
     }
 
-    /// Waits until so many records have come, 5 s at most.
+    /// Waits until this number of records has come, 5 s at most.
     fn wait(&mut self, samplers: &DeviceSamplers, records: u64) {
         let end = Instant::now() + Duration::from_secs(5);
         while self.records() < records && Instant::now() < end {
@@ -215,7 +215,7 @@ fn a_socket_is_read_live() {
     }
     assert_eq!(told.sbid(), 200);
     drop(listener);
-    // Nobody listens there any more.
+    // No process listens there any more.
     let end = Instant::now() + Duration::from_secs(5);
     while samplers.problems().is_empty() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));

@@ -1,7 +1,7 @@
 //! Reading only a part of the records.
 
-/// One of so many records. Of each group one is chosen at random, so that no order in
-/// the records, which are grouped by core, can favour some.
+/// One record in N. In each group of N one is chosen at random, so that no order in the
+/// records, which are grouped by core, can favour some.
 #[derive(Debug)]
 pub(super) struct Subset {
     one_of: u32,

@@ -1,5 +1,5 @@
-//! The xe driver's interface, as far as EU stall sampling needs it: structures,
-//! numbers, and the calls behind a trait, so that tests can be the kernel.
+//! The part of the xe driver's interface that EU stall sampling needs: structures, numbers,
+//! and the calls behind a trait, so that tests can be the kernel.
 //!
 //! Source: Linux, include/uapi/drm/xe_drm.h (6.15).
 
@@ -297,7 +297,7 @@ impl Abilities {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gt {
     pub(super) id: u16,
-    /// Major and minor version of its graphics IP, where the hardware tells one.
+    /// Major and minor version of its graphics IP, where the hardware reports one.
     pub(super) ip_version: Option<(u16, u16)>,
 }
 

@@ -21,8 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Device cycles between samples, if nobody asks for another rate: the driver's own
-/// default.
+/// Device cycles between samples, if no other rate is wanted: the driver's own default.
 const USUAL_CYCLES: u64 = 4 * 251;
 /// How long samples lie in the hardware's buffer before they can be read: the driver
 /// looks every 5 ms, which is 10 ms with a tick of 100 Hz (CONFIG_HZ).
@@ -46,7 +45,7 @@ pub(super) struct XeOptions {
     pub(super) cycles: Option<u32>,
     /// Records of unknown devices are read as the nearest known device's.
     pub(super) nearest_layout: bool,
-    /// Read one of so many records; 0 and 1: all.
+    /// Read only one record in this number; 0 and 1: all.
     pub(super) one_of: u32,
 }
 
@@ -287,7 +286,7 @@ impl Sampler {
                         break;
                     }
                 }
-                // Told once: the samples that are left come with the next read.
+                // Reported once: the samples that are left come with the next read.
                 Err(Errno::IO) => {
                     self.recorder.dropped(1);
                     any = true;

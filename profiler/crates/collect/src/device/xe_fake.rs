@@ -1,4 +1,4 @@
-//! A kernel of tests, which does as it is told, and machines with cards of xe.
+//! A kernel for tests, which gives prepared answers, and machines with cards of xe.
 
 use super::{
     DeviceOptions, DeviceSamplers,
@@ -22,7 +22,7 @@ pub(super) enum Step {
     Silence(Duration),
 }
 
-/// A card of a kernel that does as it is told.
+/// A card of a kernel that gives prepared answers.
 #[derive(Clone, Default)]
 pub(super) struct FakeCard {
     pub(super) gts: Vec<FakeGt>,

@@ -188,7 +188,7 @@ fn another_profiler_is_waited_for() {
         problem.starts_with("xe 0000:00:00.0 GT0: another profiler"),
         "{problem}"
     );
-    // Nothing is told of a stream that was never read.
+    // A stream that was never read has no events.
     assert_eq!(samplers.events().count(), 0);
     until(|| machine.fake.0.lock().unwrap().enabled == 1);
     samplers.stop();
@@ -301,7 +301,7 @@ fn nodes_that_cannot_be_opened_and_virtual_functions_say_so() {
     std::fs::create_dir(machine.root.path().join("sys/devices/x")).unwrap();
     let samplers = machine.start(&DeviceOptions::default());
     assert!(samplers.problems()[0].contains("SR-IOV"));
-    // Nobody asked for them.
+    // Without `xe` no card is looked at.
     let options = DeviceOptions {
         xe: false,
         ..DeviceOptions::default()

@@ -18,7 +18,7 @@ pub struct Accelerator {
     pub vendor: u16,
     /// PCI device id.
     pub device: u16,
-    /// What it is, for people.
+    /// A description for people.
     pub description: String,
     /// The driver that is bound to it; empty: none.
     pub driver: String,

@@ -79,7 +79,7 @@ fn check<T>(name: &'static str, what: &str, fallback: &str, result: io::Result<T
 }
 
 fn bpf_loop() -> Check {
-    // Whoever may not load programs at all would be told that all is well.
+    // A program is loaded first: without the right to load one, the helper would seem to work.
     let result = perf_event_program().and_then(|_| {
         let supported = ProgramType::PerfEvent.is_helper_supported(BPF_FUNC_loop);
         supported.map_err(io::Error::other)
@@ -177,7 +177,7 @@ fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
         )
     };
     match i32::try_from(fd) {
-        // SAFETY: a new descriptor, owned by nobody else.
+        // SAFETY: a new descriptor that nothing else owns.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }

@@ -1,5 +1,5 @@
-//! Whether the execution units of Intel GPUs can be sampled, as far as it shows from
-//! outside: no card is opened.
+//! Whether the execution units of Intel GPUs can be sampled, judged from outside: no card
+//! is opened.
 
 use super::{Accelerator, Check, Status};
 use crate::device::{
@@ -28,7 +28,7 @@ struct Machine {
     cards: Vec<XeCard>,
 }
 
-/// What is to be said of a card.
+/// The result for a card.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Yes(String),
@@ -88,7 +88,7 @@ fn verdict(card: &Accelerator, machine: &Machine) -> Verdict {
     let found = machine.cards.iter().find(|c| c.address == card.address);
     if Layout::of(card.device, None).is_err() {
         return match found {
-            // Its IP version may tell more, once it is opened.
+            // Its IP version may identify it, once it is opened.
             Some(_) => Verdict::Yes(format!(
                 "is unknown (device {:#06x}), but is sampled if its driver reports a known version",
                 card.device

@@ -1,8 +1,8 @@
-//! What of all that a recording uses works on this machine: probed, not guessed.
+//! Which of the things that a recording uses work on this machine: probed, not guessed.
 //!
-//! Every check is a value, so that the text and the JSON of `aiprof doctor` say
-//! the same. Probes ask the kernel for the very thing that a recording asks for
-//! and undo it at once; accelerators are looked at from outside and never opened.
+//! Every check is a value, so that the text and the JSON of `aiprof doctor` have the same
+//! content. Probes ask the kernel for the very thing that a recording asks for and undo it
+//! at once; accelerators are looked at from outside and never opened.
 
 mod accelerators;
 mod bpf;
@@ -25,7 +25,7 @@ pub enum Status {
     /// It works.
     #[serde(rename = "yes")]
     Yes,
-    /// It does not work; [`Check::fallback`] and [`Check::remedy`] say more.
+    /// It does not work; see [`Check::fallback`] and [`Check::remedy`].
     #[serde(rename = "no")]
     No,
     /// It does not exist or matter on this machine.
@@ -66,7 +66,7 @@ pub struct Check {
     pub detail: String,
     /// What happens instead if it does not work; empty if it does.
     pub fallback: String,
-    /// The command or setting that mends it; empty if nothing is to be mended.
+    /// The command or setting that mends it; empty if nothing needs mending.
     pub remedy: String,
 }
 
@@ -217,7 +217,7 @@ mod tests {
         for check in &report.checks {
             assert!(!check.detail.is_empty(), "{check:?}");
             let no = check.status == Status::No;
-            // Every "no" says what happens instead and what mends it.
+            // Every "no" shows what happens instead and what mends it.
             assert_eq!(no, !check.fallback.is_empty(), "{check:?}");
             assert_eq!(no, !check.remedy.is_empty(), "{check:?}");
         }

@@ -101,7 +101,7 @@ fn open(kind: u32, config: u32, adjust: impl FnOnce(&mut perf_event_attr)) -> io
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor, owned by nobody else.
+    // SAFETY: a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

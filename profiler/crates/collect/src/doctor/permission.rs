@@ -79,8 +79,8 @@ fn is_initial_pid_namespace() -> bool {
         .is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE)
 }
 
-/// What a recording that starts now has to say of its pid namespace; `None` if that is
-/// the initial one.
+/// The warning of a recording that starts now without /proc, or in a pid namespace other
+/// than the initial one; `None` if neither is so.
 pub fn pid_namespace_warning() -> Option<&'static str> {
     if !has_proc() {
         return Some(

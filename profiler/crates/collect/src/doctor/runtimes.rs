@@ -19,7 +19,7 @@ const MAX_CACHE: u64 = 16 << 20;
 /// A runtime library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Runtime {
-    /// What it is, for people.
+    /// A name for people.
     pub name: &'static str,
     /// Path of the library, as the linker or the process sees it.
     pub library: String,

@@ -1,4 +1,4 @@
-//! The machine's character devices, as far as driver tables may be for them.
+//! The machine's character devices that driver tables may be for.
 
 use aiprof_model::probes::driver_table::{
     DriverTables, Major, PciId,
@@ -123,7 +123,7 @@ fn pairs(text: &str) -> HashMap<u32, String> {
     text.lines().filter_map(pair).collect()
 }
 
-/// Fills in what sysfs says of a device.
+/// Fills in what sysfs shows of a device.
 fn describe(root: &Path, entry: &Path, node: DeviceNode) -> DeviceNode {
     let device = entry.join("device");
     let driver = link_name(&device.join("driver")).or_else(|| link_name(&device));

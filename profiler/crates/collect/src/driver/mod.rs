@@ -2,7 +2,7 @@
 //!
 //! * `devices`: which devices the machine has;
 //! * `plan`: which of them the tables are for, and what is read of their ioctls;
-//! * `points`: the tracepoints that tell of fences and jobs.
+//! `points`: the tracepoints that report fences and jobs.
 //!
 //! Nothing is attached on a machine without such a device.
 
@@ -41,7 +41,7 @@ pub(crate) const PROGRAMS: [&str; 5] = [HANDLER_ENTRY, HANDLER_EXIT, ENTER, EXIT
 /// Major numbers whose devices have fences.
 const WITH_FENCES: [&str; 2] = ["drm", "accel"];
 
-/// What is to be observed, before anything is loaded.
+/// What to observe, known before anything is loaded.
 #[derive(Debug, Default)]
 pub(crate) struct DriverPlan {
     plan: Plan,
@@ -154,7 +154,7 @@ impl DriverProbes {
         Ok(probes)
     }
 
-    /// Tells the kernel side, and the reader, of the commands.
+    /// Passes the commands to the kernel side, and to the reader.
     fn describe(&mut self, bpf: &Bpf, plan: &Plan) -> Result<(), BpfError> {
         for (number, compiled) in (self.first..).zip(&plan.commands) {
             bpf.set(PROBES, &number, &compiled.spec)?;
@@ -168,7 +168,7 @@ impl DriverProbes {
         Ok(())
     }
 
-    /// Probes one handler for each class, as far as the kernel lets it.
+    /// Probes one handler for each class, if the kernel allows it.
     fn attach_handlers(&mut self, bpf: &Bpf, plan: &mut Plan) -> Result<(), BpfError> {
         if !plan.has_handlers() {
             return Ok(());
@@ -182,8 +182,8 @@ impl DriverProbes {
                     class.handled = true;
                     break;
                 }
-                // Numbered, so that of two handlers around one ioctl the inner one
-                // is told from the outer.
+                // Numbered, so that of two handlers around one ioctl the inner one is known
+                // from the outer.
                 match handler(entry.as_fd(), exit.as_fd(), name, attached.len() as u64) {
                     Ok(links) => {
                         self.links.extend(links);
@@ -261,7 +261,7 @@ impl DriverProbes {
         losses
     }
 
-    /// Ends the recording of ioctls and gives what is to be closed.
+    /// Ends the recording of ioctls and returns the links that must be closed.
     pub(crate) fn stop(&mut self) -> Vec<Link> {
         std::mem::take(&mut self.links)
     }

@@ -141,7 +141,7 @@ impl Plan {
         Some(value)
     }
 
-    /// Whether kernel functions are to be probed that handle ioctls.
+    /// Whether kernel functions that handle ioctls must be probed.
     pub(super) fn has_handlers(&self) -> bool {
         self.classes
             .iter()
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(find(xe, COMMAND_OTHER).unwrap(), "xe ioctl");
         let uvm = class_of(&plan, "nvidia-uvm");
         assert_eq!(find(uvm, 0x3000_0001).unwrap(), "UVM_INITIALIZE");
-        // What an unknown driver's commands are, nobody asked.
+        // The `drm` table does not ask for an unknown driver's own commands.
         assert_eq!(find(class_of(&plan, "drm"), COMMAND_OTHER), None);
         let shared = plan.commands.iter();
         let shared = shared.filter(|c| c.probe.function == "DRM_IOCTL_GEM_CLOSE");

@@ -1,7 +1,7 @@
-//! Scheduler events from the kernel's description of them to submissions: through
-//! what is taken of each tracepoint, the bytes that the eBPF program sends, and the
-//! tracker. No machine with such a device was at hand: descriptions and events are
-//! synthetic, and the files that hold them say so.
+//! Scheduler events from the kernel's description of them to submissions: through what is
+//! taken of each tracepoint, the bytes that the eBPF program sends, and the tracker. No
+//! machine with such a device was at hand: descriptions and events are synthetic, as the
+//! names of their files show.
 
 use super::points::{self, Point};
 use aiprof_analysis::correlate::{CallSink, FinishedCall, Launch, Submission, Tracker};
@@ -177,7 +177,7 @@ fn synthetic_scheduler_events_become_submissions() {
     }
 }
 
-/// A kernel that has neither of the names that tell jobs apart.
+/// A kernel that has neither of the names that distinguish jobs.
 #[test]
 fn synthetic_events_without_a_key_are_left_out() {
     let text = LINUX_6_16.replace("fence_seqno", "fence_number");

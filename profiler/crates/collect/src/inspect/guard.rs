@@ -1,11 +1,12 @@
-//! Reads of other users' processes, which may never return: a page of their memory
-//! can be one of a file system of their own, or wait for userfaultfd, and the lock of
-//! their mappings can be held. Such a read is done on a thread of its own, which is
-//! given up if it takes too long; an owner with two such threads is not read any more
-//! until they return. The processes of root and of the caller are read at once.
+//! Reads of other users' processes, which may never return. A page of their memory can be
+//! one of a file system of their own, or wait for userfaultfd, and the lock of their
+//! mappings can be held. Such a read is done on a thread of its own, which is given up if
+//! it takes too long. An owner with two such threads is not read any more until they
+//! return. The processes of root and of the caller are read at once.
 //!
-//! Memory is read by a process that can be left behind ([`aiprof_system::remote`]): where a page
-//! is of a file system of that user, not even the end of a process ends the wait.
+//! Memory is read by a process that can be left behind ([`aiprof_system::remote`]). Where a
+//! page is of a file system of that user, not even the end of the reading process ends the
+//! wait.
 
 use super::Memory;
 use crate::owner;

@@ -1,8 +1,8 @@
 //! Device images in a process's memory, and the kernels they declare.
 //!
-//! A driver and its users keep copies of the code they gave the device: Intel's
-//! *zebin* (ELF64, machine 205, a section `.text.NAME` for each kernel) and
-//! SPIR-V (`OpEntryPoint`s of the Kernel model).
+//! A driver and its users keep copies of the code they gave the device. Intel's *zebin* is
+//! ELF64 (machine 205), with a section `.text.NAME` for each kernel. SPIR-V has
+//! `OpEntryPoint`s of the Kernel model.
 
 use super::{Memory, Region};
 use aiprof_symbols::symbolize::device::spirv::SPIRV_MAGIC;
@@ -37,7 +37,7 @@ pub enum ImageKind {
 /// A device image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// What it is.
+    /// Its format.
     pub kind: ImageKind,
     /// Where it begins.
     pub address: u64,

@@ -70,7 +70,7 @@ pub(crate) fn object_size(memory: &impl Memory, address: u64) -> Option<u64> {
         let next = start
             .checked_add(size)
             .filter(|_| fits && aligned.is_multiple_of(8))?;
-        // The next one says that this one is in use.
+        // The next header shows whether this chunk is in use.
         let used = memory.word(next)? & 1 == 1;
         used.then(|| (size - 8).checked_sub(inner)).flatten()
     })

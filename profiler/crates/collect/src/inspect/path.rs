@@ -1,13 +1,12 @@
 //! From a kernel handle to the kernel's name, by a path of pointers.
 //!
-//! A handle is a pointer to the driver's object, and somewhere behind it is the
-//! kernel's name. Where depends on the driver's build only, so one kernel whose
-//! name is known shows the path for all: created while aiprof watched, or told
-//! from the names that the device images in the process declare.
+//! A handle is a pointer to the driver's object, and somewhere behind it is the kernel's
+//! name. Where depends on the driver's build only, so one kernel whose name is known shows
+//! the path for all. Its creation was seen while aiprof watched, or its name is among those
+//! that the device images in the process declare.
 //!
-//! A path is believed only if it gives every handle a name that an image
-//! declares, and if it cannot be one that leads to the same object from
-//! everywhere: see [`learn`].
+//! A path is believed only if it gives every handle a name that an image declares. It must
+//! also not be one that leads to the same object from everywhere: see [`learn`].
 
 use super::{Memory, Region, object_size};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -67,12 +66,11 @@ pub struct Learned {
 /// `unknown` handles that were launched, whose names are among those that the
 /// images `declare`.
 ///
-/// With at least one known name the path must give just that. Without, the
-/// shortest path is taken that gives every handle, and every other object of their
-/// class, a declared name, if it gives different names to different ones. Of a
-/// single object all paths up to a length must say the same: an object's memory
-/// is read beyond its end, and shorter paths may lead to a neighbour's name; a path
-/// that gives all handles one name leads to something shared.
+/// With at least one known name the path must give just that. Without, the shortest path is
+/// taken that gives a declared name to every handle and to every other object of their
+/// class, but not the same name to all. A path that gives all handles one name leads to
+/// something shared. For a single object all paths up to a length must give the same name.
+/// Its memory is read beyond its end, and shorter paths may lead to a neighbour's name.
 pub fn learn(
     memory: &impl Memory,
     regions: &[Region],
@@ -123,8 +121,8 @@ pub fn learn(
     }
 }
 
-/// The names that `path` gives the handles, as far as an image declares them; any
-/// if none declares anything.
+/// The names that `path` gives the handles, where an image declares them; any if none
+/// declares anything.
 pub fn apply(
     memory: &impl Memory,
     path: &NamePath,
@@ -146,7 +144,7 @@ pub(super) fn agreed(
     choose(memory, candidates, handles, &BTreeMap::new())
 }
 
-/// Whether longer paths need not be looked for: one tells several objects apart.
+/// Whether the search can end without longer paths: one gives several objects different names.
 pub(super) fn decides(memory: &impl Memory, found: &[NamePath], handles: &[u64]) -> bool {
     handles.len() > 1
         && found
@@ -205,7 +203,7 @@ fn choose(
         .filter(|p| alone || p.hops.len() == fewest)
         .filter(different);
     let chosen = shortest.next()?;
-    // Paths of the same length must say the same of every handle, or nothing is sure.
+    // Paths of the same length must give every handle the same name, or nothing is sure.
     let all = |path: &NamePath| -> Vec<Option<String>> {
         handles.iter().map(|h| path.follow(memory, *h)).collect()
     };

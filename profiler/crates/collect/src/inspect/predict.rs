@@ -1,12 +1,12 @@
 //! Names of kernels that were not used yet, from the driver's objects.
 //!
-//! A program may launch for the first time in years and end in the same
-//! millisecond: nothing is left to look at then. But its objects are there before.
-//! Every object of the driver begins with a pointer into the driver's own data
-//! (its table of virtual functions, or of its API's), the same one for all of one
-//! class. So the class of kernels is the one whose objects all lead, by one path
-//! of pointers, to a name that a device image declares; which of the classes that
-//! do is the right one shows the first kernel that is launched.
+//! A program may launch for the first time in years and end in the same millisecond:
+//! nothing is left to look at then. But its objects are there before. Every object of the
+//! driver begins with a pointer into the driver's own data: its table of virtual functions,
+//! or of its API's. All objects of one class have the same pointer. So a class may be that
+//! of kernels if one path of pointers leads from all its objects to names that a device
+//! image declares. If several classes have such a path, the first kernel that is launched
+//! shows the right one.
 
 use super::{
     Memory, Region,

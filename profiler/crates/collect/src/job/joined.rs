@@ -18,7 +18,7 @@ pub(super) enum Attempt {
     Joined(Joined),
     /// The recording takes no part of this one.
     Refused(String),
-    /// Nobody answers, or no longer.
+    /// No recorder answers, or no longer.
     Nobody,
 }
 

@@ -8,8 +8,8 @@
 //! ([`Joined`]).
 //!
 //! A connection lasts as long as both sides do, so that each learns of the end of the
-//! other, however it came. Nobody waits without a bound: for a recording to begin
-//! a minute, for ranks that come late 5 s.
+//! other, however it came. Every wait has a bound: a minute for a recording to begin, 5 s
+//! for ranks that come late.
 
 mod joined;
 mod recorder;
@@ -40,7 +40,7 @@ const MAX_ANCESTORS: usize = 64;
 const MAX_NAME: usize = 256;
 /// Most bytes of a message.
 const MAX_MESSAGE: usize = 32 << 10;
-/// First line of what a rank says; another protocol is another number.
+/// First line of a rank's message; another protocol is another number.
 const HELLO: &str = "aiprof-join-1";
 
 /// What launchers call their jobs. The launcher is one for all its ranks, but may have
@@ -74,15 +74,15 @@ const OVER: u8 = b'e';
 pub struct RankJob {
     /// Equal for those that may join each other.
     key: String,
-    /// The variables that tell this rank from the others.
+    /// The variables that distinguish this rank from the others.
     ranks: Vec<(&'static str, u32)>,
-    /// How many ranks this machine has, where the launcher says so.
+    /// How many ranks this machine has, where the launcher shows it.
     local_size: Option<u32>,
 }
 
 impl RankJob {
-    /// The job of this process; `None`: it is in none. `wanted` is what is to be recorded:
-    /// only who wants the same joins.
+    /// The job of this process; `None`: it is in none. `wanted` describes the recording: a
+    /// rank joins only one with the same description.
     pub fn of_this_process(wanted: &str) -> Option<Self> {
         let variable = |name: &str| std::env::var(name).ok();
         Self::new(wanted, std::process::id(), variable)
@@ -122,7 +122,7 @@ impl RankJob {
         format!("join-{:016x}", hasher.finish())
     }
 
-    /// What a rank says when it joins.
+    /// A rank's message when it joins.
     fn hello(&self) -> String {
         format!("{}\n{:?}", self.key, self.ranks)
     }
@@ -166,7 +166,7 @@ pub fn take_part(job: RankJob) -> io::Result<JobPart> {
     in_directory(job, directory, Instant::now() + PATIENCE)
 }
 
-/// Where processes of this user can meet and nobody else can be.
+/// Where processes of this user can meet and no other user can be.
 fn meeting_place() -> PathBuf {
     match rustix::process::geteuid().as_raw() {
         0 => "/run".into(),

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 
-/// Most ranks that join, and connections that have not said yet who they are.
+/// Most connections: those of ranks that joined, and those that have sent nothing yet.
 const MAX_OTHERS: usize = 4096;
 /// Connections that wait to be accepted while the recording is prepared.
 const BACKLOG: i32 = 4096;
@@ -92,7 +92,7 @@ pub struct Others {
 #[derive(Debug)]
 struct Connection {
     socket: AsyncFd<OwnedFd>,
-    /// It said who it is.
+    /// Its rank is known.
     is_known: bool,
 }
 
@@ -113,7 +113,7 @@ impl Others {
         (self.ranks.len() - 1, running.count())
     }
 
-    /// The recording is over: tells those that still run.
+    /// The recording is over: sends that to those that still run.
     pub fn end(self) {
         for connection in &self.connections {
             send(connection.socket.get_ref(), &[OVER]);
@@ -176,7 +176,7 @@ impl Others {
         }
     }
 
-    /// Reads what a rank says; whether it goes on.
+    /// Reads the message of a rank; whether the connection stays.
     fn hear(&mut self, connection: &mut Connection, context: &mut Context<'_>) -> bool {
         loop {
             let Poll::Ready(ready) = connection.socket.poll_read_ready(context) else {
@@ -185,7 +185,7 @@ impl Others {
             let Ok(mut ready) = ready else { return false };
             match receive(connection.socket.get_ref()) {
                 Ok(message) if message.is_empty() => return false,
-                // Once only: nothing more is to be said.
+                // A rank sends one message only.
                 Ok(_) if connection.is_known => return false,
                 Ok(message) => match self.admit(&message) {
                     Ok(()) => {
@@ -207,7 +207,7 @@ impl Others {
         }
     }
 
-    /// Takes a rank in, or says why not.
+    /// Takes a rank in, or returns why not.
     fn admit(&mut self, hello: &[u8]) -> Result<(), &'static str> {
         let hello = std::str::from_utf8(hello).unwrap_or_default();
         let (key, rank) = hello.split_once('\n').unwrap_or_default();
@@ -226,7 +226,7 @@ impl Others {
     }
 }
 
-/// Sends a message; one that cannot be sent is for nobody: the other end is closed.
+/// Sends a message. One that cannot be sent is dropped: the other end is closed.
 fn send(socket: &OwnedFd, message: &[u8]) {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let _ = rustix::net::send(socket, message, flags);

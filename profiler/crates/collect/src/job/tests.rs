@@ -46,7 +46,7 @@ async fn ranks_join_leave_and_learn_of_the_end() {
         joining(&parent, job(1, None)),
         joining(&parent, job(2, None)),
     );
-    // Nobody starts before the recording does.
+    // No rank starts before the recording does.
     serving(&mut others, tokio::time::sleep(Duration::from_millis(200))).await;
     assert!(!first.is_finished() && !second.is_finished());
     assert_eq!(others.counts(), (2, 2));
@@ -99,7 +99,7 @@ async fn a_recording_ends_with_the_last_rank_and_waits_for_late_ones() {
     assert!(running.await.is_err(), "it runs");
     drop(joined);
     others.serve(true).await;
-    // Without a number nobody is waited for.
+    // Without a number no rank is waited for.
     let parent = tempfile::tempdir().unwrap();
     let mut others = recorder(&parent, job(0, None)).listen("x").unwrap();
     others.serve(true).await;

@@ -1,17 +1,15 @@
 //! Names of kernels that were created before the recording began.
 //!
-//! No probe saw their creation. A thread of its own looks into the memory of
-//! programs that were already running for the names that their device images
-//! declare and for the way from kernel handles to names (see [`inspect`]): once
-//! ahead, for what a program will launch may be the last that it does, and as soon
-//! as a kernel is launched whose name is not known. The way depends on the driver's
-//! build only, so what one process taught serves for all others. What cannot be
-//! told for certain stays unnamed.
+//! No probe saw their creation. A thread of its own searches the memory of programs that were
+//! already running. It looks for the names that their device images declare, and for the way from
+//! kernel handles to names (see [`inspect`]). It searches once ahead, because a launch may be the
+//! last thing that a program does. It searches again as soon as a kernel is launched whose name is
+//! not known. The way depends only on the driver's build, so the way that one process taught serves
+//! for all others. A kernel whose name is not certain stays unnamed.
 //!
-//! What was read is true of the time of reading. A handle may have meant another
-//! kernel when it was launched: so everything that happened up to the reading is
-//! taken in before a name is given, and none is given to a handle that was
-//! destroyed or created in between.
+//! What was read is true of the time of reading. A handle may have meant another kernel when it was
+//! launched. So everything that happened up to the reading is taken in before a name is given. A
+//! handle that was destroyed or created in between gets no name.
 //!
 //! [`inspect`]: super::inspect
 
@@ -34,7 +32,7 @@ const MAX_PROCESSES: usize = 1024;
 /// Most processes looked at ahead.
 const MAX_AHEAD: usize = 64;
 
-/// Which build of a driver: what tells the builds of a process's probed libraries.
+/// A build of a driver: a hash of the builds of a process's probed libraries.
 pub(crate) type Build = u64;
 
 /// Follows kernels and finds the names of those it did not see created.
@@ -128,9 +126,9 @@ impl LateKernels {
         self.programs.len() < MAX_PROCESSES || self.programs.contains_key(&pid)
     }
 
-    /// Starts the searches that are due; `build` tells the driver's build of a
-    /// process. Gives the names found since the last call, of what was read before
-    /// `taken_ns`: all that happened until then has been taken in.
+    /// Starts the searches that are due; `build` gives the driver's build of a process. Returns the
+    /// names found since the last call in what was read before `taken_ns`: all that happened until
+    /// then has been taken in.
     pub(crate) fn maintain(
         &mut self,
         now: Instant,

@@ -27,11 +27,11 @@ pub(super) struct Program {
     known: BTreeMap<u64, String>,
     /// Launched, and not seen created; when they were first launched.
     unknown: BTreeMap<u64, u64>,
-    /// Of these, the ones with a name.
+    /// The names of those that have one.
     named: FxHashMap<u64, String>,
     /// Created or destroyed while watched: what was foreseen is another's.
     changed: FxHashSet<u64>,
-    /// So many changed that nothing foreseen holds.
+    /// More changed than `changed` can hold: nothing foreseen is valid.
     all_changed: bool,
     /// Objects that may be kernels, and their names.
     foreseen: Vec<(Build, Class)>,
@@ -207,7 +207,7 @@ impl Program {
         !self.searching && self.unnamed() > 0 && self.searches < MAX_SEARCHES
     }
 
-    /// Whether a search is to be begun now. `by_path`: the way is known.
+    /// Whether a search should begin now. `by_path`: the way is known.
     pub(super) fn is_due(&self, now: Instant, by_path: bool) -> bool {
         let wait = match self.searches {
             _ if self.unknown.len() > self.tried => {

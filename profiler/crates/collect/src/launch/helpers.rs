@@ -1,6 +1,6 @@
-//! Libraries of ours that the command's runtimes load. A runtime that cannot load one may
-//! fail, so the child tries it with the command's own rights and in its mount namespace,
-//! and leaves out what names the libraries if one of them cannot be used.
+//! Libraries of ours that the command's runtimes load. A runtime that cannot load one may fail, so
+//! the child tries them first, with the command's own rights and in its mount namespace. If one of
+//! them cannot be used, it leaves out the variables that name them.
 
 use super::{LaunchError, last_errno};
 use std::ffi::{CStr, CString, OsString};
@@ -16,7 +16,7 @@ pub struct Helpers {
     pub files: Vec<PathBuf>,
     /// Variables beside the caller's, which win.
     pub added: Vec<(OsString, OsString)>,
-    /// Variables in the place of the caller's: what those say is in them.
+    /// Variables that replace the caller's, and contain the caller's values.
     pub replaced: Vec<(OsString, OsString)>,
 }
 

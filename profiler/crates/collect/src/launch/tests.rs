@@ -139,7 +139,7 @@ async fn signals_reach_the_command() {
     until(|| ready.exists()).await;
     running.signal(libc::SIGTERM);
     assert_eq!(running.wait().await.unwrap(), Exit::Code(7));
-    running.signal(libc::SIGTERM); // nobody is there: nothing happens
+    running.signal(libc::SIGTERM); // no process is there: nothing happens
 }
 
 #[tokio::test]

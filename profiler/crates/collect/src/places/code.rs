@@ -17,7 +17,7 @@ const BUDGET: u64 = 2 << 30;
 const MAX_MODULE: u64 = 64 << 20;
 /// Most bytes of modules of all processes.
 const MAX_ALL: usize = 256 << 20;
-/// Largest kernel whose instructions are told apart.
+/// Largest kernel whose instructions are decoded.
 const MAX_DECODED: usize = 4 << 20;
 /// Most kernels of one search that are known by their code.
 const MAX_KERNELS: usize = 1 << 16;
@@ -84,7 +84,7 @@ impl Searcher {
     }
 }
 
-/// What is to be known of a kernel's code.
+/// The facts about a kernel's code that are needed here.
 fn code(
     kernel: &aiprof_symbols::symbolize::device::Kernel,
     platform: Option<isa::Platform>,

@@ -158,7 +158,7 @@ impl Known {
         self.searching
     }
 
-    /// Takes a message in; `false`: nobody listens any more.
+    /// Takes a message in; `false`: the receiver of answers is gone.
     pub(super) fn take(&mut self, message: Message) -> bool {
         match message {
             Message::Kernel {
@@ -174,7 +174,7 @@ impl Known {
             Message::Named { pid, handle, name } => {
                 if let Some(kernel) = self.find(pid, handle).filter(|k| k.name.is_none()) {
                     kernel.name = Some(name);
-                    // To be told again, of a kernel with a name.
+                    // Reports its place again, with the name.
                     kernel.is_placed &= kernel.told.is_some();
                     self.is_news = true;
                 }
@@ -280,7 +280,7 @@ impl Known {
         }
     }
 
-    /// Reads where a kernel is, or what may tell it later.
+    /// Reads where a kernel is, or what may show it later.
     fn look(&mut self, pid: u32, handle: u64) {
         let Some(process) = self.processes.get(&pid) else {
             return;
@@ -378,7 +378,7 @@ impl Known {
                 pid,
                 bytes,
             };
-            // Nobody may listen any more; the next tick tells.
+            // If the receiver is gone, the next tick finds out.
             let _ = self.outbox.send(Answer::Event(Event::DeviceCode(code)));
         }
     }
@@ -513,7 +513,7 @@ impl Known {
                 }
             }
         }
-        // Of one kernel any way to its address says the same.
+        // With only one kernel, all ways to its address look equally right.
         if !learned.is_proven {
             return;
         }
@@ -546,8 +546,8 @@ impl Known {
         }
     }
 
-    /// Tells where kernels are; `false`: nobody listens. A kernel's size may be found
-    /// out yet, unless this is the `last` time.
+    /// Sends where kernels are; `false`: the receiver is gone. A kernel's size may still be found
+    /// later, unless this is the `last` time.
     fn place(&mut self, last: bool) -> bool {
         let taken_ns = self.taken_ns;
         let ended = self.ended.iter_mut().map(|(pid, process)| (*pid, process));

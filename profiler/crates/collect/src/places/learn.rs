@@ -1,11 +1,11 @@
 //! From a kernel's handle to its address on the device, learnt from what was
 //! sampled there.
 //!
-//! Every word (or sum of a word and an offset) that is a possible address for all
-//! kernels is a hypothesis. Believed is the one that explains what was sampled: the
-//! addresses lie in the code of kernels that were launched, at instructions where
-//! the code is known, and different kernels do not overlap. It must explain nearly
-//! everything, and no other one that says something different may explain as much.
+//! Every word (or sum of a word and an offset) that is a possible address for all kernels is a
+//! hypothesis. A hypothesis is believed if it explains the sampled addresses. They must lie in the
+//! code of kernels that were launched, at instructions where the code is known, and different
+//! kernels must not overlap. It must explain nearly everything, and no hypothesis that gives other
+//! addresses may explain as much.
 
 use super::snapshot::{AddressPath, LOWEST, MAX_OFFSET, Slot, Snapshot};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -38,7 +38,7 @@ pub(super) struct KernelCode {
 }
 
 impl KernelCode {
-    /// Whether an instruction begins there, as far as is known.
+    /// Whether an instruction begins there; true if that is not known.
     fn begins_at(&self, offset: u64) -> bool {
         if self.starts.is_empty() {
             return true;
@@ -59,7 +59,7 @@ pub(super) struct Subject<'a> {
     pub(super) launched: bool,
     /// From when to when it was there.
     pub(super) life: (u64, u64),
-    /// Where it is, if the runtime has told.
+    /// Where it is, if the runtime reported it.
     pub(super) exact: Option<u64>,
 }
 
@@ -88,7 +88,7 @@ struct Score {
     confirmed: usize,
 }
 
-/// Hypotheses that say the same of all kernels.
+/// Hypotheses that agree on the addresses of all kernels.
 struct HypothesisGroup {
     path: AddressPath,
     starts: Vec<u64>,
@@ -176,8 +176,8 @@ fn decide(subjects: &[Subject<'_>], mut groups: Vec<HypothesisGroup>) -> Option<
     left.next().filter(|_| left.next().is_none())
 }
 
-/// Whether `entry` says of every kernel of known code that it lies where its code
-/// goes on behind the loading of arguments, if it lies where `whole` says.
+/// Whether `entry` gives the address behind the code that loads arguments, where `whole` gives the
+/// kernel's begin. This must hold for every kernel whose code is known.
 fn is_entry(subjects: &[Subject<'_>], whole: &HypothesisGroup, entry: &HypothesisGroup) -> bool {
     if whole.score.explained < entry.score.explained {
         return false;
@@ -197,7 +197,7 @@ fn is_entry(subjects: &[Subject<'_>], whole: &HypothesisGroup, entry: &Hypothesi
     any && all
 }
 
-/// Less is better: which of several paths that say the same will go on doing so.
+/// Ranks paths that give the same addresses: the lowest is the most likely to go on doing so.
 fn rank(subjects: &[Subject<'_>], group: &HypothesisGroup) -> impl Ord + use<> {
     let path = &group.path;
     let is_whole = group.starts.iter().all(|&start| start > LOW);
@@ -256,7 +256,7 @@ fn offsets_of(
         let first = of(first);
         let all = subjects.iter().all(|s| of(s).is_some());
         let same = subjects.iter().all(|s| of(s) == first);
-        // Of a single kernel nothing is known.
+        // A single kernel cannot be compared with another.
         all && (!same || subjects.len() == 1 && first != Some(0))
     });
     slots.collect()

@@ -1,19 +1,17 @@
 //! Where kernels lie on their devices, without the program's help.
 //!
-//! A device is sampled at addresses; whose code is there only the driver knows, in
-//! its objects behind the kernels' handles. Which word of them is the address
-//! depends on the driver's build. A thread of its own takes snapshots of what the
-//! handles of created and launched kernels lead to, and learns the way to the
-//! address from what was sampled (`learn`), or from what the runtime told the
-//! program. Every kernel of that build is placed by it from then on, those of
-//! programs that have ended by their snapshots.
+//! A device is sampled at addresses. Only the driver knows whose code is there: the address is in
+//! its objects behind the kernels' handles. Which word of them it is depends on the driver's build.
+//! A thread of its own takes snapshots of what the handles of created and launched kernels lead to.
+//! It learns the way to the address from what was sampled (`learn`), or from the addresses that the
+//! runtime gave to the program. From then on, this way places every kernel of that build. It places
+//! those of programs that have ended by their snapshots.
 //!
-//! A second thread searches the programs' memory for native code (`code`): it
-//! tells the kernels' sizes, and what a driver compiled.
+//! A second thread searches the programs' memory for native code (`code`). This code gives the
+//! kernels' sizes, and shows what a driver compiled.
 //!
-//! What was read is true of the time of reading: it is used only when all that
-//! happened until then is known, and not for a kernel whose handle had become
-//! another's.
+//! What was read is true of the time of reading. It is used only when all that happened until then
+//! is known. It is not used for a kernel whose handle had become another kernel's.
 
 mod code;
 mod known;
@@ -48,7 +46,7 @@ const MAX_STREAMS: usize = 1024;
 pub(crate) struct KernelPlaces {
     /// Kernels that are known, and whether they were launched.
     kernels: FxHashMap<(u32, u64), bool>,
-    /// Names of kernels whose creation was not seen to succeed: a later call tells.
+    /// Names of kernels whose creation was not seen to succeed: a later call confirms it.
     assumed: FxHashMap<(u32, u64), String>,
     /// Whether a stream's addresses are relative.
     streams: FxHashMap<u32, bool>,
@@ -200,8 +198,8 @@ impl KernelPlaces {
         }
     }
 
-    /// What was found out since the last call. All that happened until `taken_ns` has
-    /// been told.
+    /// What was found out since the last call. All that happened until `taken_ns` has been taken
+    /// in.
     pub(crate) fn maintain(&mut self, taken_ns: u64) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(answer) = self.threads.as_ref().and_then(|(_, a)| a.try_recv().ok()) {
@@ -213,8 +211,7 @@ impl KernelPlaces {
         events
     }
 
-    /// What was found out to the end: the recording ends, and all that happened has
-    /// been told.
+    /// What was found out to the end: the recording ends, and all that happened has been taken in.
     pub(crate) fn settle(&mut self, patience: Duration) -> Vec<Event> {
         let pids: BTreeSet<u32> = self.kernels.keys().map(|(pid, _)| *pid).collect();
         let patience = owner::patience_with(pids.into_iter(), patience);

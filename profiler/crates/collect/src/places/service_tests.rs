@@ -143,7 +143,7 @@ fn sample(w: &mut Watch, addresses: &[u64]) {
     w.places.window(&window);
 }
 
-/// Places told until the end.
+/// Places reported until the end.
 fn settle(w: &mut Watch) -> Vec<KernelPlaced> {
     let events = w.places.settle(Duration::from_secs(60));
     let placed = events.into_iter().filter_map(|event| match event {
@@ -190,8 +190,8 @@ fn kernels_are_placed_by_what_was_sampled() {
     assert_eq!(addresses(&settle(&mut w)), [ISA + 0x7_0000]);
 }
 
-/// What was read where a handle was to be put is none as long as nobody uses it, and an
-/// address that was read late is not told.
+/// A handle whose creation was not seen to succeed is no kernel until a call uses it. An address
+/// that was read late is not used.
 #[test]
 fn what_was_not_seen_to_succeed_is_confirmed_by_a_later_call() {
     let driver = Driver::new(&STARTS);

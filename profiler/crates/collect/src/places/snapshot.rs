@@ -1,9 +1,9 @@
-//! What a kernel's handle leads to in its process's memory, as far as it can tell
-//! where the kernel lies on its device.
+//! What a kernel's handle leads to in its process's memory, where it may show the kernel's place on
+//! its device.
 //!
-//! Of every object within two pointers of the handle, the words are kept that may
-//! be device addresses or offsets: multiples of 64 that are no addresses of the
-//! process's own, and which words are zero.
+//! For every object within two pointers of the handle, it keeps which words are zero, and the words
+//! that may be device addresses or offsets. These are multiples of 64 that are no addresses of the
+//! process's own.
 
 use crate::inspect::{Memory, Region, object_size, within};
 use rustc_hash::FxHashMap;
@@ -76,7 +76,7 @@ impl Slot {
 /// What is kept of an object.
 #[derive(Debug, Default)]
 struct Object {
-    /// Words that could be read and belong to it, as far as is known.
+    /// Words that could be read, up to the object's end if that is known.
     words: usize,
     /// One bit for each word that is zero.
     zeros: [u64; WORDS / 64],

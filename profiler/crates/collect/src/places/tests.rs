@@ -130,7 +130,7 @@ fn sampled(starts: &[u64], offsets: &[u64]) -> Vec<(Sampled, u64)> {
 
 const OFFSETS: [u64; 3] = [0x40, 0x88, 0x3f0];
 
-/// What the path of what was learnt says of all kernels.
+/// The addresses of all kernels by the path that was learnt.
 fn addresses(learned: Option<&Learned>, snapshots: &[Snapshot]) -> Option<Vec<u64>> {
     let path = learned?.path;
     snapshots.iter().map(|snapshot| path.of(snapshot)).collect()
@@ -261,14 +261,14 @@ fn an_offset_in_a_shared_allocation_is_added() {
         Some(starts.clone())
     );
     assert!(learned.unwrap().path.offset.is_some());
-    // The first lies at the pool's begin: only that others do not tells.
+    // Only the first is sampled, at the pool's begin: that the others lie elsewhere decides.
     let learned = learn(&subjects(&snapshots), &sampled(&starts[..1], &OFFSETS));
     assert_eq!(addresses(learned.as_ref(), &snapshots), Some(starts));
 }
 
 #[test]
 fn the_begin_of_a_pool_is_no_kernels_address() {
-    // All lead to the pool, and nothing tells where in it they are.
+    // All lead to the pool, and nothing shows where in it they are.
     let (mut heap, kernels, starts) = pooled(3);
     for kernel in &kernels {
         heap.put(kernel.data + 80, 0);
@@ -313,9 +313,9 @@ fn an_entry_point_is_no_begin() {
     const PAYLOAD: u64 = 0x80;
     let (heap, kernels, starts) = with_entries(PAYLOAD);
     let snapshots = heap.snapshots(&kernels);
-    // Nobody was sampled before the entry.
+    // No sample lies before the entry.
     let samples = sampled(&starts, &[0x100, 0x188, 0x3f0]);
-    // Both explain everything, and nothing says which it is.
+    // Both explain everything, and nothing shows which is right.
     assert_eq!(learn(&subjects(&snapshots), &samples), None);
     // The compiler does.
     let code = KernelCode {

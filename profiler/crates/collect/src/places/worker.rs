@@ -30,14 +30,13 @@ pub(super) enum Message {
     Named { pid: u32, handle: u64, name: String },
     /// It is launched, for the first time.
     Launched { pid: u32, handle: u64 },
-    /// The runtime told where it is.
+    /// The runtime reported where it is.
     Told { pid: u32, handle: u64, address: u64 },
     /// It is being destroyed.
     Gone { pid: u32, handle: u64, time_ns: u64 },
     /// The process has ended, or has become another program.
     ProcessGone { pid: u32, time_ns: u64 },
-    /// What was sampled since the last time; all that happened until `taken_ns` has
-    /// been told.
+    /// What was sampled since the last time; all that happened until `taken_ns` has been sent.
     Tick {
         taken_ns: u64,
         sampled: Vec<(Sampled, u64)>,
@@ -83,7 +82,7 @@ pub(super) fn start() -> io::Result<(Sender<Message>, Receiver<Answer>)> {
                     known.take(Message::Code { pid, found });
                 }
                 if matches!(message, Message::Tick { last: true, .. }) {
-                    // What is being searched for tells sizes.
+                    // Searches that still run may find sizes.
                     while known.searching() > 0 {
                         let Ok((pid, found)) = results.recv_timeout(LAST_SEARCH) else {
                             break;

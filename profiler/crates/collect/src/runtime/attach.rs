@@ -82,7 +82,7 @@ impl Program {
 
 /// What the kernel does for this.
 pub(super) trait KernelSide: Send {
-    /// Tells the programs what to do at the probe with this number.
+    /// Sets what the programs do at the probe with this number.
     ///
     /// # Errors
     /// The map refused it.
@@ -136,7 +136,7 @@ pub struct Tally {
     pub files: u64,
     /// Functions with probes, in all files.
     pub functions: u64,
-    /// Of these, those whose entry the kernel must single-step.
+    /// Those whose entry the kernel must single-step.
     pub stepped: u64,
     /// Functions that could not be probed.
     pub refused: u64,
@@ -199,7 +199,7 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Nothing more is to be attached.
+    /// Stops the attaching: nothing more is attached.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -237,7 +237,7 @@ impl Attacher {
         self.handle.clone()
     }
 
-    /// Whether nothing more is to be attached.
+    /// Whether the attaching was stopped.
     pub(super) fn is_stopped(&self) -> bool {
         self.handle.stopped.load(Ordering::Relaxed)
     }
@@ -340,7 +340,7 @@ impl Attacher {
             }
             wanted.push((u64::from(file) << 32 | u64::from(number), planned));
         }
-        // Told of before anything can happen there.
+        // Reported before anything can happen there.
         let mut report = lock(&self.report);
         report.events.append(&mut events);
         report.stubs.append(&mut stubs);
@@ -499,7 +499,7 @@ impl Probed {
     }
 }
 
-/// Gives a function its number and tells the kernel side what to do there.
+/// Gives a function its number and sets what the kernel side does there.
 fn register(
     registry: &mut Registry,
     kernel: &dyn KernelSide,

@@ -19,8 +19,7 @@ const ALL_FUNCTIONS: u32 = 65_536;
 const LOOKED: u32 = 2048;
 /// Most files of all owners that are read.
 const ALL_LOOKED: u32 = 8192;
-/// How many times as much root's own files may take in all: nobody else can use
-/// that up.
+/// How many times as much root's own files may take in all: no other user can use that up.
 const ROOTS: u32 = 2;
 
 /// What is used.
@@ -51,7 +50,7 @@ const OF_ROOT: Used = Used {
 };
 
 impl Used {
-    /// A file with so many functions to probe.
+    /// A file with this number of functions to probe.
     fn of(functions: usize, is_new: bool) -> Self {
         Self {
             looked: u32::from(is_new),
@@ -85,7 +84,7 @@ impl Used {
 #[derive(Debug, Default)]
 pub(super) struct Budgets {
     by_owner: FxHashMap<Owner, Used>,
-    /// Of that, what is probed in one process, and on whose account.
+    /// What is probed in one process alone, and on whose account it is.
     by_process: FxHashMap<u32, (Owner, Used)>,
     all: Used,
     refused: u64,
@@ -93,7 +92,7 @@ pub(super) struct Budgets {
     told: FxHashSet<Owner>,
 }
 
-/// Most owners told apart; what comes later shares one account.
+/// Most owners with accounts of their own; what comes later shares one account.
 const OWNERS: usize = 4096;
 
 impl Budgets {

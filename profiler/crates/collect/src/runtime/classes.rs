@@ -20,8 +20,8 @@ const MAX_BASES: usize = 64;
 const MAX_DIRECT: u64 = 16;
 /// Longest name of a class that is compared.
 const MAX_NAME: usize = 256;
-/// Most different functions in one place of the tables of unknown classes: of more,
-/// nobody knows which it is.
+/// Most different functions in one place of the tables of unknown classes. With more, none is
+/// taken: the right one is not known.
 const MAX_UNKNOWN: usize = 32;
 /// Bytes of relocations read at once.
 const WINDOW: usize = 24 << 10;
@@ -180,8 +180,8 @@ impl ClassReader<'_> {
         Ok(())
     }
 
-    /// Adds the pointers whose values lie in their places, of which only the addresses
-    /// are told: one, and then bits for those behind it (generic ABI, `SHT_RELR`).
+    /// Adds the pointers whose values lie in their places. The file lists only their addresses:
+    /// one, and then bits for those behind it (generic ABI, `SHT_RELR`).
     fn packed(&self, found: &mut Vec<(u64, u64)>) {
         let Some((offset, size)) = self.info.packed_relocations else {
             return;
@@ -244,12 +244,12 @@ impl ClassReader<'_> {
 
     /// The classes that one names as directly above it.
     fn bases(&self, class: u64, pointers: &Pointers) -> Vec<u64> {
-        // Of a class with one base: the vtable of the type, the name, the base.
+        // A class with one base has: the vtable of the type, the name, the base.
         let first = class.wrapping_add(2 * POINTER);
         if let Some(base) = pointers.get(first) {
             return vec![base];
         }
-        // Of others: flags and the number of bases; then a pointer and an offset each.
+        // Others have: flags and the number of bases; then a pointer and an offset each.
         let count = self.word_at(first).map_or(0, |word| word >> 32);
         let at = |i: u64| first.wrapping_add(POINTER + i * 2 * POINTER);
         let bases = (0..count.min(MAX_DIRECT)).map_while(|i| pointers.get(at(i)));

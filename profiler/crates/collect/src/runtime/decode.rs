@@ -1,16 +1,14 @@
 //! Where in a function its probes go: x86-64; pure.
 //!
-//! A probe replaces an instruction, which the kernel then either emulates or
-//! runs out of line with a single step. Emulated it costs less than a
-//! microsecond; a single step costs one more, and twenty under virtualisation.
-//! So the probe of an entry does not sit at the function's first byte but at
-//! the first emulated instruction that every call reaches exactly once with its
-//! arguments untouched ([`entry`]). Exits are the return instructions
-//! themselves ([`exits`]).
+//! A probe replaces an instruction, which the kernel then either emulates or runs out of line with
+//! a single step. Emulated it costs less than a microsecond; a single step costs one more, and
+//! twenty under virtualisation. So the probe of an entry does not sit at the function's first byte.
+//! It sits at the first emulated instruction that every call reaches exactly once with its
+//! arguments untouched ([`entry`]). Exits are the return instructions themselves ([`exits`]).
 //!
-//! Which instructions the kernel emulates and which it refuses is taken from
-//! the behaviour of linux/arch/x86/kernel/uprobes.c, Linux 5.17 to 6.18; what
-//! only some of these emulate (long no-ops) does not count.
+//! Which instructions the kernel emulates and which it refuses follows
+//! linux/arch/x86/kernel/uprobes.c, Linux 5.17 to 6.18. An instruction that only some of these
+//! versions emulate (a long no-op) does not count as emulated.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -78,8 +76,8 @@ impl Jump {
     }
 }
 
-/// Of each register, the offset it was loaded from, if it was from memory that
-/// another register points at.
+/// For each register, the offset it was loaded from, if it was from memory that another register
+/// points at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Loaded([Option<i32>; 16]);
 
@@ -135,9 +133,9 @@ pub(super) enum Thunk {
     Jump(Register),
 }
 
-/// What the code at the beginning of some bytes stands for, if it is a thunk: a call
-/// into its own midst, which puts another return address in the place of its own, or
-/// takes its own away, and returns.
+/// The instruction that the code at the beginning of some bytes stands for, if it is a thunk. A
+/// thunk calls into its own midst. There it replaces its return address by another, or removes it,
+/// and returns.
 pub(super) fn thunk(start: u64, bytes: &[u8]) -> Option<Thunk> {
     let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
     let call = decoder.decode();
@@ -170,16 +168,15 @@ pub(super) fn thunk(start: u64, bytes: &[u8]) -> Option<Thunk> {
 /// The decoded function.
 struct Sweep {
     exits: Exits,
-    /// It calls into its own midst, to return to where a register says (a
-    /// retpoline): its return instructions are jumps of whoever came here.
+    /// It calls into its own midst, to return to the address in a register (a retpoline): its
+    /// return instructions are jumps of the code that came here.
     is_thunk: bool,
     /// Targets of jumps within the function.
     targets: FxHashSet<u64>,
 }
 
-/// Decodes a function from its first to its last byte. `None` if that is not
-/// possible: bytes that are no instructions, or jumps into the midst of one,
-/// tell that data lie between.
+/// Decodes a function from its first to its last byte. `None` if that is not possible: bytes that
+/// are no instructions, or jumps into the midst of one, show that data lie between.
 fn sweep(code: &Code<'_>) -> Option<Sweep> {
     if !code.whole || code.bytes.is_empty() {
         return None;
@@ -255,10 +252,10 @@ pub(super) fn exits(code: &Code<'_>) -> Option<Exits> {
 /// Where to probe the entry of a function. `None` if there is no instruction
 /// that the kernel takes.
 ///
-/// The instruction is reached once in each call, before anything that the probe
-/// reads is changed: the stack pointer, memory, and of the six argument registers
-/// those whose bit is set in `arguments`. (Code that has fewer arguments uses the
-/// other registers at once.)
+/// Each call reaches the instruction once, before anything that the probe reads is changed. The
+/// probe reads the stack pointer, memory, and those of the six argument registers whose bit is set
+/// in `arguments`. (Code that has fewer arguments uses the other registers at once.) If there is no
+/// such instruction, it is the function's first.
 pub(super) fn entry(code: &Code<'_>, arguments: u8) -> Option<Entry> {
     let known = sweep(code);
     let mut decoder = Decoder::with_ip(64, code.bytes, code.start, DecoderOptions::NONE);
@@ -293,7 +290,7 @@ pub(super) fn entry(code: &Code<'_>, arguments: u8) -> Option<Entry> {
             }
             first = first.or((address == code.start).then_some(here));
         }
-        // Of code that is not all known, anything may jump anywhere.
+        // In code that is not all known, anything may jump anywhere.
         let alone = known.is_none() && !is_landing_pad(bytes);
         if !once || alone || changes(&mut info, &instruction, arguments) {
             break;

@@ -157,7 +157,7 @@ fn exits_are_returns_and_jumps_out() {
     };
     assert_eq!(jumps(&found), [(0x1005, 0x2000, false)]);
     assert!(found.slots.is_empty());
-    // A conditional jump out is an exit like any other; where jmp rax leads, nobody knows.
+    // A conditional jump out is an exit like any other; the target of jmp rax is not known.
     let found = exits(&whole(b"\x74\x7f\xff\xe0")).unwrap();
     assert_eq!(jumps(&found), [(0x1000, 0x1081, true)]);
     assert!(found.slots.is_empty());
@@ -172,8 +172,9 @@ fn jumps_through_an_objects_table_have_their_place_in_it() {
     for (bytes, slots) in [
         (&through[..], &[0x18][..]),
         (direct, &[0x128]),
-        // With an index, of the stack or of the code itself: no such table; nor what was
-        // computed since, nor the marked jump of a `switch`, nor what another way left.
+        // No place in an object's table: a jump with an index, through the stack or through the
+        // code itself. Nor a value that was changed since, the marked jump of a `switch`, or a
+        // value that another way left.
         (b"\xff\x24\xc8", &[]),
         (b"\xff\x64\x24\x08", &[]),
         (b"\xff\x25\0\0\0\0", &[]),

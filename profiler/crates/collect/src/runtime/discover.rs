@@ -1,6 +1,6 @@
-//! Where libraries with functions to probe may be before anyone has loaded them,
-//! and which running programs have them: looked for once, when a recording
-//! starts. Those that appear later are told by the kernel's mapping events.
+//! Where libraries with functions to probe may be before anyone has loaded them, and which running
+//! programs have them. Both are looked for once, when a recording starts. The kernel's mapping
+//! events report those that appear later.
 
 use crate::{inspect::guard, procfs};
 use aiprof_model::{process::Region, wire::MapEvent};
@@ -94,7 +94,7 @@ pub(super) fn executable(command: &Command<'_>) -> Option<PathBuf> {
 }
 
 /// The folders that the linker looks in for this command before its cache:
-/// `LD_LIBRARY_PATH`, and what the executable itself says.
+/// `LD_LIBRARY_PATH`, and the executable's own run path.
 pub(super) fn folders(command: &Command<'_>) -> Vec<PathBuf> {
     let variable = (command.variable)("LD_LIBRARY_PATH").unwrap_or_default();
     let listed = variable
@@ -108,7 +108,7 @@ pub(super) fn folders(command: &Command<'_>) -> Vec<PathBuf> {
     folders
 }
 
-/// The folders that an executable says its libraries are in; `$ORIGIN` is its own.
+/// The folders that an executable names for its libraries; `$ORIGIN` is its own.
 fn run_path(executable: &Path) -> Vec<PathBuf> {
     let path = caller::open_regular(executable).ok().and_then(|file| {
         let info = elf::inspect(&file).ok()?;

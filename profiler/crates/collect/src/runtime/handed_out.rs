@@ -1,7 +1,7 @@
-//! Functions whose addresses a runtime hands out, to be probed where they are:
-//! the result of a look-up by name, and tables of addresses that a driver fills.
-//! Where that happened before anyone looked, functions that only lead on to them
-//! tell. Nothing here is believed that is not the beginning of a function.
+//! Functions whose addresses a runtime hands out, to be probed where they are: the result of a
+//! look-up by name, and tables of addresses that a driver fills. If that happened before the
+//! recording, functions that only lead on to them give the addresses. Nothing here is believed that
+//! is not the beginning of a function.
 
 use super::{
     attach::Stubs,
@@ -65,7 +65,7 @@ struct AddressSource {
     table: Arc<Table>,
     /// Slot of the address of the one that it hands out.
     function: Option<usize>,
-    /// Tag of the text that says which.
+    /// Tag of the text that names the function.
     name: Option<u8>,
     /// Which it always is.
     always: Option<String>,
@@ -187,7 +187,7 @@ impl HandedOut {
         })
     }
 
-    /// A text that may say which function is asked for.
+    /// A text that may name the function that is asked for.
     pub(super) fn data(&mut self, data: &DataView<'_>) {
         let probe = data.probe().id;
         let Some(source) = self.sources.get(&probe) else {
@@ -314,8 +314,8 @@ impl HandedOut {
     }
 }
 
-/// Whether a table is to be read: a driver fills those of every process with the
-/// same functions, as a rule.
+/// Whether a table should be read: a driver fills those of every process with the same functions,
+/// as a rule.
 fn is_due((times, last): &mut (u32, Option<Instant>)) -> bool {
     if *times >= EAGER && last.is_some_and(|last| last.elapsed() < SELDOM) {
         return false;
@@ -325,7 +325,7 @@ fn is_due((times, last): &mut (u32, Option<Instant>)) -> bool {
     true
 }
 
-/// How much higher than it says a file is loaded in a process.
+/// How much higher a file is loaded in a process than its headers state.
 fn bias_of(stubs: &Stubs, pid: u32, processes: &ProcessTable) -> Option<u64> {
     let is_file = |key: &FileKey| match (key.build_id, stubs.build_id) {
         (Some(mapped), Some(own)) => mapped == own,
@@ -340,7 +340,7 @@ fn bias_of(stubs: &Stubs, pid: u32, processes: &ProcessTable) -> Option<u64> {
     text.next()
 }
 
-/// A table of addresses, as far as it reaches.
+/// A table of addresses, up to the begin of the next one.
 fn look_at(table: &Filled, source: &AddressSource, begins: &[(u32, u64)]) -> Option<Look> {
     let (_, symbols) = source.fills.as_ref()?;
     // An older runtime knows fewer functions, and has the next table behind them.
@@ -488,7 +488,7 @@ mod tests {
         let (mut handed_out, slot) = following("opencl", DEVICES);
         assert!(handed_out.call(&call(slot, 0x5500_0000, 0)).is_none());
         assert_eq!(handed_out.settled().len(), 1);
-        // Its end tells nothing more.
+        // Its end adds nothing more.
         handed_out.call(&call(slot, 0x5500_0000, CALL_EXIT));
         assert!(handed_out.settled().is_empty());
     }

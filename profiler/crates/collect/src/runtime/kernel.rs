@@ -8,7 +8,7 @@ use crate::bpf::{
 use aiprof_common::ProbeSpec;
 use std::{io, os::fd::AsFd, path::Path};
 
-/// The programs and the map that tells them what to do.
+/// The programs, and the map from which they read what to do.
 pub(super) struct Programs {
     programs: bpf::Programs,
     specs: MapWriter,

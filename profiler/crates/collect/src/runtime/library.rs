@@ -94,8 +94,7 @@ impl<'a> Library<'a> {
         Ok(symbols::find(self.file, &self.info, text, rank)?)
     }
 
-    /// The function that begins at an offset in the file; `None` if none does, as
-    /// far as the unwind data tells.
+    /// The function that begins at an offset in the file; `None` if the unwind data show none.
     pub(crate) fn function_at(&self, file_offset: u64, name: &str) -> Option<Function> {
         let vaddr = aiprof_symbols::unwind::address_of(self.text(), file_offset)?;
         // Inside of a segment, not only in its last page.
@@ -222,9 +221,9 @@ impl<'a> Library<'a> {
         Ok(bytes)
     }
 
-    /// The offsets in the file of the instructions by which a function is left,
-    /// those of the functions that it ends with included; empty if not all code
-    /// can be decoded, or there are too many.
+    /// The offsets in the file of the instructions by which a function is left. Those of the
+    /// functions that it ends by jumping to are included. Empty if its own code cannot be decoded,
+    /// or there are too many.
     fn exits(&self, code: &Code<'_>, objects: Objects<'_>) -> Result<Vec<u64>, LibraryError> {
         let mut ways = Ways::default();
         if !self.leave(code, (objects, 0), &mut ways)? {
@@ -260,8 +259,8 @@ impl<'a> Library<'a> {
         Ok(offsets)
     }
 
-    /// Adds the ways out of some code, so many jumps behind the function's own; false if it
-    /// cannot be decoded.
+    /// Adds the ways out of some code, `depth` jumps behind the function's own; false if it cannot
+    /// be decoded.
     fn leave(
         &self,
         code: &Code<'_>,
@@ -325,13 +324,13 @@ impl<'a> Library<'a> {
 /// may go on; empty: not known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Objects<'a> {
-    /// Of its first argument's.
+    /// Those of its first argument's object.
     pub(crate) first: &'a [&'a str],
-    /// Of others that it may know.
+    /// Those of other objects that it may know.
     pub(crate) all: &'a [&'a str],
 }
 
-/// The ways out of a function, as far as they are known.
+/// The known ways out of a function.
 #[derive(Default)]
 struct Ways {
     /// Addresses of the instructions.

@@ -1,4 +1,4 @@
-//! Compiled and real libraries, against what objdump and nm say of them.
+//! Compiled and real libraries, compared with the output of objdump and nm.
 
 use super::*;
 use std::{
@@ -36,7 +36,7 @@ const SOURCE: &str = r#"
 /// Those that most functions have.
 const ARGUMENTS: u8 = 0b11;
 
-/// Builds the source; `None`, said so, without that compiler.
+/// Builds the source; `None`, with a message, without that compiler.
 fn compile(dir: &Path, compiler: &str, flags: &[&str]) -> Option<PathBuf> {
     let (input, output) = (dir.join("a.c"), dir.join("a.so"));
     fs::write(&input, SOURCE).unwrap();
@@ -58,7 +58,7 @@ fn compile(dir: &Path, compiler: &str, flags: &[&str]) -> Option<PathBuf> {
     }
 }
 
-/// What objdump says of a file's code.
+/// What objdump prints about a file's code.
 #[derive(Default)]
 struct Listing {
     /// Addresses of the return instructions.

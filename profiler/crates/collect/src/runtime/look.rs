@@ -44,7 +44,7 @@ pub(super) enum What {
         /// The table that has them.
         table: Arc<Table>,
     },
-    /// What functions of a file lead to that is loaded so much higher than it says.
+    /// What functions of a file lead to. The file is loaded higher than its headers state.
     Chains {
         /// How much.
         bias: u64,

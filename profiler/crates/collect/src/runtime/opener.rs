@@ -1,7 +1,7 @@
-//! The threads that open files and read what is to be probed in them.
+//! The threads that open files and read what should be probed in them.
 //!
-//! A file may be another user's, on a file system that never answers: such a job
-//! holds up nobody but its owner (see [`aiprof_system::workers`]).
+//! A file may be another user's, on a file system that never answers: such a job holds up only its
+//! owner's jobs (see [`aiprof_system::workers`]).
 
 use super::{
     attach::Candidate,
@@ -80,11 +80,11 @@ pub(super) enum FileLocation {
 pub(super) enum Opened {
     /// It is being probed, or there is nothing to probe.
     Done,
-    /// It is to be probed.
+    /// The job that probes it.
     Ready(Owner, worker::Job),
-    /// It cannot be probed, and the count says how many losses that is.
+    /// It cannot be probed; the count is the number of losses.
     Failed(u64),
-    /// What a process has mapped, and the drivers that its loader was told of.
+    /// What a process has mapped, and the drivers that its environment names to its loader.
     Maps(u32, Vec<MapEvent>, Option<OsString>),
 }
 
@@ -188,8 +188,8 @@ fn look_at(pid: u32) -> Opened {
 fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
     let begun = Instant::now();
     if let (FileLocation::Mapped(pid, map), false) = (&work.place, owner::is_trusted(work.owner)) {
-        // Neither this thread nor the kernel may ever wait for a program of that user:
-        // while a probe is set, nobody on this machine can fork.
+        // Neither this thread nor the kernel may ever wait for a program of that user: while a
+        // probe is set, no process on this machine can fork.
         let range = map.start..map.start.saturating_add(map.len);
         others::is_served_by_kernel(*pid, others::mapping(*pid, range)?)?;
     }
@@ -201,8 +201,8 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
             "on a FUSE file system, where only files of root's and the caller's programs are probed",
         ));
     }
-    // What another user's process says of a file is believed for that process: whatever
-    // it is, everybody's programs would stop there.
+    // What another user's process reports about a file is believed only for that process. Otherwise
+    // it could make all users' programs stop at probes in any file.
     let is_hearsay = work.functions.is_some() && !owner::is_trusted(work.owner);
     let identity = match work.place {
         FileLocation::Mapped(pid, _) if is_hearsay => identity.only_in(pid),
@@ -319,9 +319,9 @@ fn open(work: &FileWork) -> io::Result<(File, Identity)> {
     }
 }
 
-/// Opens the file behind a mapping: through the mapping, where that is allowed. By its
-/// path otherwise; if the kernel does not say that it is the file of the mapping, it is
-/// for this process alone, who may have put another there.
+/// Opens the file behind a mapping: through the mapping, where that is allowed, and otherwise by
+/// its path. If the kernel does not confirm that it is the file of the mapping, it counts for this
+/// process alone, which may have put another file there.
 fn open_mapped(
     pid: u32,
     map: &MapEvent,

@@ -124,7 +124,8 @@ impl RuntimeProbes {
             return false;
         }
         if !std::mem::replace(&mut discovery.is_offered, true) {
-            // What they have loaded goes by the drivers that all of them were told of.
+            // What they have loaded is offered only now: the drivers that their environments name
+            // must be known.
             let found = std::mem::take(&mut discovery.found);
             self.offer(found);
             return false;
@@ -185,7 +186,7 @@ impl RuntimeProbes {
                     if owner::is_trusted(owner) {
                         self.give(job);
                     } else {
-                        // Before the recording runs, nobody waits for these.
+                        // The start of the recording does not wait for these.
                         self.deferred.push(job);
                     }
                 }

@@ -122,8 +122,8 @@ pub(super) fn plan_one(
     let spec = &mut compiled.spec;
     let decoded = spec.flags & SPEC_EXIT != 0 && !described.nothrow;
     if decoded {
-        // Its exits may be others' too: one without a known entry says nothing. And
-        // there may be more, not known here: jumps through pointers.
+        // Its exits may be others' too: an exit without a known entry proves nothing. And there may
+        // be more, not known here: jumps through pointers.
         spec.flags |= SPEC_KEEP | SPEC_LATE;
     }
     let (first, all) = (used.table.object_of(described), used.table.object_classes());

@@ -11,16 +11,14 @@ const FUSE: i64 = 0x6573_5546;
 
 /// Which file a library is, whatever mount shows it.
 ///
-/// A probe is in the file itself, so a file must be probed once only. Device, inode
-/// and generation say which file it is; size and change time, which the owner of a
-/// file cannot set, which content it had. The time of modification says nothing:
-/// anybody can set it.
+/// A probe is in the file itself, so a file must be probed once only. Device, inode and generation
+/// identify the file. Size and change time, which the owner of a file cannot set, identify its
+/// content. The time of modification proves nothing: anybody can set it.
 ///
-/// One layer of container images shows another device number in every overlay
-/// mount, but the same inode number. There, files of one inode number are the same
-/// if size and change time are, too. Users can make overlay mounts of what they
-/// like, even of file systems that lie about times: a file seen by an ordinary user
-/// on an overlay says nothing about the files of others.
+/// One layer of container images shows another device number in every overlay mount, but the same
+/// inode number. There, files of one inode number are the same if size and change time are, too.
+/// Users can make overlay mounts of what they like, even of file systems that lie about times. So a
+/// file seen by an ordinary user on an overlay proves nothing about the files of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
@@ -31,7 +29,7 @@ pub(super) struct Identity {
     size: u64,
     changed: (i64, i64),
     modified: (i64, i64),
-    /// As far as it is known already; it is not read for this.
+    /// If it is known already; it is not read for this.
     build_id: Option<BuildId>,
     /// Who has it mapped.
     uid: u32,
@@ -39,10 +37,10 @@ pub(super) struct Identity {
     only: Option<u32>,
 }
 
-/// What is to be known of a file before it is probed.
+/// What must be known of a file before it is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nature {
-    /// Root's, and nobody else may write to it.
+    /// Root's, and no other user may write to it.
     pub(super) is_system: bool,
     /// A program of some user answers for it.
     pub(super) is_fuse: bool,
@@ -77,7 +75,7 @@ fn generation(file: &File) -> Option<u32> {
 }
 
 impl Identity {
-    /// Of an open file that a process of this user has mapped.
+    /// That of an open file that a process of this user has mapped.
     ///
     /// # Errors
     /// Those of fstat(2) and fstatfs(2).
@@ -109,8 +107,8 @@ impl Identity {
         self.only
     }
 
-    /// Whether the kernel says that it is this file: device as in /proc/PID/maps
-    /// (major number << 32 | minor number), and inode.
+    /// Whether the kernel's numbers are those of this file: device as in /proc/PID/maps (major
+    /// number << 32 | minor number), and inode.
     pub(super) fn is_at(&self, device: u64, inode: u64) -> bool {
         let (major, minor) = (
             rustix::fs::major(self.device),
@@ -374,8 +372,8 @@ mod tests {
             ..roots.clone()
         };
         assert!(!roots.is(&twin) && !twin.is(&roots));
-        // A file system of a user's own tells any time; seen first, it must not keep
-        // root's file from being probed.
+        // A user's own file system can report any time. If its file is seen first, root's file must
+        // still be probed.
         let liar = Identity {
             changed: roots.changed,
             ..twin

@@ -38,7 +38,7 @@ use std::{
 
 /// Most functions remembered that were handed out.
 const MAX_GIVEN: usize = 65_536;
-/// Of how many functions on a file may have most of a table's.
+/// A file can have most of a table's functions only if it has at least this number.
 const MOST_OF: usize = 8;
 /// Most mapped files remembered.
 const MAX_MAPPED: usize = 4096;
@@ -66,7 +66,7 @@ pub(crate) struct CallCounts {
     pub stacks_busy: u64,
     /// Data records lost because the ring was full.
     pub data_lost: u64,
-    /// Calls whose exit cannot be told.
+    /// Calls whose exit cannot be recognised.
     pub untracked: u64,
     /// Values and data of other users that were not in memory.
     pub absent: u64,
@@ -104,7 +104,7 @@ pub(crate) struct RuntimeProbes {
     pub(super) owners: FxHashMap<u32, Owner>,
     pub(super) handed_out: HandedOut,
     pub(super) late: LateKernels,
-    /// Drivers that Level Zero's loader was told of, by path or file name.
+    /// Drivers that the environment names to Level Zero's loader, by path or file name.
     pub(super) alternatives: BTreeSet<String>,
     /// Files that processes have mapped, and that were offered then.
     pub(super) mapped: FxHashSet<(Owner, FileKey)>,
@@ -199,7 +199,7 @@ impl RuntimeProbes {
         may
     }
 
-    /// Readable when functions were found that are to be probed soon.
+    /// Readable when functions were found that should be probed soon.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.looker.fd()
     }
@@ -221,8 +221,8 @@ impl RuntimeProbes {
         if Region::of(&map.file) != Region::File || !self.is_wanted(path) {
             return;
         }
-        // Of programs that run already it was read; and a thread that is started before
-        // this process gives up its privileges keeps them.
+        // For programs that ran before, it was read. And the thread must start late: one that
+        // starts before this process gives up its privileges keeps them.
         if self.started && is_loader(path) {
             self.look(Look {
                 pid,
@@ -321,7 +321,7 @@ impl RuntimeProbes {
         self.look_at_tables();
     }
 
-    /// Whether calls of a probe may hand out functions: then they are to be taken in soon.
+    /// Whether calls of a probe may hand out functions: then they should be taken in soon.
     pub(crate) fn hands_out(&self, probe: u32) -> bool {
         self.handed_out.is_source(probe)
     }
@@ -423,7 +423,7 @@ impl RuntimeProbes {
             }
         }
         for (one, map, id, mut functions) in files {
-            // What another user's process says is believed for that process.
+            // What another user's process reports is believed only for that process.
             let is_trusted = owner::is_trusted(self.owner(one.pid));
             let whose = (!is_trusted).then_some(one.pid);
             if functions.len() >= MOST_OF && functions.len() * 2 >= all {
@@ -509,8 +509,8 @@ impl RuntimeProbes {
         self.give(Job::Forget(pid));
     }
 
-    /// Gives what was attached since the last call, to be told before any call
-    /// read from the ring so far.
+    /// Gives what was attached since the last call. The caller records it before any call read from
+    /// the ring so far.
     pub(crate) fn take_events(&mut self, processes: &ProcessTable, mut sink: impl FnMut(Event)) {
         let mut report = attach::lock(&self.report);
         let (events, stubs) = (
@@ -621,7 +621,7 @@ impl RuntimeProbes {
         losses
     }
 
-    /// Ends the attaching and gives what is attached: it is to be closed.
+    /// Ends the attaching and gives what is attached, for the caller to close.
     pub(crate) fn stop(&mut self) -> Vec<Link> {
         guard::set_ending(true);
         match std::mem::replace(&mut self.stage, Stage::Over) {
@@ -688,8 +688,8 @@ fn map_event(mapping: &Mapping, file: &FileKey) -> MapEvent {
     }
 }
 
-/// What tells which builds of probed libraries a process has: the layout of
-/// their objects goes by it.
+/// Identifies the builds of probed libraries that a process has: the layout of their objects
+/// depends on them.
 fn driver_build(processes: &ProcessTable, pid: u32, mut wanted: impl FnMut(&str) -> bool) -> Build {
     let mut hash = FxHasher::default();
     let maps = processes.get(pid).map(|p| &p.space.maps);

@@ -1,8 +1,8 @@
 //! Where a stub leads: a function that only loads a pointer and jumps there, as
 //! the functions of Level Zero's loader do. x86-64.
 //!
-//! Of a program that ran before aiprof did, nobody saw its driver hand out the
-//! addresses. The loader has kept them, and its own code says where.
+//! If a program ran before aiprof did, no probe saw its driver hand out the addresses. The loader
+//! has kept them, and its own code shows where.
 
 use super::decode::Code;
 use crate::inspect::Memory;
@@ -37,8 +37,7 @@ enum RegisterValue {
 }
 
 impl Chain {
-    /// What it leads to in a process where the file is loaded `bias` higher than
-    /// it says.
+    /// What it leads to in a process where the file is loaded `bias` higher than its headers state.
     pub(super) fn follow(&self, bias: u64, memory: &dyn Memory) -> Option<u64> {
         let mut value = memory.word(self.at.wrapping_add(bias))?;
         for &offset in &self.offsets {

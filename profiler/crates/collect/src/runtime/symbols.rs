@@ -1,9 +1,9 @@
 //! The functions of an ELF file that a table names: from `.dynsym` and
 //! `.symtab`, local ones too.
 //!
-//! Names are read in the order of the string table and in batches, so that the
-//! memory needed does not depend on the file and a large library costs a few
-//! hundred reads. Format: System V gABI, chapter 4.
+//! Names are read in the order of the string table and in batches. So the memory needed does not
+//! depend on the file, and a large library costs a few hundred reads. Format: System V gABI,
+//! chapter 4.
 
 use aiprof_symbols::{
     symbolize::elf::{ElfError, ElfInfo, SymbolTable},
@@ -223,7 +223,7 @@ fn read_names(
                 inside(&window, start)
             }
         };
-        // Names without an end, or too long, are nobody's.
+        // Names without an end, or too long, are left out.
         let name = range.and_then(|(from, to)| window.get(from..to));
         let name = name.filter(|name| name.len() <= MAX_NAME);
         if let Some(Ok(name)) = name.map(std::str::from_utf8) {

@@ -106,7 +106,7 @@ impl Worker {
             .spawn(move || {
                 aiprof_system::os::scheduling::take_turns();
                 let attacher = work(&given, &queue, &done);
-                // Nobody may want it: then it goes.
+                // If no thread wants it, it is dropped.
                 let _ = attacher.map(|attacher| end.try_send(attacher));
                 drop(end);
             });

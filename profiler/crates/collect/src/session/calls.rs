@@ -37,7 +37,7 @@ impl Session {
         self.events.watcher = Some(watcher);
     }
 
-    /// Ends the waits and the calls. Gives what is to be closed when everything else is.
+    /// Ends the waits and the calls. Gives what should be closed when everything else is.
     pub(super) fn stop_probes(&mut self) -> Vec<Link> {
         // What is attached to every switch and system call ends first.
         let mut left = closing::at_once(self.waits.stop());
@@ -45,7 +45,7 @@ impl Session {
         left
     }
 
-    /// Detaches from runtimes and drivers. Gives what is to be closed later.
+    /// Detaches from runtimes and drivers. Gives what should be closed later.
     pub(super) fn stop_calls(&mut self) -> Vec<Link> {
         let Some((probes, _)) = &mut self.probes else {
             return Vec::new();

@@ -25,7 +25,7 @@ pub struct WindowProfiles {
 }
 
 impl WindowProfiles {
-    /// All of them that have anything, the CPU's in any case.
+    /// The CPU's profile, and all others that have samples.
     pub fn profiles(&self) -> impl Iterator<Item = &Profile> {
         let others = self.waits.iter().chain(&self.launches);
         let others = others.filter(|profile| !profile.samples.is_empty());

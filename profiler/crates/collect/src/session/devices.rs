@@ -1,5 +1,5 @@
-//! The session's part in what devices tell of themselves: counters, the time of
-//! day that their records are in, and whether there are such records.
+//! The session's part in what devices report about themselves: counters, the time of day that their
+//! records are in, and whether there are such records.
 
 use super::{CollectError, Session};
 use crate::{clock, config::RecordConfig, metrics::MetricsReader};
@@ -25,7 +25,7 @@ pub struct AiuUse {
     pub records: u64,
 }
 
-/// What devices tell, and what is still to be asked of them.
+/// What devices report, and what must still be asked of them.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     /// Where metrics files are looked for; empty: nowhere.

@@ -76,7 +76,7 @@ impl Session {
         }
     }
 
-    /// The codes of the last seconds, which have names now as far as they can.
+    /// The codes of the last seconds. Those that can be named have names now.
     fn codes_with_names(&mut self) -> Vec<Code> {
         self.events.aggregate.settle_devices(false);
         if let Some(names) = &mut self.names {

@@ -1,9 +1,9 @@
-//! The session's part in saying which processes are known: their files are read, their
-//! unwind tables are where the sampler finds them, their runtimes are probed.
+//! The session's part in reporting which processes are known: their files are read, their unwind
+//! tables are where the sampler finds them, their runtimes are probed.
 //!
-//! No event says that a process has everything: it maps libraries whenever it likes. So a
-//! process is known when nothing about it is being read or attached to any more, and it has
-//! mapped nothing new for a moment.
+//! No event shows that a process has everything: it maps libraries whenever it likes. So a process
+//! is known when nothing about it is being read or attached to any more, and it has mapped nothing
+//! new for a moment.
 
 use super::Session;
 use crate::procfs;
@@ -48,7 +48,7 @@ pub(super) struct KnownProcesses {
     known: FxHashSet<u32>,
     /// Those that were asked for, and are not known.
     asked: FxHashSet<u32>,
-    /// Of these, those that have ended since this was asked last.
+    /// Those that were asked for, and have ended since `take_ended` was called last.
     ended: Vec<u32>,
     /// Known since this was asked last.
     fresh: Vec<KnownProcess>,
@@ -185,12 +185,16 @@ impl Session {
         self.known.known.contains(&pid)
     }
 
-    /// The processes that have become known since the last call, in that order. Of each it
-    /// is said once: that all files that it had mapped as code were read, as far as they can
-    /// be; that the kernel side has its mappings and all unwind tables that were asked for;
-    /// that the functions of runtimes in these files are probed, where probes were asked
-    /// for; that no names of its kernels are being looked for; and that it had mapped no
-    /// more code for a tenth of a second. What it maps later is read then.
+    /// The processes that have become known since the last call, in that order, each of them once.
+    /// For a known process:
+    ///
+    /// * all files that it had mapped as code were read, if they could be;
+    /// * the kernel side has its mappings and all unwind tables that were asked for;
+    /// * the functions of runtimes in these files are probed, where probes were asked for;
+    /// * no names of its kernels are being looked for;
+    /// * it had mapped no more code for a tenth of a second.
+    ///
+    /// What it maps later is read then.
     pub fn take_known(&mut self) -> Vec<KnownProcess> {
         std::mem::take(&mut self.known.fresh)
     }

@@ -47,7 +47,7 @@ struct Looked {
     has_called: bool,
 }
 
-/// What is to be found out of a program now.
+/// What must be found out about a program now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Due {
     user: bool,
@@ -64,7 +64,7 @@ impl Labels {
         }
     }
 
-    /// What is to be found out of a program now. `calls`: it calls a runtime or driver.
+    /// What must be found out about a program now. `calls`: it calls a runtime or driver.
     fn due(&mut self, set: u64, now_ns: u64, calls: bool) -> Due {
         if self.looked.len() >= MAX_LOOKED && !self.looked.contains_key(&set) {
             self.looked.clear();
@@ -99,7 +99,7 @@ impl Labels {
         due
     }
 
-    /// What is known without asking: the user, and where version 2 does not tell it the
+    /// What is known without asking: the user, and on machines with control groups of version 1 the
     /// container, pod and unit.
     fn of_process(&self, pid: u32, uid: u32) -> Vec<(String, String)> {
         let mut found = vec![
@@ -151,9 +151,9 @@ impl Session {
         .map(drop)
     }
 
-    /// Finds out the labels of a process that belongs to the recording, unless they are
-    /// known. Of processes that are not known only the kernel's threads are labelled:
-    /// with that they become known.
+    /// Finds out the labels of a process that belongs to the recording, unless they are known. If
+    /// the process itself is not known, it is labelled only if it is a thread of the kernel: with
+    /// that it becomes known.
     pub(super) fn label(
         &mut self,
         pid: u32,
@@ -162,7 +162,7 @@ impl Session {
     ) -> Result<(), CollectError> {
         let process = self.events.processes.get(pid);
         let set = process.map(|process| process.labels.id);
-        // Process 0, the idle task, is nobody's.
+        // Process 0, the idle task, has no user.
         let due = match set {
             _ if pid == 0 => return Ok(()),
             None if about != MetAs::KernelThread => return Ok(()),
@@ -175,7 +175,7 @@ impl Session {
         if due == Due::default() {
             return Ok(());
         }
-        // Of a process that has ended, what was known when its events came.
+        // If the process has ended, the owner that was known when its events came.
         let known = || Some(self.reader.owner(pid).uid).filter(|uid| *uid != u32::MAX);
         let Some(uid) = owner::uid_of(pid).or_else(known) else {
             return Ok(());
@@ -188,8 +188,8 @@ impl Session {
                 labels,
             }))?;
         }
-        // What is in the environment is in the memory of the process, and what it has open
-        // is for nobody else to see either.
+        // The environment is in the memory of the process. No other user may see it, nor what the
+        // process has open.
         let set = set.filter(|_| (due.environment || due.device) && owner::may_have(uid));
         if let Some(set) = set
             && self.reader.ask_labels(pid, due.environment)
@@ -202,7 +202,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes in what a process has open and what its environment says, if that is still the
+    /// Takes in what a process has open and what its environment contains, if that is still the
     /// program that was asked for.
     pub(super) fn labels_read(&mut self, pid: u32, mut found: Vec<(String, String)>) {
         let asked = self.labels.asked.remove(&pid);

@@ -10,7 +10,7 @@ pub(super) const START_TICK: Duration = Duration::from_millis(5);
 pub(super) struct Pace {
     /// How often the rings are looked at without being asked to.
     pub(super) tick: Duration,
-    /// The same where libraries are probed: one that has just been mapped is to be soon.
+    /// The same where libraries are probed: one that was just mapped should be probed soon.
     pub(super) probing_tick: Duration,
     /// How often progress is reported, and memory looked at.
     pub(super) progress: Duration,
@@ -21,7 +21,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Of a recording that ends, for which somebody waits.
+    /// For a recording that ends, for which somebody waits.
     pub(super) const QUICK: Self = Self {
         tick: Duration::from_millis(100),
         probing_tick: Duration::from_millis(25),
@@ -29,9 +29,8 @@ impl Pace {
         naming: Duration::from_millis(500),
         cleanup: Duration::from_secs(2),
     };
-    /// Of one that never ends: each wake-up costs more than a sample, and each time that
-    /// names are asked for all symbols of a file are gone through, however few it is asked
-    /// for.
+    /// For a recording that never ends. Each wake-up costs more than a sample. And each time that
+    /// names are asked for, all symbols of a file are gone through, even for a few names.
     pub(super) const CALM: Self = Self {
         tick: Duration::from_millis(500),
         probing_tick: Duration::from_millis(500),

@@ -191,7 +191,7 @@ impl Session {
         self.cpus.pause(false).map_err(CollectError::PerfEvent)
     }
 
-    /// The pause is over, if there is one; what is recorded says so.
+    /// Ends the pause, if there is one, and records that it ended.
     pub(super) fn end_pause(&mut self, time_ns: u64) -> bool {
         let Some((since, since_ns)) = self.pausing.since.take() else {
             return false;

@@ -28,9 +28,9 @@ impl Session {
         }
     }
 
-    /// Tells where kernels were found to lie, and what code was found. All that
-    /// happened until `taken_ns` has been taken in, or all: then what is still being
-    /// found out is waited for.
+    /// Records where kernels were found to lie, and what code was found. All that happened until
+    /// `taken_ns` has been taken in. If it is `None`, everything has been taken in, and this waits
+    /// for what is still being found out.
     pub(super) fn place_kernels(&mut self, taken_ns: Option<u64>) -> Result<(), CollectError> {
         let found = match (&mut self.places, taken_ns) {
             (Some(places), Some(taken_ns)) => places.maintain(taken_ns),

@@ -58,8 +58,8 @@ impl Session {
         self.trim(codes);
     }
 
-    /// Bounds what is carried from one window to the next: what neither a process nor a
-    /// table nor a call refers to is forgotten, and names that this window did not use.
+    /// Bounds what is carried from one window to the next. Forgets what neither a process nor a
+    /// table nor a call refers to, and names that this window did not use.
     fn trim(&mut self, codes: FxHashSet<Code>) {
         self.tables.forget_unused(false);
         self.tables.forget_surplus(MAX_UNUSED);
@@ -302,7 +302,7 @@ impl Session {
         let launches = self.events.launches.as_deref();
         let mut launches = launches.map(|all| build_profile(all, files, names, meta.clone()));
         let (mut cpu, waits) = build_profiles(&self.events.aggregate, files, names, meta);
-        // Told once for the window: who adds up what its profiles tell counts none twice.
+        // Reported once for the window, so that the losses of its profiles can be added up.
         if let Some(launches) = &mut launches {
             cpu.losses.merge(&std::mem::take(&mut launches.losses));
         }
@@ -313,7 +313,7 @@ impl Session {
         }
     }
 
-    /// Completes what was added up, and says what of.
+    /// Completes what was added up, and returns its description.
     fn complete(&mut self) -> Result<Meta, CollectError> {
         // The window ends here: naming takes its time, which is the next one's.
         let ended = Instant::now();
@@ -437,7 +437,7 @@ impl Session {
     }
 }
 
-/// A length of time as far as an integer has it.
+/// A length of time in nanoseconds, at most `u64::MAX`.
 fn nanoseconds(length: Duration) -> u64 {
     u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }

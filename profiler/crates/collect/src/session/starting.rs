@@ -33,8 +33,8 @@ pub(super) struct Starting {
 }
 
 impl Session {
-    /// Begins to attach to the runtimes and drivers that are there, if they are to be
-    /// probed. [`Session::prepare`] goes on with it.
+    /// Begins to attach to the runtimes and drivers that are there, if they should be probed.
+    /// [`Session::prepare`] goes on with it.
     pub(super) fn start_probes(
         &mut self,
         config: &RecordConfig,
@@ -134,7 +134,7 @@ fn load_ahead(programs: Programs, names: Vec<&'static str>) -> Receiver<()> {
     let load = move || {
         for name in names {
             if let Err(error) = programs.get(name) {
-                // Said again where it is needed.
+                // Reported again where it is needed.
                 tracing::debug!("{name}: {error}");
             }
         }

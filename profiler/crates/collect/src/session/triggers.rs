@@ -1,8 +1,8 @@
 //! What is waited for: a call, a kernel, one that takes long.
 //!
-//! Where a call begins or a kernel is launched is seen at once. How long it took is known
-//! when it is over, and of a kernel when the program or its runtime has read its times:
-//! that is found out by a timeline of its own, which keeps nothing.
+//! Where a call begins or a kernel is launched is seen at once. How long a call took is known when
+//! it is over. How long a kernel took is known when the program or its runtime has read its times.
+//! A timeline of its own, which keeps nothing, finds this out.
 
 use crate::config::{Trigger, TriggerOn};
 use aiprof_analysis::{

@@ -31,12 +31,12 @@ impl Waits {
         !self.links.is_empty()
     }
 
-    /// Ends the recording of waits; gives what is to be closed.
+    /// Ends the recording of waits; gives what should be closed.
     pub(super) fn stop(&mut self) -> Vec<probe::Link> {
         std::mem::take(&mut self.links)
     }
 
-    /// What a wait is for, as far as its system call tells.
+    /// What a wait is for, if its system call shows it.
     fn reason(&mut self, wait: &Wait) -> WaitReason {
         let Some(syscall) = wait.syscall else {
             // A page that is read from somewhere, if it waited for anything.
@@ -131,7 +131,7 @@ impl Call {
             0 | 1 | 16..=20 | 275 | 278 | 295 | 296 | 327 | 328 => Self::On(first),
             // sendfile: from its second argument
             40 => Self::On(second),
-            // poll, ppoll: of so many
+            // poll, ppoll: their second argument is the number of descriptors
             7 | 271 => for_any(second),
             // select, pselect6
             23 | 270 => for_any(first),
@@ -173,7 +173,7 @@ impl Call {
     }
 }
 
-/// What a wait on a file is for, by what `/proc/PID/fd` says that it is.
+/// What a wait on a file is for, by the path to which its link in `/proc/PID/fd` leads.
 fn of_path(path: &str) -> WaitReason {
     const ACCELERATORS: [&str; 6] = [
         "/dev/dri/",

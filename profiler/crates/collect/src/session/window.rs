@@ -1,13 +1,13 @@
 //! The events of the last seconds: a flight recorder.
 //!
-//! All events are kept until they are older than the window; then they are forgotten but
-//! for what later events refer to: the mappings of processes, which go into a table, and
-//! what was created and not destroyed with its process: modules, kernels, queues, stacks
-//! of calls, Python's code objects. A dump is a capture: that, dated at the begin of the
-//! window, and behind it the events of the window.
+//! All events are kept until they are older than the window. Then they are forgotten, except for
+//! what later events refer to. The mappings of processes go into a table. What was created and not
+//! destroyed is kept as long as its process lives: modules, kernels, queues, stacks of calls,
+//! Python's code objects. A dump is a capture: what was kept, dated at the begin of the window, and
+//! behind it the events of the window.
 //!
-//! Memory is bounded: [`MAX_RECENT`] bytes of events and [`MAX_LASTING`] for what lasts.
-//! Where the window's events take more, it is shorter, which a dump says.
+//! Memory is bounded: [`MAX_RECENT`] bytes of events and [`MAX_LASTING`] for what lasts. Where the
+//! window's events take more, it is shorter, and a dump reports that.
 
 use aiprof_model::{
     probes::CallKind,
@@ -93,7 +93,7 @@ pub(super) struct LastSeconds {
 }
 
 impl LastSeconds {
-    /// None yet, of so many nanoseconds; it is now.
+    /// No events yet, for a window of `length_ns` nanoseconds; it is `now_ns` now.
     pub(super) fn new(length_ns: u64, now_ns: u64) -> Self {
         Self {
             length_ns,
@@ -338,8 +338,8 @@ impl LastSeconds {
     }
 }
 
-/// Says of a stack that it is of the mappings of its process, where it is: their number
-/// would be another where a dump is read. A stack of others keeps one that no process has.
+/// Replaces the number of a stack's mappings: it would be another where a dump is read. The new one
+/// is 0 if they are the mappings of its process, else one that no process has.
 fn check_space(sample: &mut Sample, processes: &ProcessTable) {
     let process = processes.get(sample.thread.pid);
     let is_of = |id| process.is_some_and(|process| process.space.id == id);

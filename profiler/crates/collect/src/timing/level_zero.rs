@@ -7,8 +7,8 @@
 //! both in it (`ZE_ENABLE_ALT_DRIVERS`) would not do: the loader calls by other ways as soon
 //! as the list has two entries (level-zero, `intercept_enabled`).
 //!
-//! Each copy has the path of its driver written into it, twice: as the library that the copy
-//! needs, which the dynamic linker loads with it, and as a text that the helper reads.
+//! Each copy has the path of its driver written into it, twice. One is the library that the copy
+//! needs, which the dynamic linker loads with it. The other is a text that the helper reads.
 
 use crate::runtime::{in_linker_cache, own_variable};
 use aiprof_system::files::caller;

@@ -2,11 +2,10 @@
 //! `CUDA_INJECTION64_PATH`, OpenCL's loader as a layer (`OPENCL_LAYERS`), Level Zero's as its
 //! drivers (`LD_LIBRARY_PATH`, see `level_zero`). For `--ranges`, where NVTX and ITT find it.
 //!
-//! The helper (crate aiprof-timing) is part of this program. It is written anew each time, to
-//! a directory that only its user can write to, under a name that is taken over at once, so
-//! that a program never loads half of it. Whether COMMAND can load it is tried before
-//! COMMAND starts (`launch`). It stays there: a program that COMMAND leaves
-//! behind may start its runtime later.
+//! The helper (crate aiprof-timing) is part of this program. It is written anew each time, to a
+//! directory that only its user can write to. Its name is taken over at once, so that a program
+//! never loads half of it. Whether COMMAND can load it is tried before COMMAND starts (`launch`).
+//! The file stays there: a program that COMMAND leaves behind may start its runtime later.
 
 mod level_zero;
 

@@ -51,7 +51,7 @@ fn request(payload: &[u8]) -> Option<Message> {
     };
     let pids = usize::try_from(int(4)?).ok().filter(|&n| n <= MAX_PIDS)?;
     let is_whole = payload.len() == REQUEST + 4 * pids;
-    // The ids are not used: the kernel says who sent it.
+    // The ids are not used: the kernel reports who sent it.
     is_whole.then_some(Message::Request {
         is_free: int(0)? & ACTIVITIES != 0,
     })

@@ -10,10 +10,9 @@
 //! So the socket is there before the command starts, and everybody is answered until this
 //! process ends: programs that are not recorded by "nothing to do".
 //!
-//! **A program that ends while it records may crash** (seen with torch 2.15: 3 of 13 that
-//! ended within 3 s of the request were killed by SIGSEGV, after their last line): Kineto's
-//! threads run on while the process takes its data down. So a program is asked once,
-//! unless more is wanted.
+//! **A program that ends while it records may crash**: Kineto's threads run on while the process
+//! takes its data down. With torch 2.15, 3 of 13 programs that ended within 3 s of the request were
+//! killed by SIGSEGV, after their last line. So a program is asked once, unless more is wanted.
 //!
 //! PyTorch knows which operator ran when, on which thread. It is not asked for stacks:
 //! they take gigabytes a minute, and the recording has its own.

@@ -173,7 +173,7 @@ impl Drop for TorchGuard {
 /// What both sides know.
 #[derive(Debug, Default)]
 struct SharedReports {
-    /// The recording is over: nobody is asked any more.
+    /// The recording is over: no program is asked any more.
     is_over: AtomicBool,
     /// Windows that are not reported yet.
     pending: AtomicUsize,
@@ -253,7 +253,7 @@ struct Service {
     programs: FxHashMap<u32, TorchProgram>,
     /// Processes that were not wanted within the last second: anybody may ask often.
     refused: FxHashSet<u32>,
-    /// Processes of which it was said that they cannot be asked.
+    /// Processes that were reported because they cannot be asked.
     told: FxHashSet<u32>,
     shared: Arc<SharedReports>,
     wake: Arc<OwnedFd>,

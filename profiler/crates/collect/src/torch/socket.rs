@@ -1,7 +1,7 @@
 //! The socket at which programs ask for configurations: the name of dynolog's daemon.
 //!
-//! Any local user may send to it. So nothing is believed of a datagram but what the kernel
-//! says of its sender (`SO_PASSCRED`, unix(7)).
+//! Any local user may send to it. So nothing is believed of a datagram but what the kernel reports
+//! of its sender (`SO_PASSCRED`, unix(7)).
 
 use super::message::MAX_DATAGRAM;
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// The daemon's name in the abstract name space; the NUL belongs to it.
 const NAME: &[u8] = b"dynolog\0";
 
-/// Who sent a datagram, as the kernel says.
+/// Who sent a datagram, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sender {
     /// Process id, in this process's namespace.
@@ -31,7 +31,7 @@ pub(super) struct Sender {
 /// A datagram that was received.
 #[derive(Debug)]
 pub(super) struct Received {
-    /// Who sent it; `None`: the kernel did not say.
+    /// Who sent it; `None`: the kernel did not report it.
     pub(super) sender: Option<Sender>,
     /// Where an answer goes.
     pub(super) address: Option<SocketAddrAny>,

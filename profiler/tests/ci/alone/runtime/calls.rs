@@ -1,4 +1,4 @@
-//! What is told of calls.
+//! What is reported of calls.
 
 use super::harness::{Workshop, config, record, run};
 use aiprof::profile::LossKind;

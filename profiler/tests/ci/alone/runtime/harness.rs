@@ -93,7 +93,7 @@ pub(super) struct Workshop {
 }
 
 impl Workshop {
-    /// `None`, said so, where recording or compiling is not possible.
+    /// `None`, with a message, where recording or compiling is not possible.
     pub(super) fn new(test: &str) -> Option<Self> {
         let missing = if !rustix::process::geteuid().is_root() {
             Some("needs root")

@@ -74,7 +74,7 @@ impl Waiting {
     }
 }
 
-/// Says that it is ready, waits, and calls the library it is linked with.
+/// Prints that it is ready, waits, and calls the library that it is linked with.
 const PATIENT: &str = r#"
     #include <stdint.h>
     #include <stdio.h>

@@ -22,7 +22,7 @@ fn text(locked: &[u64]) -> Text {
     let mut file = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
     file.write_all(&bytes).unwrap();
     file.flush().unwrap();
-    // SAFETY: a file of this test's own, which nobody truncates.
+    // SAFETY: a file of this test's own, which nothing truncates.
     let mapped = unsafe {
         memmap2::MmapOptions::new()
             .map_copy_read_only(&file)
