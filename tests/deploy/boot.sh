@@ -1,6 +1,6 @@
 #!/bin/sh
-# boot.sh LOWER UPPER WORK ROOT: boots the real systemd of a Debian root in namespaces of its own,
-# with the host's network, so that it reaches servers of a test. What it writes goes to UPPER.
+# Boots the real systemd of a Debian root in namespaces of its own: boot.sh LOWER UPPER WORK ROOT.
+# It has the host's network, so that it reaches servers of a test. What it writes goes to UPPER.
 # /sys and /proc/sys are read-only, as in any container: no unit of it changes this machine.
 set -e
 exec unshare --mount --pid --fork --uts --ipc --cgroup --kill-child sh -ec '

@@ -1,5 +1,5 @@
-"""Lints and installs a chart with the real Helm, against a Kubernetes API that only keeps what it
-is given, and prints the objects that Helm made there as one JSON list.
+"""Lints and installs a chart with the real Helm, against a Kubernetes API that only stores
+objects. Prints the objects that Helm made there as one JSON list.
 
     helm.py CHART RELEASE NAMESPACE [VALUES.json]
 """

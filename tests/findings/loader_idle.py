@@ -1,5 +1,5 @@
 """How long the device of a real trace of PyTorch idles while its thread is in the DataLoader,
-microseconds: `loader_idle.py TRACE.json.gz`. Of every microsecond on its own."""
+microseconds: `loader_idle.py TRACE.json.gz`. It checks each microsecond on its own."""
 
 import gzip
 import json

@@ -29,7 +29,7 @@ impl Agent {
     /// until it records.
     ///
     /// # Errors
-    /// When it ends, or says nothing for a minute.
+    /// When it ends, or prints nothing for a minute.
     pub fn start(shop: &Workshop, lines: &str) -> anyhow::Result<Self> {
         Self::start_with(shop, lines, |_| {})
     }
@@ -72,7 +72,7 @@ impl Agent {
         self.child.pid()
     }
 
-    /// What it has said so far.
+    /// What it has printed so far.
     ///
     /// # Errors
     /// When that cannot be read.
@@ -80,15 +80,15 @@ impl Agent {
         Ok(std::fs::read_to_string(&self.errors)?)
     }
 
-    /// Waits until it has said this; gives all it has said.
+    /// Waits until it has printed this text; returns all it has printed.
     ///
     /// # Errors
-    /// When it ended, or has not said it within a minute.
+    /// When it ended, or has not printed it within a minute.
     pub fn await_line(&mut self, text: &str) -> anyhow::Result<String> {
         self.await_lines(text, 1)
     }
 
-    /// Waits until it has said this so many times.
+    /// Waits until it has printed this text `times` times.
     ///
     /// # Errors
     /// As [`Agent::await_line`].
@@ -112,7 +112,7 @@ impl Agent {
         }
     }
 
-    /// Gives it another configuration, of which it is not told.
+    /// Writes another configuration, without a signal to the agent.
     ///
     /// # Errors
     /// When that cannot be written.
@@ -131,7 +131,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Ends it as a service manager does; gives what it has said.
+    /// Ends it as a service manager does; returns what it has printed.
     ///
     /// # Errors
     /// When it does not end well.

@@ -165,9 +165,9 @@ impl Aiprof {
         Ok(command)
     }
 
-    /// Records into a folded file and reads it. Under `AIPROF_TESTS_CAPTURE=1` it
-    /// records into a capture, and reports from that: a test that passes with both shows
-    /// that both say the same. Under `AIPROF_TESTS_ORACLE=perf`, `perf record` does.
+    /// Records into a folded file and reads it. Under `AIPROF_TESTS_CAPTURE=1` it records into a
+    /// capture, and reports from that: a test that passes with both shows that both give the same
+    /// result. Under `AIPROF_TESTS_ORACLE=perf`, `perf record` does.
     ///
     /// # Errors
     /// When aiprof cannot be run, dies of a signal, or writes no valid profile.
@@ -258,8 +258,8 @@ impl Run {
     }
 }
 
-/// What the summary on stderr counts as lost under a cause, as in
-/// `1,001  stacks cut: too deep`; 0 where it says nothing.
+/// What the summary on stderr counts as lost under a cause, as in `1,001  stacks cut: too deep`; 0
+/// where the summary does not list the cause.
 #[must_use]
 pub fn lost(stderr: &str, cause: &str) -> u64 {
     let count = |line: &str| {

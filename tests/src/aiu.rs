@@ -205,7 +205,7 @@ impl TruthFiles {
         }
     }
 
-    /// What all processes told, by pid.
+    /// The truth files of all processes, by pid.
     ///
     /// # Errors
     /// When a file cannot be read or holds anything but the documented lines.
@@ -221,7 +221,7 @@ impl TruthFiles {
         Ok(all)
     }
 
-    /// What the only process told.
+    /// The truth file of the only process.
     ///
     /// # Errors
     /// As [`Self::read_all`], and when there is not exactly one.
@@ -414,7 +414,7 @@ enum Line {
     Metrics(Metrics),
 }
 
-/// What one process told.
+/// The truth file of one process.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     /// The process.

@@ -2,8 +2,8 @@
 //!
 //! A test of an attack starts a [`Witness`] (a program with known stacks, of a user
 //! who is not the attacker), the attack as the user [`STRANGER`], and aiprof. The
-//! attack must not change what aiprof says of the witness, nor how long it takes
-//! to end ([`is_prompt`]).
+//! attack must not change what aiprof reports about the witness, nor how long it takes to end
+//! ([`is_prompt`]).
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -134,7 +134,7 @@ const FUSE: &str = "/dev/fuse";
 impl FuseForAll {
     fn open() -> Self {
         let before = std::fs::metadata(FUSE).map(|fuse| fuse.permissions());
-        // Where it cannot be changed, the test says that it cannot run.
+        // Where it cannot be changed, the test reports that it cannot run.
         let _ = std::fs::set_permissions(FUSE, Permissions::from_mode(0o666));
         Self(before.ok())
     }
@@ -188,8 +188,8 @@ pub fn interrupt(child: &mut Child, most: Duration) -> anyhow::Result<Duration> 
     Ok(start.elapsed())
 }
 
-/// Plays a scene until it is decided whether the median of five is a second; `scene` gives
-/// how long aiprof took to end after SIGINT, or `None`: it cannot be played here.
+/// Plays a scene until it is decided whether the median of five is a second. `scene` returns how
+/// long aiprof took to end after SIGINT, or `None` if it cannot be played here.
 ///
 /// # Errors
 /// When a scene fails, or the median is above.
@@ -281,7 +281,7 @@ impl Witness {
     /// known depends on the load, so `unknown` samples may be cut for that.
     ///
     /// # Errors
-    /// Says what is wrong.
+    /// Describes what is wrong.
     pub fn check_met(&self, folded: &Folded, least: u64, unknown: u64) -> anyhow::Result<()> {
         let of_it = self.of_it(folded);
         let met = of_it.filter(|line| !is_unknown(line));
@@ -298,7 +298,7 @@ impl Witness {
     /// Checks that a profile has the right stacks for it, with `least` samples.
     ///
     /// # Errors
-    /// Says what is wrong.
+    /// Describes what is wrong.
     pub fn check(&self, folded: &Folded, least: u64) -> anyhow::Result<()> {
         const CHAIN: [&str; 7] = [
             "main",

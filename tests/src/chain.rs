@@ -18,9 +18,9 @@ const ROOTS: [&str; 6] = [
     "__clone_internal",
 ];
 
-/// The user frames from the named function on, as base names, if the stack is
-/// complete: it begins with a root, and only libc's start code (at most three
-/// frames, whose names depend on libc's symbols) lies before that function.
+/// The user frames from the named function on, as base names, if the stack is complete. A complete
+/// stack begins with a root, and only libc's start code lies before that function: at most three
+/// frames, whose names depend on libc's symbols.
 ///
 /// Kernel frames and kind suffixes are dropped: use [`Line::frames`] where the
 /// kind matters.
@@ -37,7 +37,7 @@ pub fn from_entry<'a>(line: &'a Line, entry: &str) -> Option<Vec<&'a str>> {
 /// are at least `least` samples (in the profile's unit) to judge by.
 ///
 /// # Errors
-/// Says the shares and shows the heaviest offending stacks.
+/// Gives the shares and shows the heaviest offending stacks.
 pub fn check(
     what: &str,
     samples: &Folded,
@@ -50,7 +50,7 @@ pub fn check(
 /// [`check`] with another share than [`GOAL`].
 ///
 /// # Errors
-/// Says the shares and shows the heaviest offending stacks.
+/// Gives the shares and shows the heaviest offending stacks.
 pub fn check_share(
     what: &str,
     samples: &Folded,
@@ -90,7 +90,7 @@ fn is_leaving(line: &Line) -> bool {
 /// `share`: the workload reached the situation it was written for.
 ///
 /// # Errors
-/// Says the share and shows the heaviest stacks.
+/// Gives the share and shows the heaviest stacks.
 pub fn check_reached(
     what: &str,
     samples: &Folded,

@@ -1,5 +1,5 @@
 //! The virtual CUDA driver and its CUPTI (`workloads/cuda_device.c`, `cuda_cupti.c`):
-//! *synthetic*, with a truth file that says what ran when, for which call of which thread.
+//! *synthetic*, with a truth file that lists what ran when, for which call of which thread.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub struct Work {
     pub end: u64,
     /// The number of its stream.
     pub stream: u64,
-    /// The path that gave it, or put it into a graph; `-`: the program does not say.
+    /// The path that launched it, or put it into a graph; `-`: the program gives no path.
     pub path: String,
 }
 

@@ -33,7 +33,7 @@ impl Line {
         self.frames.last().is_some_and(|f| f.ends_with("_[k]"))
     }
 
-    /// Whether any frame says that the stack does not reach its root.
+    /// Whether any frame marks that the stack does not reach its root.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.frames.iter().any(|f| f.starts_with("[stack cut"))

@@ -1,4 +1,4 @@
-//! A server of HTTP/1.1 that keeps what it is sent.
+//! An HTTP/1.1 server that keeps the requests it receives.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What it is for.
+    /// The path that it requests.
     pub path: String,
     /// Its headers, with names in small letters.
     pub headers: BTreeMap<String, String>,

@@ -29,7 +29,7 @@
 //! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
 //!   themselves (`AIPROF_TESTS_ORACLE=perf`).
 //!
-//! `README.md` says which test proves which promise.
+//! `README.md` lists which test proves which promise.
 
 pub mod acelyzer;
 pub mod agent;

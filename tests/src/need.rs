@@ -82,6 +82,6 @@ pub fn lacks(name: &str, needs: &[Need]) -> bool {
 /// and on stderr for whoever watches.
 pub fn skip(name: &str, reason: &str) {
     println!("skipped: {name}: {reason}");
-    // A closed stderr leaves nobody to tell.
+    // Ignored: with stderr closed, the note cannot be written.
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
 }

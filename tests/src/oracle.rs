@@ -1,10 +1,9 @@
-//! `perf record` in aiprof's place: checks that the workloads do what the
-//! tests say, independently of aiprof (`AIPROF_TESTS_ORACLE=perf`).
+//! `perf record` in aiprof's place: checks that the workloads do what the tests expect,
+//! independently of aiprof (`AIPROF_TESTS_ORACLE=perf`).
 //!
 //! perf copies up to 64 KiB of each stack and unwinds it afterwards with libdw,
 //! so its chains are slow to make but come from another unwinder. It knows
-//! neither JIT frames nor pending return probes, and cuts at 127 frames unless
-//! told otherwise.
+//! neither JIT frames nor pending return probes, and cuts at 127 frames by default.
 
 use std::ffi::OsString;
 use std::process::Command;

@@ -182,7 +182,7 @@ pub struct Sample {
     pub texts: BTreeMap<String, String>,
 }
 
-/// What a file says of the whole.
+/// What a file states about the whole profile.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     /// Start, nanoseconds since the Unix epoch.
@@ -204,7 +204,7 @@ impl About {
     }
 }
 
-/// What a file says of the whole, packed with gzip.
+/// What a file packed with gzip states about the whole profile.
 ///
 /// # Errors
 /// When it cannot be read.

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 /// An interpreter.
 #[derive(Clone, Debug)]
 pub struct Interpreter {
-    /// `3.12.1`, as it says itself.
+    /// `3.12.1`, as it reports itself.
     pub version: String,
     /// The program.
     pub program: PathBuf,
@@ -82,7 +82,7 @@ impl Frame {
     }
 }
 
-/// The text of a program whose lines say what they call: `# -> names`.
+/// The text of a program whose lines name what they call: `# -> names`.
 #[derive(Debug)]
 pub struct Calls {
     file: String,

@@ -1,5 +1,5 @@
 //! Runs of `ze_paths` under aiprof with the virtual driver's stall streams in place of
-//! hardware, and what the judge says of them.
+//! hardware, and the judge's verdict on them.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -75,7 +75,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Of one GT, framed.
+    /// A recording of one GT, framed.
     #[must_use]
     pub fn of(module: Module) -> Self {
         Self {
@@ -88,7 +88,7 @@ impl Recording {
         }
     }
 
-    /// Of compiled kernels for PVC, whose schedule is this text.
+    /// A recording of compiled kernels for PVC, whose schedule is this text.
     ///
     /// # Errors
     /// When the schedule cannot be written.
@@ -189,8 +189,8 @@ impl Recording {
         Outcome::new(shop, self, Account::read(&stdout)?, stderr)
     }
 
-    /// Runs any program under aiprof, which writes `run.aiprof` into the workshop:
-    /// what both said, on stdout and stderr.
+    /// Runs any program under aiprof, which writes `run.aiprof` into the workshop. Returns what
+    /// both printed, on stdout and stderr.
     ///
     /// # Errors
     /// When something fails.
@@ -242,7 +242,7 @@ impl Recording {
     }
 }
 
-/// A run that is over, and what the judge says.
+/// A run that is over, and what the judge needs of it.
 #[derive(Debug)]
 pub struct Outcome {
     /// Its files.
@@ -251,11 +251,11 @@ pub struct Outcome {
     pub truth: Truth,
     /// What must come out.
     pub expected: Expected,
-    /// What the folded stacks say.
+    /// The content of the folded stacks.
     pub folded: Folded,
     /// The same, in cells.
     pub found: Found,
-    /// What the pprof file says, with its bounds.
+    /// The content of the pprof file, with its bounds.
     pub bounded: Found,
     /// aiprof's summary.
     pub stderr: String,
@@ -292,18 +292,18 @@ impl Outcome {
         })
     }
 
-    /// Of the folded stacks.
+    /// The verdict on the folded stacks.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         Verdict::new(&self.expected, &self.found)
     }
 
-    /// What holds whatever the schedule: every sample that was written is in the
-    /// output, in stacks that can be, and the truth is within the stated bounds;
-    /// both outputs say the same.
+    /// Checks what holds whatever the schedule. Every sample that was written is in the output, in
+    /// stacks that can be, and the truth is within the stated bounds. Both outputs have the same
+    /// content.
     ///
     /// # Errors
-    /// Says what does not hold.
+    /// Describes what does not hold.
     pub fn sound(&self) -> anyhow::Result<Verdict> {
         let verdict = self.verdict();
         ensure!(verdict.written > 0, "no samples: {}", self.stderr);
@@ -325,11 +325,12 @@ impl Outcome {
         Ok(verdict)
     }
 
-    /// [`Self::sound`], and at least 90 % of the samples, or a thousand (a busy machine makes
-    /// some windows too long), can have only one launch stack, of which 99.9 % are charged to it.
+    /// [`Self::sound`], and at least 90 % of the samples, or a thousand, can have only one launch
+    /// stack. 99.9 % of those are charged to it. A thousand are enough because a busy machine makes
+    /// some windows too long.
     ///
     /// # Errors
-    /// Says what does not hold.
+    /// Describes what does not hold.
     pub fn certain(&self) -> anyhow::Result<Verdict> {
         let verdict = self.sound()?;
         let (sole, written) = (verdict.sole as f64, verdict.written as f64);
@@ -349,7 +350,7 @@ impl Outcome {
     /// [`Self::sound`], and each call path's share is right within 2 points.
     ///
     /// # Errors
-    /// Says what does not hold.
+    /// Describes what does not hold.
     pub fn shared(&self) -> anyhow::Result<Verdict> {
         let verdict = self.sound()?;
         let methods = &self.bounded.methods;
@@ -365,7 +366,7 @@ impl Outcome {
     /// 2 points, or the bounds of the median path are at most 10 points apart.
     ///
     /// # Errors
-    /// Says what does not hold.
+    /// Describes what does not hold.
     pub fn near(&self) -> anyhow::Result<Verdict> {
         let verdict = self.sound()?;
         let bounded = Verdict::new(&self.expected, &self.bounded);

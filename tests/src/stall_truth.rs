@@ -1,6 +1,6 @@
-//! Compares device samples as aiprof attributed them with the truth: what the virtual
-//! Level Zero driver wrote ([`crate::truth`]), and which call path the program says
-//! each launch was of ([`crate::level_zero::program::Account::paths`]).
+//! Compares device samples as aiprof attributed them with the truth: what the virtual Level Zero
+//! driver wrote ([`crate::truth`]), and the call path that the program reports for each launch
+//! ([`crate::level_zero::program::Account::paths`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub fn reason_name(driver: &str) -> &str {
     }
 }
 
-/// What samples can be told apart by.
+/// The properties that distinguish samples.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
     /// Process.
@@ -47,7 +47,7 @@ pub struct Due {
     pub sole: u64,
 }
 
-/// What a profile must say.
+/// What a profile must contain.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
     /// Samples that were written.
@@ -58,7 +58,7 @@ pub struct Expected {
     pub drops: u64,
 }
 
-/// When a launch can have been running, as far as the program can know.
+/// When a launch can have been running, by what the program can know.
 struct Candidate {
     device: u32,
     sub: i32,
@@ -207,23 +207,22 @@ fn is_sole(candidates: &[Candidate], window: &Window, slack_ns: u64) -> bool {
 pub struct Got {
     /// Samples.
     pub count: u64,
-    /// So many for certain; only in pprof files.
+    /// Lower bound of the samples; only in pprof files.
     pub certain: u64,
-    /// So many at most; only in pprof files.
+    /// Upper bound of the samples; only in pprof files.
     pub possible: u64,
 }
 
-/// What a profile says.
+/// The content of a profile.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// Attributed samples, shared ones included.
     pub cells: BTreeMap<Cell, Got>,
-    /// Samples that say themselves that they are nobody's.
+    /// Samples that the profile itself marks as unattributed.
     pub unattributed: u64,
-    /// Samples that are none of both, by the stack: without a known path or kernel,
-    /// or against the grammar.
+    /// All other samples, by the stack: without a known path or kernel, or against the grammar.
     pub strange: BTreeMap<String, u64>,
-    /// Samples by the label that says how they were attributed; only in pprof files.
+    /// Samples by the label that shows how they were attributed; only in pprof files.
     pub methods: BTreeMap<String, u64>,
 }
 
@@ -359,7 +358,7 @@ pub struct PathShare {
     pub path: u32,
     /// Its true share.
     pub truth: f64,
-    /// What the profile says.
+    /// The share in the profile.
     pub found: f64,
     /// Its bounds; without any in what was read, both are 0.
     pub bounds: (f64, f64),
@@ -386,13 +385,14 @@ pub struct Verdict {
     pub written: u64,
     /// Samples in the profile.
     pub found: u64,
-    /// Of those, nobody's.
+    /// Samples among `found` that are unattributed.
     pub unattributed: u64,
-    /// Of those, in stacks that nobody knows.
+    /// Samples among `found` in unknown stacks.
     pub strange: u64,
     /// Samples that only one launch stack can have caused.
     pub sole: u64,
-    /// Of those, not charged to the right process, path, kernel, offset and reason.
+    /// Samples among `sole` that are not charged to the right process, path, kernel, offset and
+    /// reason.
     pub sole_wrong: u64,
     /// All call paths.
     pub paths: Vec<PathShare>,
@@ -438,9 +438,8 @@ impl Verdict {
         widths.get(widths.len() / 2).copied().unwrap_or(0.0)
     }
 
-    /// Samples that were written and are not in the profile, if positive; samples
-    /// that were never written, if negative. `told` are those that the profile says
-    /// it lost.
+    /// Samples that were written and are not in the profile, if positive; samples that were never
+    /// written, if negative. `told` are those that the profile reports as lost.
     #[must_use]
     pub fn unaccounted(&self, told: u64) -> i64 {
         self.written as i64 - self.found as i64 - told as i64
@@ -514,9 +513,9 @@ pub fn busy_ns(truth: &Truth, gts: u32) -> u64 {
     covered_ns(kernels.map(|exec| (exec, exec.start_ns, exec.end_ns)), gts)
 }
 
-/// For how long kernels can have been running as far as a recording without timestamps knows,
-/// nanoseconds: each from its launch until a wait for it returned. It is longer than
-/// [`busy_ns`] where a machine takes the CPU away from the program.
+/// How long kernels can have been running, in nanoseconds, by what a recording without timestamps
+/// knows: each from its launch until a wait for it returned. It is longer than [`busy_ns`] where a
+/// machine takes the CPU away from the program.
 #[must_use]
 pub fn in_calls_ns(truth: &Truth, gts: u32) -> u64 {
     let waits = Waits::new(truth);

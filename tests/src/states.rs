@@ -8,7 +8,7 @@ use crate::aiprof::binary;
 use crate::child::LONG;
 use crate::workload::Workshop;
 
-/// The variable that says how a program waits until it is known, see `workloads/known.h`.
+/// The variable that sets how a program waits until it is known, see `workloads/known.h`.
 pub const UNTIL_KNOWN: &str = "UNTIL_KNOWN";
 
 /// The name of a recording for `--control`, and the value of [`UNTIL_KNOWN`] for its programs.
@@ -41,7 +41,7 @@ pub struct States {
 }
 
 impl States {
-    /// Of a recording that is to be started.
+    /// The states of a recording that has not started yet.
     #[must_use]
     pub fn new(shop: &Workshop) -> Self {
         Self::at(shop.path("states"))

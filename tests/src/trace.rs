@@ -27,7 +27,7 @@ pub struct Span {
     pub end: u64,
     /// Arguments.
     pub args: Value,
-    /// Of a sample its stack: root first, frames separated by `;`.
+    /// Stack of a sample: root first, frames separated by `;`.
     pub stack: String,
 }
 
@@ -120,7 +120,7 @@ impl Trace {
             .filter(move |span| !others.contains(&span.category.as_str()))
     }
 
-    /// What devices did, as far as its times are known.
+    /// What devices did, for operations whose times are known.
     #[must_use]
     pub fn device_spans(&self) -> Vec<&Span> {
         let categories = ["kernel", "gpu_memcpy", "gpu_memset"];
@@ -138,7 +138,7 @@ impl Trace {
     /// CLOCK_MONOTONIC at the recording's begin, ns.
     ///
     /// # Errors
-    /// When the trace does not say it.
+    /// When the trace does not contain it.
     pub fn start_ns(&self) -> anyhow::Result<u64> {
         number(&self.about["start_monotonic_ns"])
     }

@@ -96,7 +96,7 @@ pub enum Kind {
 pub struct Exec {
     /// Process that submitted it.
     pub pid: u32,
-    /// What it is.
+    /// Its kind.
     #[serde(rename = "exec")]
     pub kind: Kind,
     /// [`Call::seq`] of the call that appended it.
@@ -174,7 +174,7 @@ pub struct Window {
     pub t1: u64,
     /// Records written.
     pub records: u64,
-    /// Records that were dropped, or that nobody read in time.
+    /// Records that were dropped, or were not read in time.
     pub lost: u64,
     /// Kernel, offset of the instruction, reason, count: in all these records.
     pub counts: Vec<(String, u64, String, u64)>,
@@ -192,7 +192,7 @@ pub struct Window {
     pub execs: Vec<Sampled>,
 }
 
-/// Everything a truth file says.
+/// The content of a truth file.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     /// Calls, in the order they were written.
@@ -242,7 +242,7 @@ impl Truth {
     /// # Errors
     /// When it is not understood.
     pub fn add(&mut self, line: &str) -> anyhow::Result<()> {
-        // The third member says what the line is.
+        // The third member shows what the line is.
         if line.contains("\"call\":") {
             self.calls.push(serde_json::from_str(line)?);
         } else if line.contains("\"exec\":") {

@@ -8,9 +8,8 @@ use std::process::Command;
 use anyhow::Context as _;
 use tempfile::TempDir;
 
-/// Flags of every C and C++ workload unless it says otherwise: optimized, no
-/// frame pointers; neither tail calls nor the merging of equal functions may
-/// change the truth.
+/// Flags of every C and C++ workload that does not override them: optimized, no frame pointers.
+/// Neither tail calls nor the merging of equal functions may change the truth.
 const C_FLAGS: [&str; 6] = [
     "-O2",
     "-fomit-frame-pointer",

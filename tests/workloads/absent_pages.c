@@ -1,8 +1,8 @@
 /*
- * Calls a probed function with a name in a page that never comes:
- * `absent_pages FILE THREADS` maps FILE, or for `userfaultfd` memory whose pages
- * nobody provides, prints a line, waits for one and calls zeKernelCreate on each
- * thread. To be linked with the library of faults.c. It exits with 77 where users
+ * Calls a probed function with a name in a page that never comes: `absent_pages FILE
+ * THREADS`. It maps FILE, or for `userfaultfd` memory whose pages are never provided,
+ * prints a line, waits for one and calls zeKernelCreate on each thread.
+ * To be linked with the library of faults.c. It exits with 77 where users
  * may have no userfaultfd that holds up the kernel.
  */
 #define _GNU_SOURCE
@@ -39,7 +39,7 @@ static void *create(void *argument)
 	return 0;
 }
 
-/* Has nobody provide the pages of `size` bytes of memory. */
+/* Makes sure that the pages of `size` bytes of memory are never provided. */
 static void withhold(size_t size)
 {
 	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);

@@ -1,13 +1,13 @@
 /*
  * Works with the AIU runtime: aiu_work MODE [OPTIONS], options in aiu_work.h.
  *
- *   plain      launches and copies; no activity records
- *   profiled   the same with activity records, walked as Kineto does
- *   timed      profiled if flex timing is switched on, else plain
- *   paths      one kernel from three call paths, 1 : 2 : 3
- *   every      each exported function once for each of N launches
+ *   plain      launches and copies; no activity records.
+ *   profiled   the same with activity records, walked as Kineto does.
+ *   timed      profiled if flex timing is switched on, else plain.
+ *   paths      one kernel from three call paths, 1 : 2 : 3.
+ *   every      each exported function once for each of N launches.
  *   throw, longjmp, backtrace, cancel
- *              every function, left by such a hook inside it
+ *              every function, left by such a hook inside it.
  *
  * Prints "pid N rank R", then its account as JSON. The account is the same in
  * every run with equal arguments (but --late with several threads), so that a

@@ -1,8 +1,8 @@
 /*
- * Assembly as libraries have it, without unwind data: a stack that is aligned with
- * the old one kept in memory, pushes around a call, a function that goes on in
- * another one's end, a jump instead of the last call, a table of jumps, the
- * address of an instruction by call and pop, frames that are found by a register.
+ * Assembly as libraries have it, without unwind data. A stack that is aligned with
+ * the old one kept in memory; pushes around a call. A function that goes on in
+ * another one's end; a jump instead of the last call; a table of jumps. The
+ * address of an instruction by call and pop; frames that are found by a register.
  */
 #include "work.h"
 

@@ -1,8 +1,8 @@
 /*
- * Calls a function that launches, so many times a second for so many seconds, again and
- * again: `call_storm RATE SECONDS [RATE SECONDS]...`; rate 0 is as fast as it can. Says
- * after each how many calls there were. With -DRUNTIME it is the library that has the
- * function.
+ * Calls a function that launches: `call_storm RATE SECONDS [RATE SECONDS]...` makes RATE
+ * calls per second for SECONDS seconds, one pair after the other; rate 0 is as fast as it
+ * can. It prints after each pair how many calls there were. With -DRUNTIME it is the
+ * library that has the function.
  */
 #ifdef RUNTIME
 int cuInit(unsigned flags)

@@ -1,7 +1,7 @@
 /*
- * A layer of an OpenCL loader: it counts launches of kernels and says at the end how many
- * there were. With CL_LAYER_SHIFT=NANOSECONDS the times of events are later by so much each
- * time that one is asked for: of no clock at all.
+ * A layer of an OpenCL loader: it counts launches of kernels and prints at the end how many
+ * there were. With CL_LAYER_SHIFT=NANOSECONDS the times of events are later by that much more
+ * each time that the program reads one: no clock has such times.
  */
 #define CL_TARGET_OPENCL_VERSION 300
 #include <CL/cl_layer.h>

@@ -1,11 +1,11 @@
 /*
  * OpenCL commands of every kind, for those that time them: `cl_timing PLATFORM MODE [COUNT]`.
  * It prints what it sees of its queues and events, which is the same in each run, and checks
- * what the commands did. Modes: `ways` (queues in and out of order, events given and not,
- * user events, wait lists, copies, maps, native kernels), `threads` (contexts and queues at
- * once), `release` (all is released while it runs), `many` (COUNT launches and one clFinish;
- * the time of one launch goes to stderr), `gated` (the same, none of which begins before the
- * last was made), `blocked` (COUNT commands that each wait for the user).
+ * what the commands did. Mode `ways`: queues in and out of order, events given and not, user
+ * events, wait lists, copies, maps, native kernels. `threads`: contexts and queues at once.
+ * `release`: all is released while it runs. `many`: COUNT launches and one clFinish; the time
+ * of one launch goes to stderr. `gated`: the same, but none begins before the last was made.
+ * `blocked`: COUNT commands that each wait for a user event.
  */
 #define CL_TARGET_OPENCL_VERSION 300
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
@@ -192,7 +192,7 @@ static void run_ways(const char *name, const cl_queue_properties *properties)
 	float *host = malloc(BYTES), by = 4;
 	set_up(&w, properties);
 	show_queue(name, w.queue);
-	/* Nobody may begin before the user says so. */
+	/* No command may begin before the user event is set. */
 	cl_event user = clCreateUserEvent(w.context, &status);
 	check(status, "clCreateUserEvent");
 	for (int i = 0; i < ITEMS; i++)
@@ -256,7 +256,7 @@ static void run_ways(const char *name, const cl_queue_properties *properties)
 		CHECK(clReleaseEvent(events[i]));
 	CHECK(clReleaseEvent(user));
 	CHECK(clFinish(w.queue));
-	/* Of the program, the kernels, the buffer and the queue, too. */
+	/* The program, the kernels, the buffer and the queue hold references, too. */
 	cl_uint after = 0;
 	cl_uint own = references_of(w.queue, (info)clGetCommandQueueInfo,
 				    CL_QUEUE_REFERENCE_COUNT);

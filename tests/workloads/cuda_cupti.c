@@ -15,7 +15,7 @@ typedef void (*requested_t)(uint8_t **, size_t *, size_t *);
 typedef void (*completed_t)(void *, uint32_t, uint8_t *, size_t, size_t);
 static requested_t requested;
 static completed_t completed;
-/* Of work and of calls. */
+/* The buffers of work and of calls. */
 static uint8_t *buffers[2];
 static size_t sizes[2], used[2], dropped;
 static uint64_t (*clock_of_tool)(void);

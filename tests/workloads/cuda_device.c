@@ -1,5 +1,5 @@
 /* A virtual CUDA driver (libcuda.so.1), *synthetic*: streams are threads that "run" work for
- * as long as its name says. It loads CUDA_INJECTION64_PATH when it starts, as the real one
+ * the time in its name. It loads CUDA_INJECTION64_PATH when it starts, as the real one
  * does, and writes a truth file (VCUDA_TRUTH): what ran when, for which call of which thread.
  * With VCUDA_LAUNCH_NS a launch keeps its thread busy for so long. `vcuda_path` names the path
  * that gives work from then on, in the truth only: that of a graph's work is the one that put it

@@ -1,13 +1,13 @@
 /* Captures graphs on the virtual CUDA driver and replays them: `cuda_graphs MODE`.
  *
- *   eager     one graph of two layers, work outside of it after each replay
- *   alone     nothing but the graph after the capture
- *   thread    another thread replays it than the one that captured it
- *   several   two graphs in turn, with kernels of the same names
- *   again     another capture takes the place of the first in the same executable graph
- *   child     a graph in another one
+ *   eager     one graph of two layers, work outside of it after each replay.
+ *   alone     nothing but the graph after the capture.
+ *   thread    another thread replays it than the one that captured it.
+ *   several   two graphs in turn, with kernels of the same names.
+ *   again     another capture takes the place of the first in the same executable graph.
+ *   child     a graph in another one.
  *
- * The truth file says which of `layer_a`, `layer_b` and `tail` each piece of work is of.
+ * The truth file names the one of `layer_a`, `layer_b` and `tail` that each operation is of.
  */
 #include "known.h"
 #include <pthread.h>

@@ -1,10 +1,10 @@
 /* Gives the virtual CUDA driver work in a bad way (`cuda_waste MODE`), or the same work in a good
  * way (`cuda_waste MODE-clean`).
  *
- *   starved   the batch of each step is made between two kernels; clean: before the loop
- *   sync      waits for each kernel before it prepares the next; clean: at the end
- *   short     much work in kernels of 4 us; clean: the same in kernels of 400 us
- *   copy      copies on the kernels' stream; clean: on one of its own
+ *   starved   the batch of each step is made between two kernels; clean: before the loop.
+ *   sync      waits for each kernel before it prepares the next; clean: at the end.
+ *   short     much work in kernels of 4 us; clean: the same in kernels of 400 us.
+ *   copy      copies on the kernels' stream; clean: on one of its own.
  */
 #include <stdint.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Gives the virtual CUDA driver work: two paths, streams and threads; some waits are for
- * several streams, some work nobody waits for one by one. Says how often it did what. */
+/* Gives the virtual CUDA driver work: two paths, streams and threads. Some waits are for
+ * several streams or for several operations at once. Prints how often it did what. */
 #include "known.h"
 #include <pthread.h>
 #include <stdint.h>

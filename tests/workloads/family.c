@@ -1,7 +1,7 @@
 /*
  * Waits for a line on stdin, forks a child that works in child_spin, works in
- * parent_spin itself, and waits for the child: for `-p PID`, which follows
- * children, and for processes that run before aiprof starts.
+ * parent_spin itself, and waits for the child. It tests `-p PID`, which follows
+ * children, and processes that run before aiprof starts.
  */
 #include "work.h"
 

@@ -2,10 +2,10 @@
  * Generates functions at run time that have no frame pointers, and names them in
  * /tmp/perf-PID.map: generated_0 calls generated_1, and so on; the last one spins and
  * calls back. What they save and how much room they make is random, and they use rbp
- * for something else. By the second argument
- *   stays     they are made once;
+ * for something else. By the second argument:
+ *   stays     they are made once.
  *   grows     others are made behind them, one chain every 1.5 seconds, in memory that is
- *             there already;
+ *             there already.
  *   replaced  they are made anew in the same place, 20 times a second.
  */
 #include "work.h"

@@ -7,21 +7,21 @@
  * In user and mount namespaces of its own it shows, at MOUNT_POINT, a directory
  * in which every name is the regular file FILE, and executes PROGRAM (without
  * one it waits). It needs no privileges and no libfuse: it speaks the protocol of
- * /dev/fuse. Root may not enter a FUSE file system of another user namespace, so
- * what is seen is an overlay above it, which everybody may enter: the overlay
+ * /dev/fuse. Root may not enter a FUSE file system of another user namespace. So
+ * MOUNT_POINT is an overlay above it, which everybody may enter: the overlay
  * reads what is below it with the rights of its owner.
  *
- * MODE says what processes of other sessions meet; the own ones are served:
- *   serve          the file
+ * MODE is what processes of other sessions get; the own ones are served:
+ *   serve          the file.
  *   hang-lookup, hang-getattr, hang-open, hang-read
- *                  no answer to that request, ever
+ *                  no answer to that request, ever.
  *   block-read     no answer to anything from the first read on, nor is it taken from
- *                  the kernel: processes that wait then can be killed
- *   slow-N         every answer after N milliseconds
+ *                  the kernel: processes that wait then can be killed.
+ *   slow-N         every answer after N milliseconds.
  *   root-DIR       the file, as root's: it is served at DIR first, where fusermount3
  *                  mounts it outside of these namespaces; a server may name any
- *                  owner there
- * SIGUSR1 to the server makes it answer nobody any more.
+ *                  owner there.
+ * SIGUSR1 to the server makes it stop answering at all.
  *
  * It prints "server PID" and "ready", and exits with 77 where the machine does
  * not allow user namespaces, FUSE or overlays to users.

@@ -1,14 +1,14 @@
 /*
- * Generates functions at run time, moves them, uses their memory again, and tells of
- * all that in DIR/jit-PID.dump as Linux's
- * tools/perf/Documentation/jitdump-specification.txt says. Each generated function NAME
- * spins, then calls the C function NAME_truth: what a sample in there calls the generated
- * function must be NAME, whatever was at the same address a moment before.
+ * Generates functions at run time, moves them, uses their memory again, and records
+ * all that in DIR/jit-PID.dump, in the format of Linux's
+ * tools/perf/Documentation/jitdump-specification.txt. Each generated function NAME
+ * spins, then calls the C function NAME_truth. A sample in there must name the generated
+ * function NAME, whatever was at the same address a moment before.
  *
  *   jitdump SECONDS MODE DIR
  *
  * MODE "now" writes each record before its code runs, "late" all of them at the end;
- * "counter" says that times are the processor's counter.
+ * "counter" means that times are the processor's counter.
  */
 #include "work.h"
 

@@ -1,6 +1,6 @@
 /*
- * Waits until who records this process knows all that it has loaded: UNTIL_KNOWN is the command
- * of the shell that waits, but for the process id behind it (states::until_known sets it).
+ * Waits until who records this process knows all that it has loaded. UNTIL_KNOWN is the shell
+ * command that waits, without the process id at its end (states::until_known sets it).
  */
 #ifndef KNOWN_H
 #define KNOWN_H
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* 0: nobody said how to wait. */
+/* 0: UNTIL_KNOWN is not set. */
 static inline int wait_until_known(void)
 {
 	const char *wait = getenv("UNTIL_KNOWN");

@@ -1,8 +1,8 @@
 /*
  * A library with the functions of a probe table, for leave_main.cpp.
- * -DFUNCTIONS=FILE: a file with a line `FUNCTION_n(id, "symbol")` for each, n 0 to 2:
- * three shapes, with the exit at a `ret`, at a jump into another function, and
- * after a frame that a variable keeps from being known at compile time.
+ * -DFUNCTIONS=FILE: a file with a line `FUNCTION_n(id, "symbol")` for each, n 0 to 2.
+ * These are three shapes: the exit at a `ret`, at a jump into another function, and
+ * after a frame whose size a variable keeps from being known at compile time.
  */
 #include <cstdint>
 

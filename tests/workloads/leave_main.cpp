@@ -1,11 +1,11 @@
 /*
  * Calls functions of libraries and leaves each in every way there is:
  * `leave_main LIST`, where each line of LIST is `LIBRARY SYMBOL`. The libraries
- * (made of leave_library.cpp) do in each function what they are told here:
+ * (made of leave_library.cpp) do in each function what this program requests:
  * return, throw, longjmp, compare backtrace() with the caller's, end the thread
  * by pthread_cancel. The arguments are what no profiler may stumble over.
- * Prints what came of each call: the same with a profiler as without. On stderr
- * it says its pid.
+ * Prints what came of each call: the same with a profiler as without. It prints
+ * its pid on stderr.
  */
 #include "known.h"
 #include <cstdint>
@@ -163,7 +163,7 @@ int main(int argc, char **argv)
 			       status == PTHREAD_CANCELED);
 		}
 	}
-	/* Nobody wrote through the arguments. */
+	/* Checks that nothing was written through the arguments. */
 	for (int i = 0; i < 4096; i++)
 		if (reinterpret_cast<char *>(pages)[i])
 			return puts("written to"), 1;

@@ -1,5 +1,5 @@
 /*
- * Tells OpenCL's loader that a driver's functions are in libc: `liar`. It prints "ready",
+ * Gives OpenCL's loader a driver whose functions are in libc: `liar`. It prints "ready",
  * waits for a line, and shows its table until its input ends.
  */
 #define CL_TARGET_OPENCL_VERSION 120

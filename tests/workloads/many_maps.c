@@ -1,5 +1,5 @@
 /*
- * Has thousands of executable mappings of files, and makes new ones all the time:
+ * Has thousands of executable mappings of files, and makes new ones all the time.
  *   many_maps SECONDS MAPS FILE
  * Maps FILE that many times, apart from each other, then maps and unmaps one more
  * for the rest of its CPU time.

@@ -1,8 +1,8 @@
 /* Messages of all kinds between ranks, and a log of which arrived where.
  *
- * Each message carries its number. A rank writes FOLDER/RANK.log: its pid, and for each
- * message `S NUMBER BEFORE AFTER` around the call that sent it and `R NUMBER BEFORE
- * AFTER` around the call in which it had arrived, in ns of CLOCK_MONOTONIC.
+ * Each message carries its number. A rank writes FOLDER/RANK.log: its pid, then two lines per
+ * message. `S NUMBER BEFORE AFTER` is around the call that sent it, `R NUMBER BEFORE AFTER`
+ * around the call in which it had arrived, in ns of CLOCK_MONOTONIC.
  *
  *     mpirun -n N mpi_traffic FOLDER SEED ROUNDS [ignore]
  *
@@ -142,7 +142,7 @@ static void both(void) {
     t1 = now();
     wrote('S', id, t0, t1);
     wrote('R', a[1][0], t0, t1);
-    /* To and from nobody. */
+    /* To and from no rank. */
     MPI_Sendrecv(a[0], 4, MPI_LONG, MPI_PROC_NULL, 11, b[0], MOST, MPI_LONG, MPI_PROC_NULL, 11,
                  MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     MPI_Send(a[0], 1, MPI_LONG, MPI_PROC_NULL, 5, MPI_COMM_WORLD);

@@ -1,6 +1,6 @@
 // Pretends to be node: exports what V8 exports, and has a function of the name of V8's
-// interpreter, whose frames hold whatever there is in memory that is scribbled over all the
-// time. It prints its pid, and works for as many seconds of CPU time as its argument says.
+// interpreter. Its frames hold whatever there is in memory that is overwritten all the
+// time. It prints its pid, and works for as many seconds of CPU time as its argument.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

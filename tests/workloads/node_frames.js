@@ -1,5 +1,5 @@
 // Ways of calling functions of JavaScript. Each function is too large to be put into its
-// caller by a compiler, unless `small` is given, so that each call has a frame; `jsburn`,
+// caller by a compiler, unless `small` is given, so that each call has a frame. `jsburn`,
 // which uses the time, is reached on few ways only: see `tests/ci/alone/node.rs`.
 //
 // Arguments: seconds of CPU time for each thread, workers, and `small`. All threads end when the

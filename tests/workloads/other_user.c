@@ -1,5 +1,5 @@
-/* Loops in a function of its own and in one of a library, and asks the kernel for time's
- * sake: three kinds of names that a profile of another user's program has. */
+/* Loops in a function of its own, in one of a library, and in system calls. These give the
+ * three kinds of names that a profile of another user's program has. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>

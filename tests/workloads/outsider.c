@@ -1,16 +1,16 @@
 /*
  * What an ordinary user can do beside a profiler, one thing at a time:
  *
- *   outsider map COUNT FILE     COUNT processes map FILE as code, and sleep
- *   outsider lists COUNT MAPS   COUNT processes map this program MAPS times each
+ *   outsider map COUNT FILE     COUNT processes map FILE as code, and sleep.
+ *   outsider lists COUNT MAPS   COUNT processes map this program MAPS times each.
  *   outsider pin DIR COUNT MIB  COUNT programs of MIB MiB in DIR, mapped by one
- *                               process each and deleted; all end
+ *                               process each and deleted; all end.
  *   outsider files DIR COUNT    maps COUNT files, one after the other, each deleted
- *                               at once, with the longest path that there is
- *   outsider work MS            MS milliseconds of CPU time, then sleeps
+ *                               at once, with the longest path that there is.
+ *   outsider work MS            MS milliseconds of CPU time, then sleeps.
  *   outsider reuse PID          starts processes until one has this number, which
- *                               writes a perf map that names every address
- *   outsider spy PID...         tries to look into processes; says what worked
+ *                               writes a perf map that names every address.
+ *   outsider spy PID...         tries to look into processes; prints what worked.
  *
  * It prints "ready" when that is done; children end with their parent.
  */
@@ -162,7 +162,7 @@ static void reuse(const char *program, const char *number)
 				execl(program, program, "plant", number, NULL);
 			_exit(0);
 		}
-		/* That one says when it is ready, and stays. */
+		/* That child prints when it is ready, and stays. */
 		need(waitpid(child, NULL, 0) == child, "waitpid");
 		if (child == wanted)
 			exit(1);
@@ -188,7 +188,7 @@ static int spy(const char *text)
 		char path[64], byte;
 		snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, files[i]);
 		int fd = open(path, O_RDONLY);
-		/* Some are opened by everybody and read by nobody. */
+		/* Everybody may open some of them, but not read them. */
 		if (fd >= 0 && (read(fd, &byte, 1) >= 0 || (errno != EACCES && errno != EPERM))) {
 			printf("opened %s\n", path);
 			bad = 1;

@@ -1,5 +1,5 @@
-/* A library that says that it is CPython, and is not: MINOR is the version that it claims.
- * Its state leads round in circles, through memory that says what it likes. */
+/* A library that pretends to be CPython: MINOR is the version that it claims.
+ * Its state consists of pointers in circles, through memory with invalid values. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

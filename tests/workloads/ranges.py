@@ -2,8 +2,8 @@
 
     ranges.py nvtx | itt | torch
 
-A line for each range goes to the file of RANGES_TRUTH: its form (n nested, l loose, m
-moment), the process, the thread, its name, its domain, and the clock before and after its
+A line for each range goes to the file of RANGES_TRUTH. It has the form (n nested, l loose,
+m moment), the process, the thread, the name, the domain, and the clock before and after its
 begin and its end.
 """
 

@@ -1,5 +1,5 @@
-// Names ranges with NVIDIA's own headers (nvtx3), and writes down what it did: a line for
-// each range with its thread, its name, and the clock before and after each call.
+// Names ranges with NVIDIA's own headers (nvtx3), and writes down what it did. A line for
+// each range has its thread, its name, and the clock before and after each call.
 //
 //   ranges_nvtx plain | pops | many N | threads N | fork | signals N | leave
 //

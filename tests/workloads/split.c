@@ -1,7 +1,7 @@
 /*
- * Spends about 70, 20 and 10 % of its CPU time in three functions, in long
- * blocks (so that sampling cannot fall into step with it), and prints what each
- * really had by the thread's own CPU clock, and how long all of it took.
+ * Spends about 70, 20 and 10 % of its CPU time in three functions, in long blocks
+ * (so that sampling cannot fall into step with it). It prints the time of each
+ * by the thread's own CPU clock, and how long all of it took.
  */
 #include "work.h"
 

@@ -1,6 +1,6 @@
 /*
- * Short processes: "fork" forks children that work a little and exit, at a rate
- * at most; "exec" forks, executes the program given as fourth argument and
+ * Short processes. "fork" forks children that work a little and exit, at RATE
+ * at most. "exec" forks, executes the program given as fourth argument and
  * waits, as fast as it goes, from two parents, COUNT each. Prints "warm" when 30 %
  * are over, and their CPU time and its own at the end.
  *   storm fork COUNT RATE | storm exec COUNT 0 PROGRAM

@@ -2,8 +2,8 @@
  * Throws and catches, across one frame and across thirty with clean-ups, with
  * some work before each throw. While libgcc installs the landing pad's frame it
  * overwrites the saved registers and return address that its own unwind data
- * points to; no stack walker gets these few instructions right, so throwing is
- * not all that the program does.
+ * points to. No stack walker gets these few instructions right. Therefore the
+ * program does other work, too.
  */
 #include "work.h"
 

@@ -1,5 +1,5 @@
 /* Five threads on one CPU, each busy for 1.7 ms in its own place of each hundredth of a second,
- * for as many seconds as is said. Prints the CPU time of each in nanoseconds. */
+ * for a given number of seconds. Prints the CPU time of each in nanoseconds. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-"""Known lines of Python call known operators of PyTorch: their comments say which.
+"""Known lines of Python call known operators of PyTorch: their comments name them.
 
 Usage: torch_lines.py SECONDS LOG. Runs until it has worked so long, prints its threads'
 numbers, and writes to LOG when each call of `multiply` began and ended, in nanoseconds of

@@ -1,6 +1,6 @@
 /*
  * Two static programs at the same fixed addresses that exec each other: `turn_a ROUNDS
- * OTHER`. -DNAME says whose function works, some milliseconds a turn; -DLONGER moves
+ * OTHER`. -DNAME names the function that works, some milliseconds a turn; -DLONGER moves
  * it, so that what is known of one is wrong for the other.
  */
 #include "work.h"

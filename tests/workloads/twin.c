@@ -1,5 +1,5 @@
 /*
- * Works in one function, whose name -DNAME says. Two of these with one build id
+ * Works in one function, with the name of -DNAME. Two of these with one build id
  * are false twins: what is known of one is wrong for the other. With a FIFO as second
  * argument it works when somebody opens that for writing.
  */

@@ -103,7 +103,7 @@ static void poll_pipe(void)
 }
 
 WAITS(long_sleeps, i < 40, nap(15 * MILLISECOND))
-/* Of 4 s a millisecond each is recorded: 4,000 on average. */
+/* One wait for each millisecond of 4 s is recorded: 4,000 on average. */
 WAITS(short_sleeps, short_sleeps_ns < 4000 * MILLISECOND, nap(20000))
 WAITS(poll_sleeps, i < 30, poll(NULL, 0, 20))
 WAITS(pipe_reads, i < 25, if (read(pipes[0], &byte, 1) != 1) abort())
@@ -190,8 +190,8 @@ static NOINLINE void crowded(long begin)
 			crowded_most = at - last;
 }
 
-/* Many short waits: some 20,000 a second. Of more than a thousand a second one in 16 is recorded:
- * then there are 60,000 of them. */
+/* Many short waits: some 20,000 a second. If there are more than a thousand a second, one in 16
+ * is recorded, and the function makes 60,000 waits. */
 static long yields_ns, yielded;
 static NOINLINE void yields(long begin)
 {

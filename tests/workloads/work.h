@@ -1,7 +1,7 @@
 /*
- * Shared by the workloads. Each burns a given number of CPU seconds (first
- * argument, default 1) and prints "pid N" first, so that it is judged by CPU
- * time and not by the load of the machine it shares.
+ * Shared by the workloads. Each prints "pid N" first, then burns a given number of
+ * CPU seconds (first argument, default 1). So tests judge it by CPU time and not
+ * by the load of the machine it shares.
  */
 #ifndef WORK_H
 #define WORK_H

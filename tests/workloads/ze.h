@@ -151,7 +151,7 @@ struct Options {
 	}
 };
 
-/* Runs what is named in a list with commas; `run` knows it, or says that it does not. */
+/* Runs what is named in a list with commas; `run` returns false for an unknown name. */
 template <typename F> void for_each_shape(const std::string &list, F run)
 {
 	for (size_t begin = 0; begin <= list.size();) {

@@ -49,7 +49,7 @@ class Linear:
         self.device.launch("matmul", self.size)
 
     def backward(self):
-        # Of the input and of the weights.
+        # The gradients of the input and of the weights.
         self.device.launch("matmul", self.size)
         self.device.launch("matmul", self.size)
 

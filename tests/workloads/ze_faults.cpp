@@ -1,8 +1,8 @@
 /*
  * Passes bad pointers and handles to every kind of call, between good ones:
- * `ze_faults module=FILE threads=N seconds=S`. The virtual driver is asked to test
- * what it is given (VZE_CHECKED), so each bad call must be refused and each good
- * one must succeed; then the program exits with 0. Every thread launches from a
+ * `ze_faults module=FILE threads=N seconds=S`. With VZE_CHECKED, the virtual driver
+ * checks its arguments: it must refuse each bad call, and each good one must
+ * succeed. Then the program exits with 0. Every thread launches from a
  * call path of its own.
  *
  * Some good pointers are to pages that are not resident when the call begins.

@@ -3,20 +3,20 @@
  * SHAPE[,SHAPE..] module=FILE [launches=N] [part=LIBRARY]`. It prints what it launched as
  * one line of JSON, each of its processes a line; every call must succeed.
  *
- *   part       kernels are made and launched by a library, by value and by jumps
- *   plugin     that library is opened late, closed and opened again, and launches when closed
- *   signals    a handler on a stack of its own, at any time but in a call, from a timer
- *   leaps      longjmp out of the callbacks of qsort and bsearch, from any depth
- *   coroutines C++20's, which are resumed by others in turn
- *   arena      many fibers whose stacks lie next to each other, in random order
- *   pool       kernels of the main thread, launched by a pool of threads
- *   makers     kernels made by short threads, launched by another after they ended
- *   contexts   two contexts with modules and kernels of equal names
- *   recorded   lists that are recorded once, and executed over and over again
- *   kinds      cooperative, indirect and multiple launches
- *   closing    destructors of statics, of threads' variables and atexit
- *   children   forked and vforked processes of their own
- *   renewed    kernels destroyed and made again, so that handles come back
+ *   part       kernels are made and launched by a library, by value and by jumps.
+ *   plugin     that library is opened late, closed and opened again, and launches when closed.
+ *   signals    a handler on a stack of its own, at any time but in a call, from a timer.
+ *   leaps      longjmp out of the callbacks of qsort and bsearch, from any depth.
+ *   coroutines C++20's, which are resumed by others in turn.
+ *   arena      many fibers whose stacks lie next to each other, in random order.
+ *   pool       kernels of the main thread, launched by a pool of threads.
+ *   makers     kernels made by short threads, launched by another after they ended.
+ *   contexts   two contexts with modules and kernels of equal names.
+ *   recorded   lists that are recorded once, and executed over and over again.
+ *   kinds      cooperative, indirect and multiple launches.
+ *   closing    destructors of statics, of threads' variables and atexit.
+ *   children   forked and vforked processes of their own.
+ *   renewed    kernels destroyed and made again, so that handles come back.
  */
 #include "ze.h"
 
@@ -325,7 +325,7 @@ static void makers(long launches)
 {
 	for (long i = 0; i < launches; i += 4) {
 		ze_kernel_handle_t kernel = nullptr;
-		/* The thread's last call: nobody sees it above that call's slot. */
+		/* The thread's last call: the thread makes none above that call's slot. */
 		std::thread([&] { kernel = make(program->module, program->names[at(i)]); }).join();
 		ready(kernel);
 		for (long k = i; k < std::min(i + 4, launches); k++)

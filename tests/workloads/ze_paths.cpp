@@ -8,30 +8,30 @@
  *           launched from path 0 or 1, and unloaded
  *
  * What decides who is launched when:
- *   plan=even|7030|zipf  how often each path comes, spread as evenly as can be
- *   block=N              launches of a path before the next one comes
- *   pause_us=N           after each block; everything is over by then
- *   sync=N               wait after every N launches; 0: only at the end
+ *   plan=even|7030|zipf  how often each path comes, spread as evenly as can be.
+ *   block=N              launches of a path before the next one comes.
+ *   pause_us=N           after each block; everything is over by then.
+ *   sync=N               wait after every N launches; 0: only at the end.
  *   events=1             each launch signals an event with timestamps, read after
- *                        the wait; the device's properties say how long ticks are
- *   read_us=N            the program does something else before it reads them
- *   clock=1              the global timestamps are read after each wait
- *   groups=path          path n launches n + 1 groups; else one
+ *                        the wait; the device's properties have the length of ticks.
+ *   read_us=N            the program does something else before it reads them.
+ *   clock=1              the global timestamps are read after each wait.
+ *   groups=path          path n launches n + 1 groups; else one.
  *   kernels=path         path n launches the module's n-th kernel, over and over
- *                        again; else the first
- *   queues=N             each thread takes that many queues in turn
- *   subs=N               queue n is on sub-device n, over and over again
+ *                        again; else the first.
+ *   queues=N             each thread takes that many queues in turn.
+ *   subs=N               queue n is on sub-device n, over and over again.
  *   base=1               zexKernelGetBaseAddress once for each kernel, before it is
- *                        launched; 2: at the end
- *   processes=N          as many do the same at once
+ *                        launched; 2: at the end.
+ *   processes=N          as many do the same at once.
  *   forks=N              as many processes are forked when the kernels exist, and
- *                        launch too: the n-th from path n on, this one from path 0
+ *                        launch too: the n-th from path n on, this one from path 0.
  *   leave=1              the last launches are not waited for: the process ends
- *                        before them
- *   warm_us=N            before the first launch of a thread; 300,000 if the program is not
- *                        told how to wait until it is known
+ *                        before them.
+ *   warm_us=N            before the first launch of a thread; 300,000 without
+ *                        UNTIL_KNOWN, the way to wait until it is known.
  *   wait=1               prints `ready` when the kernels exist, goes on after a
- *                        line on stdin
+ *                        line on stdin.
  */
 #include "known.h"
 #include "ze.h"
@@ -226,7 +226,7 @@ static void wait_for_go(const Options &options)
 	getchar();
 }
 
-/* What profilers need when the driver's objects tell them nothing. */
+/* What profilers need when the driver's objects lack the address. */
 static void ask_base(const Options &options, Program &p, long when)
 {
 	if (options.number("base", 0) != when)

@@ -1,7 +1,7 @@
 /*
- * Phases that are told from outside: `ze_phases run module=FILE`. Each line on stdin is
- * `PHASE MS LAUNCHES`: phase_a, phase_b, phase_c or phase_d of the CPU for so many
- * milliseconds of its own CPU time, and so many launches of the kernel of the same number
+ * Phases that stdin controls: `ze_phases run module=FILE`. Each line is `PHASE MS LAUNCHES`.
+ * PHASE is phase_a, phase_b, phase_c or phase_d, which runs for MS milliseconds of its own
+ * CPU time. In this time it first makes LAUNCHES launches of the kernel of the same number
  * of the module, each with a timestamp that is read. `hold` enters a call that waits for an
  * event: another thread prints `holding` when the call waits, and signals the event after
  * another line. When a phase has ended it prints its name. `quit`, or the end of stdin, ends it.

@@ -3,15 +3,15 @@
  * SHAPE[,SHAPE..] module=FILE [launches=N]`. It prints what it launched as one line of
  * JSON; every call must succeed.
  *
- *   value      kernels are made in a helper that gives the handle as its value
- *   many       as many kernels as launches, made at once, each launched once
- *   site       one place in a loop, of a function that is entered anew
- *   frames     each call from deeper down, across memory that nobody writes to
- *   objects    lambdas, function objects, virtual functions, destructors
- *   callbacks  from qsort, std::sort, atexit-like lists and signal handlers' stacks
- *   threads    short threads, each from another depth
- *   jumps      longjmp and exceptions over frames between calls
- *   fibers     several contexts with stacks of their own take turns
+ *   value      kernels are made in a helper that gives the handle as its value.
+ *   many       as many kernels as launches, made at once, each launched once.
+ *   site       one place in a loop, of a function that is entered anew.
+ *   frames     each call from deeper down, across memory that is not written.
+ *   objects    lambdas, function objects, virtual functions, destructors.
+ *   callbacks  from qsort, std::sort, atexit-like lists and signal handlers' stacks.
+ *   threads    short threads, each from another depth.
+ *   jumps      longjmp and exceptions over frames between calls.
+ *   fibers     several contexts with stacks of their own take turns.
  */
 #include "ze.h"
 

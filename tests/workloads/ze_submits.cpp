@@ -2,14 +2,14 @@
  * Launches that are handed to the driver in different ways:
  * `ze_submits MODE module=FILE [key=value...]`.
  *
- *   immediate  rounds=N times append_0 and append_1 put a kernel on an immediate list
- *   queue      append_0, append_1 and append_2 put one each on lists, which are executed
+ *   immediate  rounds=N times append_0 and append_1 put a kernel on an immediate list.
+ *   queue      append_0, append_1 and append_2 put one each on lists. These are executed
  *              rounds=N times: the first by submit_plain, by submit_fenced, and with the
  *              second list by submit_plain on another thread. append_0 has put one on a
- *              third list, which is never executed
+ *              third list, which is never executed.
  *
- * Everything is over after pause_us=N behind each of these calls. What it did is printed
- * as one line of JSON: its member `appends` has the numbers of the launch calls of each
+ * Everything is over after pause_us=N behind each of these calls. It prints what it did
+ * as one line of JSON. Its member `appends` has the numbers of the launch calls of each
  * append_N, `submits` those of the calls of each submit_NAME that execute lists.
  */
 #include "known.h"

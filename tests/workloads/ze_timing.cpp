@@ -3,20 +3,20 @@
  * `ze_timing WAY[,WAY..] module=FILE [rounds=N]`. It prints what it launched, and what it
  * saw, as one line of JSON; every call must succeed.
  *
- *   reused     a recorded list, run again after each wait
- *   twice      a recorded list, run several times before a wait
- *   immediate  immediate lists, in any order and in order, and copies and fills
- *   events     out of order, with events between that have no timestamps
- *   reset      an event that is waited for and reset at once, over and over
- *   signals    the program's own events in a recorded list, reset between its runs
- *   chained    recorded lists that an immediate list runs
- *   counters   counter-based events
- *   cycle      a recorded list that resets its event itself
- *   shared     one event for two launches, never reset
- *   devices    two devices, a context and a thread each
- *   teardown   everything is destroyed as soon as the wait is over, over and over
- *   own        the program reads timestamps itself
- *   fork       a child goes on with what its parent has made
+ *   reused     a recorded list, run again after each wait.
+ *   twice      a recorded list, run several times before a wait.
+ *   immediate  immediate lists, in any order and in order, and copies and fills.
+ *   events     out of order, with events between that have no timestamps.
+ *   reset      an event that is waited for and reset at once, over and over.
+ *   signals    the program's own events in a recorded list, reset between its runs.
+ *   chained    recorded lists that an immediate list runs.
+ *   counters   counter-based events.
+ *   cycle      a recorded list that resets its event itself.
+ *   shared     one event for two launches, never reset.
+ *   devices    two devices, a context and a thread each.
+ *   teardown   everything is destroyed as soon as the wait is over, over and over.
+ *   own        the program reads timestamps itself.
+ *   fork       a child goes on with what its parent has made.
  */
 #include "ze.h"
 

@@ -3,11 +3,11 @@
  * `ze_unwind module=FILE what=ACTION rounds=N`. The driver's test hook runs code of
  * this program inside the call, which then
  *
- *   throw      throws a C++ exception that the caller catches
- *   longjmp    jumps back to the caller
- *   backtrace  asks for the stack and compares it with the caller's
- *   cancel     ends its thread by pthread_cancel
- *   return     does nothing
+ *   throw      throws a C++ exception that the caller catches.
+ *   longjmp    jumps back to the caller.
+ *   backtrace  asks for the stack and compares it with the caller's.
+ *   cancel     ends its thread by pthread_cancel.
+ *   return     does nothing.
  *
  * A program with a profiler must print the same as one without.
  */

@@ -1,5 +1,5 @@
 /*
- * Call paths that can be told apart: `walk<PATH, DEPTH>` calls `walk<PATH, DEPTH - 1>`
+ * Call paths that differ: `walk<PATH, DEPTH>` calls `walk<PATH, DEPTH - 1>`
  * and so on down to `walk<PATH, 0>`, which runs an action. One function each.
  */
 #ifndef ZE_WALK_H

@@ -2,19 +2,19 @@
  * A Level Zero program: `ze_work MODE module=FILE [key=value...]`. It prints what
  * it did as one line of JSON; every call must succeed.
  *
- *   basic   every kind of list, copies, fills, events, fences   rounds=N
- *   newer   the functions that came after the headers           rounds=N
- *   paths   one kernel from many call paths of depth 30         rounds=N
- *   threads threads with a list each                            threads=N launches=N
- *   fork    children that set up everything themselves          children=N launches=N
- *   rate    launches at a steady rate                           rate=N seconds=S
- *   loop    launches as fast as can be                          seconds=S threads=N
- *           without `seconds`: prints `looping`, ends after a line on stdin
+ *   basic   every kind of list, copies, fills, events, fences.  rounds=N
+ *   newer   the functions that came after the headers.          rounds=N
+ *   paths   one kernel from many call paths of depth 30.        rounds=N
+ *   threads threads with a list each.                           threads=N launches=N
+ *   fork    children that set up everything themselves.         children=N launches=N
+ *   rate    launches at a steady rate.                          rate=N seconds=S
+ *   loop    launches as fast as can be.                         seconds=S threads=N
+ *           Without `seconds`: prints `looping`, ends after a line on stdin.
  *   late    prints `ready`, launches after a line on stdin,     launches=N pause_us=N
- *           prints `launched`, ends after a line on stdin
+ *           prints `launched`, ends after a line on stdin.
  *   paused  5 launches, 7 with PTI_ENABLE_COLLECTION=1, 11 with 0, 13 after
- *           __itt_resume, 17 after __itt_pause
- *   reuse   the same with handles that are freed and used again rounds=N
+ *           __itt_resume, 17 after __itt_pause.
+ *   reuse   launches by handles that are freed and used again.  rounds=N
  *
  * go=1: prints `loaded PID` once the driver is there, and goes on after a line on stdin.
  * real=1: the driver runs nothing, so memory and timestamps are not looked at, and
@@ -344,7 +344,7 @@ static int loop(const Options &options)
 	return 0;
 }
 
-/* Of n kernels, each a different number of times: an exchanged name shows. */
+/* Chooses each of n kernels a different number of times: an exchanged name shows. */
 static size_t uneven(long i, size_t n)
 {
 	size_t at = static_cast<size_t>(i) % (n * (n + 1) / 2), k = 0;

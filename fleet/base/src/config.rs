@@ -56,12 +56,12 @@ pub struct Config {
     /// Length of a window: one profile each.
     #[serde(deserialize_with = "duration")]
     pub window: Duration,
-    /// The host records in one of so many turns of ten windows, drawn by chance, and what it
-    /// records counts so many times.
+    /// The host records in one of this many turns of ten windows, drawn by chance, and what it
+    /// records counts this many times.
     pub one_in: u32,
     /// What the host is called; `None`: its host name.
     pub host: Option<String>,
-    /// What the host is told from others by; `None`: made of its machine id. Images that were
+    /// What distinguishes the host from others; `None`: made of its machine id. Images that were
     /// cloned with their machine id need it.
     pub host_id: Option<String>,
     /// Labels of all that is recorded: keys and values.
@@ -74,7 +74,7 @@ pub struct Config {
     pub budget: Budget,
     /// What waits for delivery.
     pub spool: Spool,
-    /// Where it tells how it is.
+    /// Where it publishes its metrics.
     pub metrics: Metrics,
     /// How it is steered.
     pub control: Control,
@@ -111,8 +111,8 @@ pub struct Record {
     /// the end of each system call, and slows programs with many of these: only where asked
     /// for.
     pub off_cpu: bool,
-    /// Source files and lines of native code, beside its functions; Python's are there in any
-    /// case.
+    /// Source files and lines of native code, beside its functions; those of Python are always
+    /// there.
     pub source_lines: bool,
     /// Calls that launch work on accelerators.
     pub launches: bool,
@@ -168,7 +168,7 @@ impl Default for Spool {
     }
 }
 
-/// Where the agent tells how it is, in OpenMetrics.
+/// Where the agent publishes its metrics, in OpenMetrics.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
@@ -207,7 +207,7 @@ impl Default for Control {
 /// One place where profiles go.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Output {
-    /// What it is called, in logs, metrics and the spool; default: its type.
+    /// Its name in logs, metrics and the spool; default: its type.
     #[serde(default)]
     pub name: String,
     /// What is sent and how.
@@ -344,21 +344,21 @@ pub struct Lake {
     /// How often what was spooled becomes a file of the lake.
     #[serde(default = "one_hour", deserialize_with = "duration")]
     pub roll_up: Duration,
-    /// Of S3: where it is, if not at AWS.
+    /// The endpoint of S3, if not AWS.
     #[serde(default)]
     pub endpoint: Option<String>,
-    /// Of S3: the region.
+    /// The region of S3.
     #[serde(default)]
     pub region: Option<String>,
-    /// Of S3: a file in the form of `~/.aws/credentials`, profile `default`; without it the
-    /// environment and the machine's own role are asked.
+    /// Credentials for S3: a file in the form of `~/.aws/credentials`, profile `default`. Without
+    /// it the environment and the machine's own role are asked.
     #[serde(default)]
     pub credentials_file: Option<PathBuf>,
     /// Certificates of who is trusted, PEM; default: those of the system.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
-    /// How long files are kept; `None`: until somebody deletes them. Said to who compacts:
-    /// the agent's configuration cannot have it.
+    /// How long files are kept; `None`: until somebody deletes them. Only the program that compacts
+    /// sets it: the agent's configuration cannot have it.
     #[serde(skip)]
     pub keep: Option<Duration>,
 }

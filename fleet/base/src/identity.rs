@@ -4,8 +4,8 @@ use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 use std::path::Path;
 
-/// What makes a host's identity aiprof's own: nobody can lead it back to the machine id,
-/// nor to what other programs call the machine (`sd_id128_get_machine_app_specific(3)`).
+/// Key that makes a host's identity aiprof's own. The identity cannot be led back to the machine
+/// id, nor to other programs' names of the machine (`sd_id128_get_machine_app_specific(3)`).
 const APPLICATION: &[u8; 16] = b"aiprof-host-id-1";
 /// Where the machine id is (`machine-id(5)`).
 const MACHINE_ID: &str = "/etc/machine-id";

@@ -7,8 +7,7 @@
 //! - `aiprof-send` has no privileges and delivers what the spool holds, and serves metrics;
 //! - `aiprof-query` asks a lake.
 //!
-//! All read one [`config`] file; what each knows of itself it tells the others by a
-//! [`status`] file.
+//! All read one [`config`] file; each reports its state to the others in a [`status`] file.
 
 pub mod config;
 pub mod identity;

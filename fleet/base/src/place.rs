@@ -6,8 +6,9 @@ use std::path::Path;
 /// Bytes that a place must have room for: a window of a small host.
 pub const ROOM: usize = 16 << 10;
 
-/// Looks whether files of so many bytes can be written to a directory, which is made with
-/// those above it where there is none. Nothing of it stays, and nothing is made.
+/// Checks whether files of `room` bytes can be written to a directory. Where it is missing, its
+/// nearest parent that exists is checked: the directory is made later. Nothing is made here, and no
+/// file stays.
 ///
 /// # Errors
 /// In words: why they cannot.

@@ -17,7 +17,7 @@ pub const AGAIN: u8 = 75;
 const PASS: u32 = 0o010;
 const LIST: u32 = 0o050;
 const WRITE: u32 = 0o070;
-/// What the agent writes: nobody but its group reads it.
+/// Mode of what the agent writes: only its owner and its group read it.
 const READ: u32 = 0o640;
 
 /// Makes the directories that both use.

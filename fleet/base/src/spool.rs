@@ -1,12 +1,11 @@
 //! What waits for delivery: one directory for each output, one file for each body.
 //!
-//! `aiprof agent` puts bodies in, `aiprof-send` takes them out when they are delivered. A body
-//! is what the server gets, ready made; its name tells the rest:
-//! `START-NUMBER-SAMPLES.KIND`, where START is the window's, in nanoseconds since the Unix
-//! epoch. Names sort by age. Files come whole or not at all, survive both programs, and
-//! the oldest go where there are too many bytes.
+//! `aiprof agent` puts bodies in, `aiprof-send` takes them out when they are delivered. A body is
+//! what the server gets, ready made. Its name is `START-NUMBER-SAMPLES.KIND`, where START is the
+//! window's, in nanoseconds since the Unix epoch. Names sort by age. Files come whole or not at
+//! all, survive both programs, and the oldest go where there are too many bytes.
 //!
-//! Of an output `lake` each body is a window's profile as pprof.
+//! For an output `lake` each body is a window's profile as pprof.
 
 use crate::shared;
 use rustix::fs::{Mode, OFlags};
@@ -15,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Most bodies of an output, whatever their size.
 const MAX_BODIES: usize = 100_000;
-/// The file that says of what type a queue's output is.
+/// The file that contains the type of a queue's output.
 const TYPE: &str = ".type";
 /// Largest of those that is read.
 const MAX_TYPE: u64 = 4096;
@@ -50,7 +49,7 @@ impl Kind {
 pub struct Body {
     /// When its window began, nanoseconds since the Unix epoch.
     pub start_unix_ns: u64,
-    /// Tells it from others of the same window.
+    /// Distinguishes it from others of the same window.
     pub number: u64,
     /// Samples in it.
     pub samples: u64,
@@ -139,11 +138,12 @@ impl Queue {
         queue.bodies().is_ok_and(|bodies| !bodies.is_empty())
     }
 
-    /// Says that its output is of this type. What waits in it for an output of another type,
-    /// which had its name before, is put aside, for nobody else can take it; tells where.
+    /// Marks the queue with the type of its output. If an output of another type had this name
+    /// before, its waiting bodies are put aside, because no other output can take them. Returns
+    /// where they are.
     ///
     /// # Errors
-    /// It cannot be read, put aside or said.
+    /// It cannot be read, put aside or marked.
     pub fn claim(&self, of: &str) -> io::Result<Option<PathBuf>> {
         let mark = self.directory.join(TYPE);
         let before = match read_own(&mark) {
@@ -221,7 +221,7 @@ impl Queue {
         }
     }
 
-    /// Puts a body in, whole or not at all, and tells its bytes.
+    /// Puts a body in, whole or not at all.
     ///
     /// # Errors
     /// Those of writing: a full disk, for one.
@@ -332,7 +332,7 @@ mod tests {
         let spool = tempfile::tempdir().unwrap();
         let queue = Queue::open(spool.path(), "x").unwrap();
         queue.put(&body(1, 1), b"of before").unwrap();
-        // As of one that did not say it.
+        // Like a queue without a mark.
         assert_eq!(queue.claim("otlp").unwrap(), None);
         assert_eq!(queue.claim("otlp").unwrap(), None);
         assert_eq!(queue.bodies().unwrap().len(), 1);

@@ -1,7 +1,7 @@
-//! What the programs of the agent tell each other and the world: how they are.
+//! The state that the agent's programs report to each other and to the outside.
 //!
 //! Each writes a file of JSON below the state directory, whole or not at all; the others read
-//! it. Counters count from the program's start on, which is told, too.
+//! it. Counters count from the program's start on, whose time is in the file, too.
 
 use crate::shared;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub struct AgentStatus {
     pub pid: u32,
     /// Host name.
     pub host: String,
-    /// What the host is told from others by.
+    /// What distinguishes the host from others.
     pub host_id: String,
     /// When it started, nanoseconds since the Unix epoch.
     pub started_unix_ns: u64,
@@ -64,7 +64,7 @@ pub struct AgentStatus {
     pub used_cpu: f64,
     /// CPU time of its programs so far, nanoseconds, `aiprof-send` included.
     pub own_cpu_ns: u64,
-    /// Time in its eBPF programs so far, nanoseconds; 0 where the kernel does not tell it.
+    /// Time in its eBPF programs so far, nanoseconds; 0 where the Linux kernel does not report it.
     pub bpf_ns: u64,
     /// Memory that is its own, bytes.
     pub memory_bytes: u64,
@@ -172,8 +172,8 @@ fn write_after(
 ) -> io::Result<()> {
     let mut bytes = serde_json::to_vec_pretty(status).map_err(io::Error::other)?;
     bytes.push(b'\n');
-    // One program writes each, and nobody else to the directory: what a killed one left has the
-    // name of the next one's, who may be another user.
+    // One program writes each file, and no other writes to the directory. A killed program leaves a
+    // file with the name that the next one uses, and the next may run as another user.
     let part = directory.join(format!(".{file}.part"));
     let _ = std::fs::remove_file(&part);
     let mut options = OpenOptions::new();

@@ -3,8 +3,8 @@
 //! `cargo run --release --manifest-path fleet/Cargo.toml --example fleet_size`
 //!
 //! Windows, files and compactions are made by the agent's own code, of synthetic stacks, and are
-//! measured for a few hosts; each step is a process of its own, so that its memory and CPU time
-//! are its alone. When requests come is simulated for all hosts of a fleet.
+//! measured for a few hosts. Each step is a process of its own, so that its memory and CPU time are
+//! its alone. When requests come is simulated for all hosts of a fleet.
 
 use aiprof_fleet::config;
 use aiprof_fleet::spool::Queue;
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// What a step says of itself.
+/// What a step reports about itself.
 #[derive(Debug, Default)]
 struct Step {
     numbers: Vec<f64>,
@@ -134,7 +134,7 @@ fn all() -> Result<()> {
     Ok(())
 }
 
-/// Fleets of which each host records in one of so many turns (`one_in`), by chance, for a day.
+/// Fleets whose hosts each record in one of `one_in` turns, by chance, for a day.
 fn turns(window_bytes: f64) {
     println!(
         "| hosts | `one_in` | stacks a second | sent a day | hosts that record at once: least | \
@@ -225,7 +225,7 @@ fn roll_up(place: &Path, host: u64, hours: u64, samples: usize) -> Result<()> {
 
 fn compact(place: &Path, hours: u64) -> Result<()> {
     let lake = lake(place, 0)?;
-    // Of a whole day, what is left of it; else what is merged while the day goes on.
+    // For a whole day, merges what is left of it; else what is merged while the day goes on.
     let now = BEGIN + (hours + 2) * HOUR_NS;
     let done = run(lake.compact(&CompactOptions::default(), now))??;
     anyhow::ensure!(done.files > 0 && done.unreadable == 0, "{done:?}");
@@ -246,7 +246,7 @@ fn arrivals(hosts: u64) -> u32 {
     counts.into_iter().max().unwrap_or(0)
 }
 
-/// Most requests in a second after an outage of an hour, if the server takes them all: each host
+/// Most requests in a second after an outage of an hour, if the server takes them all. Each host
 /// comes back when its wait is over, and sends what waits, one body after the other.
 fn after_outage(hosts: u64) -> u32 {
     let mut counts = vec![0_u32; SECONDS];

@@ -106,9 +106,9 @@ impl Clock {
 }
 
 impl Lake {
-    /// Merges small files, deletes those that were replaced some time ago, and days that are
-    /// older than the lake keeps; now is `now_unix_ns`. Of a day that is over all files are
-    /// merged, else the hours that are over and have enough files.
+    /// Merges small files, deletes those that were replaced some time ago, and days that are older
+    /// than the lake keeps; now is `now_unix_ns`. Once a day is over, all its files are merged;
+    /// before that, those of hours that are over and have enough files.
     ///
     /// # Errors
     /// A [`LakeError`] of the store. What was committed is done; the rest is done next time.
@@ -454,7 +454,7 @@ struct Source {
 struct Columns {
     rows: usize,
     numbers: [Vec<i64>; NUMBERS.len()],
-    /// Of each column the texts, and by row which of them.
+    /// For each column, its texts, and for each row the index of its text.
     texts: Vec<(arrow_array::StringArray, Vec<i32>)>,
     labels: Vec<String>,
 }

@@ -1,8 +1,8 @@
 //! A window's pprof as rows.
 //!
-//! What is read may be anything. Its bytes are bounded before and after they are unpacked;
-//! tables are decoded at once, samples one at a time from where they stand, so that a few
-//! bytes never become a lot of memory.
+//! The input may be anything. Its bytes are bounded before and after they are unpacked. Tables are
+//! decoded at once, samples one at a time from where they stand, so that a few bytes never become a
+//! lot of memory.
 
 use crate::rows::{Rows, TRUTH};
 use crate::schema::Text;
@@ -40,9 +40,9 @@ const MAX_TEXT: usize = 1024;
 /// Most text of all rows of a body.
 const MAX_WORK: usize = 1 << 30;
 
-/// The label that tells a host from others.
+/// The label that distinguishes a host from others.
 const HOST_ID: &str = "host.id";
-/// Labels that multiply rows and say nothing about many hosts, and those of the host.
+/// Labels that multiply rows without meaning across many hosts, and those of the host.
 const LEFT_OUT: [&str; 8] = [
     "pid", "tid", "cgroup", "uid", "certain", "possible", "host", HOST_ID,
 ];
@@ -131,12 +131,12 @@ pub fn add(body: &[u8], start_unix_ns: u64, rows: &mut Rows) -> Result<Decoded, 
     Ok(adder.done)
 }
 
-/// What a profile says of where and when it was recorded.
+/// Where and when a profile was recorded, as it states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// Host name; empty: it does not say.
+    /// Host name; empty: not stated.
     pub host: String,
-    /// Begin, nanoseconds since the Unix epoch; 0: it does not say.
+    /// Begin, nanoseconds since the Unix epoch; 0: not stated.
     pub start_unix_ns: u64,
 }
 
@@ -152,7 +152,7 @@ pub fn origin(body: &[u8]) -> Result<Origin, BodyError> {
     })
 }
 
-/// The host that a profile says it is of.
+/// The host that a profile names as its own.
 fn host(profile: &Profile) -> String {
     let comments = profile.comment.iter().take(MAX_COMMENTS);
     let mut hosts = comments.filter_map(|at| text(profile, *at).strip_prefix("host: "));
@@ -348,7 +348,7 @@ struct Adder<'a> {
 }
 
 impl<'a> Adder<'a> {
-    /// What the recording says of itself: comments `aiprof.KEY: NUMBER`.
+    /// Reads what the recording states about itself: comments `aiprof.KEY: NUMBER`.
     fn truths(&mut self) {
         let profile = self.profile;
         for comment in profile.comment.iter().take(MAX_COMMENTS) {

@@ -59,7 +59,7 @@ struct TextColumn {
 }
 
 impl TextColumn {
-    /// Adds a text and tells the bytes that are new.
+    /// Adds a text and returns how many bytes are new.
     fn push(&mut self, text: &str) -> usize {
         if let Some((last, key)) = &self.last
             && last == text

@@ -6,11 +6,11 @@
 //! _commits/date=2026-11-26/00000001.json     what a compaction replaced by what
 //! ```
 //!
-//! A rolled-up file counts from when it is there until a commit replaces it; a compacted one
-//! from when a commit adds it until another replaces it. So a compaction changes what counts
-//! by one put of one small object, which only one of several compactors can make. What was
-//! replaced is deleted later, for readers that are at it; its name in the commit also keeps
-//! it from counting again, should a host that was cut off put it there once more.
+//! A rolled-up file counts from when it is there until a commit replaces it; a compacted one from
+//! when a commit adds it until another replaces it. So a compaction changes what counts by one put
+//! of one small object, which only one of several compactors can make. Replaced files are deleted
+//! later, for readers that still use them. The name of such a file in the commit also keeps it from
+//! counting again, should a host that was cut off put it there once more.
 
 use crate::time::{self, DAY_NS, HOUR_NS};
 use crate::{Lake, LakeError};
@@ -45,12 +45,12 @@ pub struct LakeFile {
 pub(crate) enum Generation {
     /// Rolled up, of an hour.
     RolledUp(u32),
-    /// Compacted, so many times.
+    /// Compacted, and how many times.
     Compacted(u32),
 }
 
 impl Generation {
-    /// Of a path; `None`: it is no file of a lake.
+    /// The generation in a path; `None`: it is no file of a lake.
     pub(crate) fn of(path: &str) -> Option<Self> {
         let name = path.rsplit('/').next()?.strip_suffix(".parquet")?;
         let (head, _) = name.split_once('-')?;
@@ -245,8 +245,8 @@ impl Lake {
     /// What is there of a day.
     pub(crate) async fn day(&self, day: u32) -> Result<Day, LakeError> {
         let folder = folder(day);
-        // Commits first. What one that is made meanwhile replaces is still listed, for it is
-        // deleted minutes later, and what it adds does not count without it: that is the
+        // Commits first. A commit may be made meanwhile. What it replaces is still listed, because
+        // that is deleted minutes later, and what it adds does not count without it: that is the
         // state before it.
         let commits = Path::from(format!("{COMMITS}/{folder}"));
         let listed: Vec<ObjectMeta> = self

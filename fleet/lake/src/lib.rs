@@ -75,13 +75,13 @@ pub enum LakeError {
 }
 
 impl LakeError {
-    /// Of the store, while this was tried.
+    /// An error of the store, while this was tried.
     pub(crate) fn store(what: impl ToString) -> impl FnOnce(object_store::Error) -> Self {
         let what = what.to_string();
         move |cause| Self::Store { what, cause }
     }
 
-    /// Of a Parquet file.
+    /// An error of a Parquet file.
     pub(crate) fn parquet(
         what: impl ToString,
     ) -> impl FnOnce(parquet::errors::ParquetError) -> Self {
@@ -89,15 +89,15 @@ impl LakeError {
         move |cause| Self::Parquet { what, cause }
     }
 
-    /// Of a local file.
+    /// An error of a local file.
     pub(crate) fn local(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |cause| Self::Local { path, cause }
     }
 }
 
-/// A lake that is open. Opening asks nobody anything and is cheap: who opens it anew for each
-/// use follows changes of the credentials. Connections belong to the tokio runtime that it is
+/// A lake that is open. Opening is cheap, without any request: a program that opens it anew for
+/// each use follows changes of the credentials. Connections belong to the tokio runtime that it is
 /// used in first.
 #[derive(Clone, Debug)]
 pub struct Lake {
@@ -144,8 +144,8 @@ impl Lake {
         })
     }
 
-    /// Looks whether [`Lake::open_with`] opens a lake and, where it is a directory, whether it
-    /// can be written to. Asks nobody, and makes nothing.
+    /// Checks whether [`Lake::open_with`] opens a lake and, where it is a directory, whether it can
+    /// be written to. Sends no request, and makes nothing.
     ///
     /// # Errors
     /// As [`Lake::open`].

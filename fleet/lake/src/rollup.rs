@@ -1,10 +1,9 @@
 //! From the spool into the lake.
 //!
-//! Bodies of an hour become a file, and are removed when it is there. Before it is put, its
-//! name and those of its bodies are noted in a journal beside them. So whatever happens
-//! between the two (a crash, an answer that was lost), the next roll-up finds the note, looks
-//! whether the file is there, and either removes the bodies or begins anew: no window is lost,
-//! and none is there twice.
+//! Bodies of an hour become a file, and are removed when it is there. Before it is put, its name
+//! and those of its bodies are noted in a journal beside them. A crash or a lost answer may come
+//! between the two. The next roll-up then finds the note, checks whether the file is there, and
+//! either removes the bodies or begins anew. So no window is lost, and none is there twice.
 
 use crate::file::{FileWriter, Packing};
 use crate::layout;
@@ -187,8 +186,8 @@ impl Lake {
         Ok(())
     }
 
-    /// Puts an object that must not be there yet; that it is there is fine, since its name
-    /// says what is in it.
+    /// Puts an object that must not be there yet. It is no error if it is there, since its name
+    /// identifies its content.
     pub(crate) async fn create(&self, path: &Path, content: PutPayload) -> Result<(), LakeError> {
         let options = PutOptions {
             mode: PutMode::Create,

@@ -71,7 +71,7 @@ pub struct Sample {
 /// memory than a table of all.
 #[derive(Debug)]
 pub struct Rows {
-    /// Host and host id of windows that do not say theirs.
+    /// Host and host id of windows that do not state theirs.
     usual: [u32; 2],
     /// Those of what is added next.
     host: [u32; 2],
@@ -93,7 +93,7 @@ impl Rows {
         }
     }
 
-    /// Says on what host the rows were recorded that are added next; empty: the usual one. A
+    /// Sets the host on which the rows that are added next were recorded; empty: the usual one. A
     /// host may have had another name or id when a window was recorded.
     pub fn recorded_on(&mut self, host_id: &str, host: &str) {
         self.host = self.usual;
@@ -157,8 +157,8 @@ impl Rows {
         self.entries.len() * size_of::<Entry>() + self.texts.bytes + self.texts.all.len() * per_text
     }
 
-    /// Sorts and merges: values of equal rows are added. Of truths the largest is kept, since
-    /// each profile of a window may state the same.
+    /// Sorts and merges: values of equal rows are added. For truths the largest is kept, since each
+    /// profile of a window may state the same.
     pub fn sort(&mut self) {
         let ranks = self.texts.ranks();
         let rank = |id: u32| ranks.get(id as usize).copied().unwrap_or(0);

@@ -14,7 +14,7 @@ pub const VERSION: &str = "1";
 pub enum Text {
     /// Host name.
     Host,
-    /// What the host is told from others by.
+    /// What distinguishes the host from others.
     HostId,
     /// What the sample is of: label `service`, else container, unit or program.
     Service,

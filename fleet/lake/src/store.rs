@@ -42,7 +42,7 @@ pub(crate) fn open(
             if access == Access::Write {
                 std::fs::create_dir_all(&path).map_err(LakeError::local(&path))?;
             }
-            // Without it an error would not tell the path as it was given.
+            // Without this call an error would not show the path as it was given.
             let path = path.canonicalize().map_err(LakeError::local(&path))?;
             let store = LocalFileSystem::new_with_prefix(&path)
                 .map_err(LakeError::store(path.display()))?;
@@ -51,8 +51,7 @@ pub(crate) fn open(
     }
 }
 
-/// Looks whether a lake can be written to, as far as that shows without asking anybody. Makes
-/// nothing.
+/// Checks whether a lake can be written to, as well as possible without a request. Makes nothing.
 ///
 /// # Errors
 /// As [`crate::Lake::open_with`], and a directory that cannot be made or written to.

@@ -17,8 +17,8 @@ pub fn hour_of(unix_ns: u64) -> u32 {
     u32::try_from(unix_ns % DAY_NS / HOUR_NS).unwrap_or(0)
 }
 
-/// `YYYY-MM-DD` of a day since the Unix epoch: the calendar repeats each 400 years, of
-/// 146,097 days, and is counted from March on so that leap days are at the end.
+/// `YYYY-MM-DD` of a day since the Unix epoch. The calendar repeats each 400 years, of 146,097
+/// days, and is counted from March on so that leap days are at the end.
 pub fn date(day: u32) -> String {
     let shifted = u64::from(day) + 719_468;
     let era = shifted / 146_097;

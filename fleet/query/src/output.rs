@@ -35,7 +35,7 @@ pub(crate) enum Cell {
     Text(String),
     /// A whole number.
     Integer(i64),
-    /// A number, of which people see so many digits after the point.
+    /// A number, and how many digits after the point people see.
     Number(f64, usize),
     /// It is not known.
     None,
@@ -67,7 +67,7 @@ impl Cell {
         match self {
             Self::Text(text) => text.as_str().into(),
             Self::Integer(number) => (*number).into(),
-            // Of -0 it makes 0.
+            // Turns -0 into 0.
             Self::Number(number, _) => (*number + 0.0).into(),
             Self::None => serde_json::Value::Null,
         }

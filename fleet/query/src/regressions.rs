@@ -1,10 +1,10 @@
 //! `regressions`: what deploys changed.
 //!
-//! Versions of a service follow each other by when each was first seen; of those that ran
-//! already when the time begins, or came at once, by when each was last seen. Each is compared
-//! with the one that ran before it came, function by function: after a version was rolled back
-//! that is not the one before. All these comparisons together are held against false
-//! discoveries (Benjamini and Hochberg), and changes that are too small to matter are not told.
+//! Versions of a service are in the order in which each was first seen. Those that ran already when
+//! the time begins, or came at once, are in the order in which each was last seen. Each is compared
+//! with the one that ran before it came, function by function: after a version was rolled back that
+//! is not the one before. All these comparisons together are held against false discoveries
+//! (Benjamini and Hochberg), and changes that are too small to matter are not shown.
 //!
 //! Hosts differ, and that is no regression: where there are few of them only those that ran
 //! both versions are compared.
@@ -22,7 +22,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Versions that come within so many nanoseconds come at once: windows begin at other times on
+/// Versions that come within this many nanoseconds come at once: windows begin at other times on
 /// other hosts.
 const AT_ONCE_NS: i64 = 300_000_000_000;
 
@@ -92,8 +92,8 @@ pub(crate) async fn run(args: RegressionsArgs) -> Result<()> {
             };
             deploys += 1;
             for (function, change) in before.changes(&after) {
-                // What is small on both sides can have no change that is told. The mean does
-                // not know the change.
+                // What is small on both sides can have no change that is shown. The mean does not
+                // know the change.
                 if 100.0 * (change.before + change.after) >= args.least {
                     all.push((service.clone(), old.clone(), new.clone(), function, change));
                 }
@@ -186,7 +186,7 @@ impl Order {
     fn key(&self, values: &Values) -> (i64, i64) {
         match self.since_begin(values) {
             true => (self.begin, values.last),
-            // Those that come at once are told apart by when they go.
+            // The order of those that come at once is by when they go.
             false => (values.first / AT_ONCE_NS, values.last),
         }
     }

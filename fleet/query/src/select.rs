@@ -154,7 +154,7 @@ impl SelectArgs {
         Ok(from..to)
     }
 
-    /// What is said where there is nothing.
+    /// The message where there is nothing.
     pub(crate) fn has_none(&self) -> String {
         let mut text = format!("no samples of type {}", self.sample_type);
         let options = [("service", &self.service), ("host", &self.host)];

@@ -33,8 +33,8 @@ const PIECES: i64 = 16;
 /// Most functions that are kept apart.
 const MAX_FUNCTIONS: usize = 1_000_000;
 
-/// Length of a part of a time, of which so many hosts have so many together; of each at least
-/// a number.
+/// Length of a part of a time. `hosts` hosts together have `all` parts, and each host has at least
+/// `least`.
 fn part(range: &Range<u64>, hosts: i64, (all, least): (u64, u64)) -> i64 {
     let hosts = u64::try_from(hosts).unwrap_or(0).max(1);
     let parts = (all / hosts).clamp(least, PARTS);
@@ -46,8 +46,8 @@ fn part(range: &Range<u64>, hosts: i64, (all, least): (u64, u64)) -> i64 {
 /// and most.
 type HostCounts = BTreeMap<String, (i64, i64)>;
 
-/// When the part of the time begins that a row is of, nanoseconds. Of what has a group of few
-/// hosts the parts are shorter.
+/// When the part of the time begins that a row is of, nanoseconds. Where a group has few hosts, the
+/// parts are shorter.
 fn part_begin(range: &Range<u64>, counts: &HostCounts, key: Option<Expr>) -> Expr {
     let begin = |length: i64| time_ns() / lit(length) * lit(length);
     let is_small = |(fewest, _): &(i64, i64)| *fewest < MIN_HOSTS as i64;
@@ -233,7 +233,7 @@ pub(crate) fn sum_of(name: &str) -> Expr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replicates {
     Hosts,
-    /// Pieces of the time of a host, of so many nanoseconds.
+    /// Pieces of the time of a host, with their length in nanoseconds.
     Pieces(i64),
 }
 
@@ -338,8 +338,8 @@ mod tests {
         }
     }
 
-    /// Minutes of a host of which the share of `f` wanders: what it is in one decides most of
-    /// what it is in the next.
+    /// Minutes of a host in which the share of `f` wanders: each minute's share depends mostly on
+    /// the minute before.
     fn wandering(random: &mut Random, (begin, minutes): (i64, i64), lasting: f64) -> Values {
         let (mut totals, mut own) = (Parts::new(), Parts::new());
         let (share, mut now) = (0.1, 0.0);

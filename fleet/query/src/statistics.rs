@@ -1,18 +1,18 @@
 //! How sure a change of a share is.
 //!
 //! A share is a ratio of sums: a function's time by all time. Samples of one host, or of one
-//! window, resemble each other, so they are no independent draws; hosts (or pieces of their
-//! time) are. Each of these clusters contributes what it deviates from the share as a whole,
-//! `(v - r V) / sum of V`, and the spread of these contributions is that of the share: the
-//! linearised variance of a ratio from cluster samples. Where a host is on both sides its two
-//! contributions are subtracted first, so that what the host always does is no noise.
+//! window, resemble each other, so they are no independent draws; hosts (or pieces of their time)
+//! are. Each of these clusters contributes its deviation from the share as a whole, `(v - r V) /
+//! sum of V`. The spread of these contributions is that of the share: the linearised variance of a
+//! ratio from cluster samples. Where a host is on both sides its two contributions are subtracted
+//! first, so that what the host always does is no noise.
 //!
-//! A cluster that has much of the time pulls the share to itself and deviates little from it,
-//! so that the sum of squares is too small, and rests on few numbers. Both are put right as if
-//! the clusters' own shares scattered alike (Bell and McCaffrey 2002: the expectation of the
-//! sum of squares, and the degrees of freedom of Satterthwaite): [`Design`]. Pieces of time
-//! that follow each other resemble each other, too: their correlation widens the interval, as
-//! that of an autoregressive series of first order does.
+//! A cluster that has much of the time pulls the share to itself and deviates little from it. So
+//! the sum of squares is too small, and rests on few numbers. [`Design`] corrects both as if the
+//! clusters' own shares scattered alike. It uses the expectation of the sum of squares, and the
+//! degrees of freedom of Satterthwaite (Bell and McCaffrey 2002). Pieces of time that follow each
+//! other resemble each other, too: their correlation widens the interval, as that of an
+//! autoregressive series of first order does.
 //!
 //! And a host's pieces are held against its own share, for hosts are as they are: these ones
 //! are compared.
@@ -26,13 +26,13 @@ use std::collections::{BTreeMap, BTreeSet};
 const MISSED: f64 = 0.05;
 /// Fewest clusters of a side of which a spread is computed.
 const MIN_CLUSTERS: usize = 3;
-/// Fewest clusters that a function must be in, of both sides together: of fewer the interval
-/// says more than is known.
+/// Fewest clusters that a function must be in, of both sides together: with fewer the interval
+/// claims more than is known.
 const MIN_SEEN: usize = 4;
 /// How much alike the two shares of a cluster that is on both sides are taken to be, where it
 /// matters: where only some are on both.
 const ALIKE: f64 = 0.5;
-/// Strongest correlation of neighbours that is put right; more cannot be told from a trend.
+/// Strongest correlation of neighbours that is corrected; a stronger one looks like a trend.
 const MAX_CORRELATION: f64 = 0.8;
 
 /// Values by cluster: a host (and 0), or a host and the number of a piece of its time.
@@ -46,7 +46,7 @@ struct Cluster {
     after: f64,
 }
 
-/// Two sides that are compared, as far as it is the same for all functions.
+/// What two sides that are compared have in common for all functions.
 #[derive(Debug)]
 pub(crate) struct Design {
     clusters: Vec<Cluster>,
@@ -63,7 +63,7 @@ pub(crate) struct Design {
 }
 
 impl Design {
-    /// Of the totals of both sides.
+    /// The design for the totals of both sides.
     pub(crate) fn new(before: &Clusters, after: &Clusters) -> Self {
         let sum = |totals: &Clusters| totals.values().sum::<f64>();
         let all = (sum(before), sum(after));
@@ -80,7 +80,7 @@ impl Design {
         for (at, pair) in clusters.windows(2).enumerate() {
             let [one, next] = pair else { continue };
             let follows = next.key == (one.key.0, one.key.1.saturating_add(1));
-            // The last piece before and the first after say nothing of either.
+            // The last piece before and the first after show nothing about either side.
             let share_a_side = one.before * next.before > 0.0 || one.after * next.after > 0.0;
             if follows && share_a_side {
                 neighbours.push((at, at + 1));
@@ -134,8 +134,8 @@ impl Design {
         let (widened, freedom) = self.widened(&parts, squares, freedom);
         let mut variance = scale * squares * widened;
         if variance <= f64::EPSILON * f64::EPSILON {
-            // No cluster deviates: a function that is new everywhere by the same share. That
-            // is as certain as there are clusters that say so, each with one sample at least.
+            // No cluster deviates: a function that is new everywhere by the same share. The more
+            // clusters show that, each with one sample at least, the more certain it is.
             variance = (to - from).powi(2) / seen as f64;
         }
         let error = variance.sqrt();
@@ -147,8 +147,8 @@ impl Design {
         change
     }
 
-    /// Holds pieces against what their host has in the mean, and tells the scale and the
-    /// freedom that are left: one is gone with each mean, where a side has more than one.
+    /// Subtracts from each piece the mean of its host, and returns the scale and the freedom that
+    /// are left. Each mean takes one degree of freedom, where a side has more than one.
     fn by_host(&self, parts: &mut [f64], scale: f64, freedom: f64) -> (f64, f64) {
         const SIDES: f64 = 2.0;
         let (all, means) = (self.clusters.len() as f64, self.series.len() as f64);
@@ -177,9 +177,9 @@ impl Design {
         let product = |(one, next): &(usize, usize)| Some(parts.get(*one)? * parts.get(*next)?);
         let products: f64 = self.neighbours.iter().filter_map(product).sum();
         let all = self.clusters.len() as f64;
-        // Of a short series the estimate is too small, by one by its length; and it is known
-        // to one by the root of the pairs: half of that is added, for to widen too little
-        // costs more.
+        // For a short series the estimate is too small by one divided by its length. Its error is
+        // one divided by the root of the number of pairs. Half of that is added, because widening
+        // too little costs more.
         let correlation = products / squares + (all - pairs) / all + 0.5 / pairs.sqrt();
         let correlation = correlation.clamp(0.0, MAX_CORRELATION);
         let widened = (1.0 + correlation) / (1.0 - correlation);
@@ -278,7 +278,7 @@ pub(crate) fn discoveries(chances: &[Option<f64>], level: f64) -> Vec<bool> {
     (0..chances.len()).map(|at| found.contains(&at)).collect()
 }
 
-/// What is said of a change that held or not.
+/// The verdict on a change that held or not.
 pub(crate) fn verdict(change: &Difference, holds: bool) -> Verdict {
     match (change.chance, holds) {
         (None, _) => Verdict::NotKnown,

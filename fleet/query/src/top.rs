@@ -103,7 +103,7 @@ pub(crate) async fn run(args: TopArgs) -> Result<()> {
         }
         let mut seen = HashSet::new();
         for frame in key.split(';') {
-            // Of what calls itself the time is once.
+            // The time of a function that calls itself counts once.
             add(frame, false, seen.insert(frame));
         }
         add(key.rsplit(';').next().unwrap_or_default(), true, false);

@@ -33,7 +33,7 @@ fn run_all(lake: &Path, arguments: &[&str]) -> Output {
     run(lake, &all)
 }
 
-/// How it ends, and what it says.
+/// Its exit code, and what it prints on stderr.
 fn said(lake: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let done = run_all(lake, arguments);
     (done.status.code(), String::from_utf8(done.stderr).unwrap())
@@ -61,7 +61,7 @@ fn put(lake: &Path, host: &str, start: u64, mut rows: Rows) {
     std::fs::write(folder.join(name), writer.finish().unwrap().bytes).unwrap();
 }
 
-/// Adds so many samples of a function of a service.
+/// Adds `samples` samples of a function of a service.
 fn add(rows: &mut Rows, time: u64, of: [(Text, &str); 2], stack: &str, samples: i64) {
     if samples == 0 {
         return;
@@ -430,7 +430,7 @@ fn of_versions_that_run_as_the_time_begins_the_one_that_goes_is_the_older() {
     assert_eq!(found.len(), 1, "{said}");
     let told = ["function", "old", "new"].map(|key| found[0][key].as_str());
     assert_eq!(told, ["f", "1", "2"]);
-    // As long as both run nobody knows.
+    // As long as both run, the order is unknown.
     let (found, said) = of("2026-11-26T10:30:00Z");
     assert!(found.is_empty() && said.contains("side by side"), "{said}");
 }
@@ -473,7 +473,7 @@ fn runs(
     }
 }
 
-/// What `regressions` finds of `f`, as service, old and new version; and what it says.
+/// What `regressions` finds about `f`, as service, old and new version; and what it prints.
 fn regressions(lake: &Path) -> (Vec<[String; 3]>, String) {
     let time = [
         "--from",
@@ -546,7 +546,7 @@ fn a_version_is_compared_with_what_ran_before_it() {
         ] {
             runs(&mut random, &mut rows, minutes, ("shop", version, share));
         }
-        // Two that come at once and stay: nobody knows which is newer.
+        // Two that come at once and stay: which is newer is unknown.
         let (version, share) = if host % 2 == 0 {
             ("a", 0.2)
         } else {

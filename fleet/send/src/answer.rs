@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 /// Most characters of a server's message that are kept.
 const MAX_MESSAGE: usize = 300;
-/// What stands at the end of one that was longer.
+/// End of a message that was cut because it was longer.
 pub(crate) const CUT: &str = "[..]";
 
 /// What became of a body.
@@ -18,7 +18,7 @@ pub(crate) enum Verdict {
     Delivered(Rejected),
     /// The server never takes it.
     Refused(Cause, String),
-    /// The server says that it is too old.
+    /// The server rejects it as too old.
     TooOld(String),
     /// It is worth another try.
     Failed(Failure),
@@ -82,9 +82,9 @@ pub(crate) enum Cause {
 impl Cause {
     /// Whether another body may fare better.
     pub(crate) fn may_be_the_bodys(self) -> bool {
-        // Of gRPC UNKNOWN, DEADLINE_EXCEEDED, INTERNAL and DATA_LOSS: where a server fails at
-        // something of its own, or it or the way there is too slow. A proxy says 502 or 504 of
-        // a server that a body has ended. Others speak of the server as a whole.
+        // The gRPC codes are UNKNOWN, DEADLINE_EXCEEDED, INTERNAL and DATA_LOSS: a server fails at
+        // something of its own, or it or the way there is too slow. A proxy answers 502 or 504 for
+        // a server that a body has ended. Other codes are about the server as a whole.
         matches!(
             self,
             Self::Timeout | Self::Http(500 | 502 | 504) | Self::Grpc(2 | 4 | 13 | 15)
@@ -259,7 +259,7 @@ fn is_too_old(wire: Wire, message: &str) -> bool {
 /// Servers refuse messages that are too large for them by codes that mean to try again later.
 fn is_too_large(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
-    // Of Go and C, Rust, and Java.
+    // Texts of gRPC in Go and C, Rust, and Java.
     let signs = [
         "message larger than max",
         "message length too large",
@@ -366,8 +366,8 @@ struct PartialSuccess {
     error_message: String,
 }
 
-/// What an OTLP server says that it did not take of a body that it took. An answer that is
-/// none says nothing.
+/// What an OTLP server reports that it did not take of a body that it took. An invalid answer
+/// counts as none.
 fn partial(message: &[u8]) -> Rejected {
     let response = ExportResponse::decode(message).unwrap_or_default();
     let partial = response.partial_success.unwrap_or_default();

@@ -39,7 +39,7 @@ pub(crate) enum End {
     Well,
     /// Something did not work.
     Failed,
-    /// It is to be started anew.
+    /// It must start anew.
     Again,
 }
 
@@ -293,7 +293,7 @@ impl App {
         }
     }
 
-    /// Names what is in the spool and of no output any more: it stays, as nobody sends it.
+    /// Names what is in the spool and of no output any more: it stays, as no output sends it.
     fn warn_of_others(&self, names: &[String]) {
         let spool = self.config.spool_directory();
         let Ok(entries) = std::fs::read_dir(&spool) else {

@@ -22,7 +22,7 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// The wait after another failure; `asked`: how long the server said to wait.
+    /// The wait after another failure; `asked`: the wait that the server requested.
     pub(crate) fn next(&mut self, pace: Pace, asked: Option<Duration>) -> Duration {
         // 2 s, 4 s, ... of which the wait is at least half.
         let doubled = SHORTEST * 2u32.saturating_pow(self.failures.saturating_add(1).min(9));

@@ -36,7 +36,7 @@ pub(crate) struct Board {
     shared: Arc<Shared>,
 }
 
-/// What the configuration says.
+/// The values from the configuration.
 #[derive(Clone)]
 struct Place {
     directory: PathBuf,

@@ -25,7 +25,8 @@ const FREE: Duration = Duration::from_secs(5);
 const TRIES: u32 = 50;
 
 /// Looks at what each output needs, asks its server with a message that has nothing in it, and
-/// prints a line each; whether all is well. `offline`: asks nobody, and prints what is wrong only.
+/// prints a line each; whether all is well. `offline`: sends no request, and prints only what is
+/// wrong.
 pub(crate) async fn run(config: &Config, keeper: &Keeper, looked: &Looked, offline: bool) -> bool {
     let mut all = true;
     let mut sent = 0;
@@ -113,7 +114,7 @@ async fn reach_server(to: &To, keeper: &Keeper) -> Result<String, String> {
     let name = server.name();
     match server.send(Payload::empty(server.is_grpc())).await {
         Verdict::Delivered(_) => Ok(format!("{name} accepts profiles")),
-        // What it says of a profile that is there is another matter.
+        // Its answer to a real profile may differ.
         Verdict::Refused(_, why) | Verdict::TooOld(why) => Ok(format!(
             "{name} is reachable (it rejects empty requests: {why})"
         )),

@@ -159,7 +159,7 @@ impl Client {
         let wrong = |why: String| format!("key_file {}: {why}", key.display());
         let bytes = self.keeper.read(key);
         let bytes = bytes.map_err(|error| wrong(error.to_string()))?;
-        // What the parser says of a key may have its content.
+        // Not shown: the parser's error may have the content of a key.
         let parsed = PrivateKeyDer::from_pem_slice(&bytes);
         let parsed = parsed.map_err(|_| wrong("has no private key in PEM".to_owned()))?;
         builder

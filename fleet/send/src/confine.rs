@@ -1,9 +1,9 @@
 //! Confines the program to its work, before it hears anything of the network.
 //!
-//! It becomes a user without rights where root starts it ([`user`]), opens no files but those
-//! of its work ([`landlock`]), and makes no system calls but those of its work
-//! ([`seccomp`]): it executes nothing, starts no process and looks into none. What else it is
-//! to read, its keeper reads for it.
+//! It becomes a user without rights where root starts it ([`user`]), opens only the files of its
+//! work ([`landlock`]), and makes only the system calls of its work ([`seccomp`]). It executes
+//! nothing, starts no process and looks into none. Its keeper reads for it all other files that it
+//! needs.
 
 mod landlock;
 mod seccomp;
@@ -182,8 +182,8 @@ fn lakes(config: &Config) -> Vec<PathBuf> {
     all.collect()
 }
 
-/// Tells a file from what takes its place; `None`: it is not there, or all in its directory may
-/// be read.
+/// Distinguishes a file from what takes its place; `None`: it is not there, or all in its directory
+/// may be read.
 fn mark(path: &Path) -> Option<Mark> {
     let path = std::fs::canonicalize(path).ok()?;
     if SYSTEM.iter().any(|folder| path.starts_with(folder)) {

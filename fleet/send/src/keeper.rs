@@ -1,10 +1,10 @@
 //! Reads the files that the configuration names, for the program that may not.
 //!
-//! Secrets are files of root alone, often, and are replaced by others of their names. So a
-//! process of their own, the keeper, stays the user that started the program; it has no
-//! network, no capabilities, and writes nothing. It reads the configuration by its path, and
-//! of others those only that the configuration names; and hands over only what such a file has
-//! to have in it: one line, certificates and keys in PEM, or keys of S3.
+//! Secrets are files of root alone, often, and are replaced by others of their names. So a process
+//! of their own, the keeper, stays the user that started the program; it has no network, no
+//! capabilities, and writes nothing. It reads the configuration by its path, and otherwise only
+//! files that the configuration names. It hands over only what such a file has to have in it: one
+//! line, certificates and keys in PEM, or keys of S3.
 //!
 //! A question is the length of a path, in four bytes, and the path; none asks for the
 //! configuration. An answer is a byte that is 0 if all is well, a length, and the content or an
@@ -95,7 +95,7 @@ impl Keeper {
         self.read_to_string(Path::new(""))
     }
 
-    /// The content of a file that the configuration names, as far as it has its form.
+    /// The content of a file that the configuration names, reduced to the parts that have its form.
     ///
     /// # Errors
     /// It cannot be read.
@@ -172,7 +172,7 @@ pub(crate) fn serve(config: &Path) -> anyhow::Result<()> {
     let mut stream = UnixStream::from(stdin);
     confine::enter_keeper()?;
     let mut named = BTreeMap::new();
-    // Who asks has ended, or asks what nobody asks.
+    // Ends when the asking program has ended, or its question is invalid.
     while let Ok(path) = read_counted(&mut stream, MAX_PATH) {
         let answer = match path.is_empty() {
             true => read_config(config, &mut named),

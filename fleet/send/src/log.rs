@@ -28,7 +28,7 @@ pub(crate) fn init(verbose: bool) {
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer));
 }
 
-/// Whether stderr is the stream that journald said it reads.
+/// Whether stderr is the stream that journald reads, by its own statement.
 fn is_journal() -> bool {
     let stated = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     let about = std::fs::metadata("/proc/self/fd/2");

@@ -79,7 +79,7 @@ impl Server {
         self.max_age
     }
 
-    /// Looks at what it proves who it is with, and whom it trusts: asks nobody.
+    /// Checks its credentials and the certificates that it trusts, without a request.
     ///
     /// # Errors
     /// In words: a file is not what it must be.
@@ -122,7 +122,7 @@ impl Server {
             let bytes = payload.bytes.len() as u64;
             let was_packed = is_grpc && payload.is_gzip;
             let verdict = self.send(payload).await;
-            // Servers of gRPC that know no gzip say the same of it as of the whole method.
+            // A gRPC server that knows no gzip answers as if it did not know the method.
             if was_packed && is_unimplemented(&verdict) {
                 self.unpack = true;
                 continue;
@@ -179,7 +179,7 @@ impl Server {
             headers.insert("authorization", header.clone());
         }
         if payload.bytes.is_empty() {
-            // Some want it said.
+            // Some servers require it.
             headers.insert("content-length", HeaderValue::from_static("0"));
         }
         let request = client.post(self.url.clone());
@@ -212,7 +212,7 @@ impl Server {
     }
 }
 
-/// The body of an answer, as far as it came and is of interest.
+/// The part of an answer's body that came and is of interest.
 #[derive(Default)]
 struct Answer {
     bytes: Vec<u8>,

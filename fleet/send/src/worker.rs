@@ -23,10 +23,10 @@ const GRACE: Duration = Duration::from_secs(3);
 const RARELY: Duration = Duration::from_secs(300);
 /// How often a directory is read that is not.
 const OFTEN: Duration = Duration::from_secs(5);
-/// How often a server may fail at a body before others are tried first: some bodies make a
-/// server fail whenever it gets them, and must not hold up all later ones.
+/// How often a server may fail at a body before others are tried first. Some bodies make a server
+/// fail whenever it gets them, and must not hold up all later ones.
 const MAX_ATTEMPTS: u32 = 3;
-/// Reading a directory takes at most one part in so many of the time.
+/// Reading a directory takes at most one part in this many of the time.
 const SCAN_SHARE: u32 = 500;
 
 /// What a worker works with.
@@ -142,7 +142,7 @@ impl Context {
 
     /// Waits until it shall stop.
     pub(crate) async fn stopped(&mut self) {
-        // An error: who would say so is gone.
+        // An error: the sender of the stop signal is gone.
         let _ = self.stop.wait_for(|stop| *stop).await;
     }
 
@@ -209,7 +209,8 @@ impl Context {
         });
     }
 
-    /// Shows that bodies went into a lake, as so many bytes, or are no profiles.
+    /// Shows that `bodies` bodies went into a lake, as `bytes` bytes, and that `refused` are no
+    /// profiles.
     pub(crate) fn rolled_up(&mut self, bodies: u64, bytes: u64, refused: u64) {
         self.report.failures = 0;
         self.report.failing.clear();

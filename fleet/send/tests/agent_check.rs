@@ -36,7 +36,7 @@ impl Checks {
         Ok(path)
     }
 
-    /// What is said of lines, and whether they are right.
+    /// What the check prints about lines, and whether they are right.
     fn check(&self, lines: &str) -> anyhow::Result<(bool, String)> {
         self.check_by(&binary()?, lines, &[])
     }

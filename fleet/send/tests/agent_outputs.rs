@@ -54,7 +54,7 @@ fn waiting(agent: &Agent) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for output in std::fs::read_dir(agent.state.join("spool"))?.flatten() {
         for body in std::fs::read_dir(output.path())?.flatten() {
-            // What the queue says of itself.
+            // The queue's own files.
             if body.file_name().to_string_lossy().starts_with('.') {
                 continue;
             }
@@ -85,7 +85,7 @@ fn of<'a>(requests: &'a [Request], path: &'a str) -> impl Iterator<Item = &'a Re
 fn windows_reach_servers_that_were_down() -> anyhow::Result<()> {
     skip_unless!(&[Need::Root]);
     let shop = Workshop::new()?;
-    // An address at which nobody listens yet.
+    // An address without a listener yet.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     // Root's alone.
     let token = shop.path("token");

@@ -1,5 +1,5 @@
-//! Started by root, it is nobody and has no rights; what is root's alone reaches servers all
-//! the same, and a lake.
+//! Started by root, the sender becomes the user `nobody` and has no rights. What only root can read
+//! still reaches servers, and a lake.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too, end a test so")]
 
@@ -138,7 +138,7 @@ fn a_key_of_root_and_a_lake_of_root_are_used() {
     let tls: Vec<_> = tls.iter().map(|path| path.as_path()).collect();
     let server = Server::start(&python, "http", 0, "200", &tls);
     let lake = host.path("lake");
-    // As one of before: root's, and nobody else's to write to.
+    // As an older version left it: root's, and writable for root only.
     fs::create_dir_all(lake.join("date=2023-11-14")).unwrap();
     for folder in [&lake, &lake.join("date=2023-11-14")] {
         fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();

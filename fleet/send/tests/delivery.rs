@@ -161,7 +161,7 @@ fn tokens_are_read_anew_and_shown_nowhere() {
     assert_eq!(secret, "Bearer t0k3n-secret");
     let secret = over_grpc.request()["headers"]["authorization"].clone();
     assert_eq!(secret, "Basic bWU6cGE1NXdvcmQ=");
-    // Refused credentials are no reason to throw anything away, and are said once.
+    // Refused credentials are no reason to throw anything away, and are reported once.
     for output in ["a", "b"] {
         let status = host.wait_for_status(output, |status| status.retried == 1);
         assert!(status.last_error.contains("[hidden]"), "{status:?}");

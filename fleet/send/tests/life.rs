@@ -33,7 +33,7 @@ fn once_delivers_what_waits_and_ends() {
         assert_eq!(number(&server.request()), expected);
     }
     assert_eq!(host.status("a").sent, 3);
-    // Of two outputs one cannot be reached.
+    // One of two outputs cannot be reached.
     host.configure(&(output("a", server.port) + &output("b", free_port())));
     host.put_windows("a", 4..=4);
     host.put_windows("b", 4..=4);
@@ -158,7 +158,7 @@ fn what_keeps_it_from_delivering_is_found_without_asking_anybody() {
         assert!(!stdout.contains("t0k3n"), "{stdout}");
     }
     assert!(!host.path("lake").exists() && !host.path("state").exists());
-    // A lake is looked at in any case.
+    // A lake is always checked.
     host.configure(&lake(&shown(&host.path("lake")), ""));
     let (code, stdout, _) = host.run(&["--check"]);
     assert_eq!(code, 0, "{stdout}");

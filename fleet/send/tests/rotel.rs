@@ -1,4 +1,4 @@
-//! A real collector that takes no profiles, rotel: nothing is lost, and it is said what to do.
+//! A real collector that takes no profiles, rotel: nothing is lost, and the error shows what to do.
 
 mod common;
 

@@ -55,8 +55,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// So many services with so many stacks of 8 to 59 frames in all. The nth stack is seen
-    /// about 1/n as often as the first.
+    /// Makes this many services, with this many stacks of 8 to 59 frames in all. The nth stack is
+    /// seen about 1/n as often as the first.
     pub fn new(seed: u64, services: usize, stacks: usize) -> Self {
         let mut random = Random(seed);
         let words = [
@@ -108,7 +108,7 @@ impl Programs {
         found.min(self.stacks.len().saturating_sub(1))
     }
 
-    /// A window of 60 s that began then, as pprof: so many samples on CPUs.
+    /// A window of 60 s that began then, as pprof, with `samples` samples on CPUs.
     pub fn window(&self, random: &mut Random, start_unix_ns: u64, samples: usize) -> Vec<u8> {
         let mut made = Made::default();
         made.text("");
@@ -170,8 +170,8 @@ impl Programs {
     }
 }
 
-/// Puts so many minutes of windows of a host into a spool, from `begin_unix_ns` on; gives
-/// their bytes.
+/// Puts `minutes` minutes of windows of a host into a spool, from `begin_unix_ns` on; returns their
+/// bytes.
 ///
 /// # Errors
 /// The spool cannot be written to.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::run::Ran;
 use super::{console, table, trace};
 
-/// How many differences of one file are told.
+/// Most differences of one file that are listed.
 const TOLD: usize = 25;
 
 /// Everything in which two runs differ, one line each, led by the file's name (or
@@ -82,7 +82,7 @@ fn file(name: &str, theirs: &[u8], ours: &[u8]) -> Vec<String> {
     }
 }
 
-/// What stands beside the events. A list of devices that says nothing is no truth.
+/// Compares what stands beside the events. A list whose devices are all empty is no truth.
 fn top(theirs: &Value, ours: &Value) -> Vec<String> {
     let empty = serde_json::Map::new();
     let (theirs, ours) = (

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Information is compared where it is a result; the rest tells how the original
-/// works inside.
+/// Information is compared where it is a result; the rest describes how the original works inside.
 const RESULTS: [&str; 8] = [
     "FREQ: ",
     "ITSTATS: ",
@@ -23,11 +22,11 @@ const UNORDERED: [&str; 5] = [
     " filters enabled:",
     "with table fingerprinting:",
 ];
-/// Said for each event there; it is enough to say it once.
+/// The original prints these for each event; printing them once is enough.
 const OF_EACH: [&str; 2] = ["Detected overlap conflict", "Solving overlap conflict by"];
 
-/// The warnings, errors and results of an output, each with its level before it,
-/// and how often each was said.
+/// The warnings, errors and results of an output, each with its level before it, and how often each
+/// was printed.
 #[must_use]
 pub fn lines(output: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
@@ -71,7 +70,7 @@ fn leveled(line: &str) -> Option<(&str, &str)> {
             text = &text[..at + cause.len()];
         }
     }
-    // Ours says where, too.
+    // Ours also names the place.
     if let Some((first, _)) = text.split_once(" (first in ") {
         text = first;
     }
@@ -89,7 +88,7 @@ fn without_colours(line: &str) -> String {
     plain
 }
 
-/// How the original begins what it says. Ours says more, of what it alone knows.
+/// How the original's lines begin. Ours prints more lines, about what only it knows.
 const ITS_WORDS: [&str; 22] = [
     "Ingestion: ",
     "INGEST: ",
@@ -115,8 +114,8 @@ const ITS_WORDS: [&str; 22] = [
     "FLTR: ",
 ];
 
-/// Lines of which only one side has so many; numbers may differ in their last
-/// digit, and ours may say more in words of its own.
+/// Lines that the two sides print a different number of times. Numbers may differ in their last
+/// digit, and ours may add words of its own.
 #[must_use]
 pub fn differences(theirs: &str, ours: &str) -> Vec<String> {
     let (mut theirs, mut ours) = (spread(theirs), spread(ours));

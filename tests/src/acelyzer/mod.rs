@@ -1,7 +1,7 @@
 //! acelyzer 1.3.0 and `aiprof acelyzer`, side by side on the same input.
 //!
 //! * [`run`]: runs either in a folder of its own;
-//! * [`trace`]: what a trace file says, in a form that can be compared;
+//! * [`trace`]: the content of a trace file, in a form that can be compared;
 //! * [`table`]: the same of CSV files and tables;
 //! * [`console`]: the same of what was printed;
 //! * [`compare`]: all differences between two runs.

@@ -94,7 +94,7 @@ impl Ran {
     /// A file it wrote.
     ///
     /// # Errors
-    /// When it did not; says what it printed.
+    /// When it did not write that file; the error shows what it printed.
     pub fn file(&self, name: &str) -> anyhow::Result<&[u8]> {
         let file = self.files.get(name).map(Vec::as_slice);
         file.with_context(|| {
@@ -125,7 +125,7 @@ impl Which {
         if self != Self::Original {
             return self.run_now(input, args);
         }
-        // The original is slow, and always says the same: it runs once.
+        // The original is slow and always prints the same, so it runs once.
         let kept = Kept::of(input, args)?;
         if let Some(ran) = kept.load() {
             return Ok(ran);

@@ -1,4 +1,4 @@
-//! What a trace file says.
+//! The content of a trace file.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub struct Trace {
     pub groups: BTreeMap<String, Vec<Record>>,
     /// Everything at the top but events and the tool's own remarks.
     pub top: Value,
-    /// What the tool says of itself.
+    /// What the tool writes about itself.
     pub other: Value,
 }
 
@@ -178,7 +178,7 @@ pub fn differences(theirs: &Trace, ours: &Trace) -> Vec<String> {
     found
 }
 
-/// Pairs records of the same time by what they say, for their order says nothing.
+/// Pairs records of the same time by their content, because their order means nothing.
 fn paired<'a>(theirs: &'a [Record], ours: &'a [Record]) -> Vec<(&'a Record, &'a Record)> {
     let mut left: Vec<Option<&Record>> = ours.iter().map(Some).collect();
     let mut pairs = Vec::new();

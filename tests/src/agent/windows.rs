@@ -13,7 +13,7 @@ use crate::child::{Child, LONG};
 use crate::pprof::{self, About, Sample};
 use crate::workload::Workshop;
 
-/// Processes that are always on a CPU, and what the kernel says of it.
+/// Processes that are always on a CPU, and the CPU time that the Linux kernel reports for them.
 #[derive(Debug)]
 pub struct Busy {
     children: Vec<Child>,

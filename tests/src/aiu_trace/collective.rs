@@ -31,8 +31,8 @@ struct Operation<'p, 'a, 'r> {
     sync: usize,
 }
 
-/// Plays one operation of all ranks; `ready` says when each has computed, and
-/// then when it is through.
+/// Plays one operation of all ranks. On entry, `ready` holds when each rank has computed; on
+/// return, when it has finished the operation.
 pub(super) fn play(
     player: &mut Player<'_>,
     collectives: Collectives,

@@ -1,4 +1,4 @@
-//! What the compiler says of a scenario's kernels.
+//! What the compiler's log contains about a scenario's kernels.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

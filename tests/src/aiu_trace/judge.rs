@@ -1,4 +1,4 @@
-//! Finds a story's events in an output, and says how far it is from the truth.
+//! Finds a story's events in an output, and measures how far it is from the truth.
 
 use std::collections::BTreeMap;
 

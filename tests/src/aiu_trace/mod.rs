@@ -1,10 +1,9 @@
 //! AIU traces with a known truth.
 //!
-//! A [`Scenario`] says what happened on the devices: clocks, jobs, kernels,
-//! collectives, power. [`Scenario::make`] plays it and gives a [`Story`]: every
-//! event with its true time and its counters, and beside it what the host wrote
-//! down, with all the faults that were asked for. The writers ([`flex`],
-//! [`torch`]) turn a story into files. Everything follows from the seed.
+//! A [`Scenario`] describes what happened on the devices: clocks, jobs, kernels, collectives,
+//! power. [`Scenario::make`] plays it and returns a [`Story`]: every event with its true time and
+//! its counters. Beside it stands what the host wrote down, with all requested faults. The writers
+//! ([`flex`], [`torch`]) turn a story into files. Everything follows from the seed.
 //!
 //! * [`rng`]: random numbers;
 //! * [`clock`]: a device's clock and counter;
@@ -12,7 +11,7 @@
 //! * [`story`]: what was made, which is the truth;
 //! * [`make`], [`collective`], [`power`]: how it is made;
 //! * [`json`], [`flex`], [`torch`]: how it is written;
-//! * [`compiler`]: what the compiler's log says of the kernels;
+//! * [`compiler`]: what the compiler's log contains about the kernels;
 //! * [`judge`]: how far an output is from a story;
 //! * [`bulk`]: large files for measurements, without a truth.
 

@@ -46,7 +46,7 @@ pub struct Event {
     pub job: usize,
     /// Name as FLEX files have it.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// When it really began, in microseconds of rank 0's host clock.
     pub start_us: f64,
@@ -56,9 +56,9 @@ pub struct Event {
     pub cycles: Option<[u64; 5]>,
     /// The charge counter at TS4, unwrapped.
     pub charge: Option<u64>,
-    /// When the host says it began, exact to the nanosecond as it is written.
+    /// When it began by the host's record, exact to the nanosecond as it is written.
     pub host_ts_us: f64,
-    /// How long the host says it took.
+    /// How long it took by the host's record.
     pub host_dur_us: f64,
     /// Further arguments as FLEX files have them.
     pub args: Vec<(&'static str, String)>,

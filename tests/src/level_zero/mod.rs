@@ -3,7 +3,7 @@
 //!
 //! * [`driver`]: builds the virtual driver and sets up the machine it pretends;
 //! * [`module`]: device modules of known duration;
-//! * [`program`]: the workloads and what they say about themselves;
+//! * [`program`]: the workloads and what they report about themselves;
 //! * [`real`]: Intel's driver, compiler and environment.
 
 pub mod driver;

@@ -11,9 +11,9 @@ pub const REASONS: [&str; 10] = [
     "active", "tdr", "other", "control", "pipe", "send", "dist", "sbid", "sync", "fetch",
 ];
 
-/// One entry of a kernel's schedule: every execution is sampled `count` times, or
-/// `count` times in each millisecond that it takes, at the instruction at `offset`
-/// for `reason` (one of [`REASONS`]).
+/// One entry of a kernel's schedule. Every execution is sampled `count` times, or `count` times in
+/// each millisecond that it takes. The samples are of the instruction at `offset`, for `reason`
+/// (one of [`REASONS`]).
 #[derive(Clone, Debug)]
 pub struct Stall {
     /// Offset in the kernel's code, bytes.
@@ -89,7 +89,7 @@ impl Kernel {
         self
     }
 
-    /// With so many nanoseconds for each work group.
+    /// Sets the nanoseconds for each work group.
     #[must_use]
     pub fn group_ns(mut self, ns: u64) -> Self {
         self.group_ns = ns;

@@ -11,7 +11,7 @@ use super::module::Module;
 use crate::truth::Truth;
 use crate::workload::{Workshop, cached, checked, compile, source_path};
 
-/// What a workload says it did: the line of JSON that it prints.
+/// What a workload reports that it did: the line of JSON that it prints.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Account {
     /// The mode it ran in.
@@ -26,7 +26,7 @@ pub struct Account {
     /// Launches by thread id.
     #[serde(default)]
     pub threads: BTreeMap<u32, u64>,
-    /// What only this mode says.
+    /// What only this mode reports.
     #[serde(flatten)]
     pub more: BTreeMap<String, serde_json::Value>,
 }
@@ -55,7 +55,7 @@ impl Account {
     /// The call path of each launch of `ze_paths`, by the number of the call.
     ///
     /// # Errors
-    /// When the account tells no paths.
+    /// When the account contains no paths.
     pub fn paths(&self) -> anyhow::Result<BTreeMap<u64, u32>> {
         let paths = self.more.get("paths").context("an account without paths")?;
         let paths: BTreeMap<u32, Vec<u64>> = serde_json::from_value(paths.clone())?;
@@ -69,7 +69,7 @@ impl Account {
 /// A run of a workload and both accounts of it.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What the program's processes said, its own first or last.
+    /// What the program's processes reported, its own first or last.
     pub accounts: Vec<Account>,
     /// What the driver wrote down.
     pub truth: Truth,
@@ -138,7 +138,7 @@ pub fn build_paths() -> anyhow::Result<PathBuf> {
     build("ze_paths.cpp", "ze_paths", &["-lze_loader", "-pthread"])
 }
 
-/// Builds `ze_phases`, which does what it is told, phase by phase.
+/// Builds `ze_phases`, which plays the phases that its arguments list.
 ///
 /// # Errors
 /// When the compiler fails.

@@ -116,7 +116,7 @@ pub fn compile_file(shop: &Workshop, source: &str, product: Product) -> anyhow::
     Ok(path)
 }
 
-/// A module and what the compiler says of its code.
+/// A module and what the compiler reports about its code.
 #[derive(Debug)]
 pub struct Compiled {
     /// The zebin file.
@@ -132,8 +132,7 @@ pub struct Instruction {
     pub offset: u64,
     /// The operation with its sub-function.
     pub mnemonic: String,
-    /// Line of the source that the listing tells, which stands for all instructions
-    /// up to the next.
+    /// Line of the source that the listing gives, which stands for all instructions up to the next.
     pub line: Option<u64>,
 }
 

@@ -23,7 +23,7 @@ pub struct GoRuntime {
 }
 
 impl GoRuntime {
-    /// Of a program.
+    /// The Go runtime of a program.
     ///
     /// # Errors
     /// When its symbols cannot be listed.

@@ -1,4 +1,4 @@
-//! What aiprof said at each stop, against the truth.
+//! Compares aiprof's stack at each stop with the truth.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -34,7 +34,7 @@ pub(super) enum Verdict {
     Cut(String),
     /// As the two above, with a guess in it that is right.
     GoodGuess,
-    /// True as far as to a guess that is wrong.
+    /// True up to a guess, which is wrong.
     BadGuess,
     /// False, and unmarked.
     Wrong(String),

@@ -1,7 +1,7 @@
-//! The truth of stacks, instruction by instruction: a program is stepped with
-//! ptrace(2), a shadow stack is kept of its calls, and at random instructions a running
-//! aiprof is made to sample it. Each stack must be the true chain of calls, begin as it
-//! and say that it is cut, or go on behind a mark that says "guessed".
+//! The truth of stacks, instruction by instruction. A program is stepped with ptrace(2), and a
+//! shadow stack of its calls is kept. At random instructions a running aiprof is made to sample it.
+//! Each stack must be the true chain of calls, begin as it and be marked as cut, or go on behind a
+//! mark "guessed".
 //!
 //! No code is changed: the thread is stopped by a signal before it executes anything,
 //! and as it leaves its CPU for that, aiprof's program runs and sees its registers.
@@ -103,7 +103,7 @@ impl Recorder {
     }
 }
 
-/// What is to be stepped, and how.
+/// The program that is stepped, and how.
 pub struct Plan<'a> {
     /// Its name in reports.
     pub name: &'a str,
@@ -115,7 +115,7 @@ pub struct Plan<'a> {
     pub gap: u64,
     /// The program is one of Go.
     pub go: Option<&'a GoRuntime>,
-    /// Of the random choices.
+    /// Seed of the random choices.
     pub seed: u64,
 }
 
@@ -192,7 +192,7 @@ struct Run<'a> {
     signals: VecDeque<i32>,
 }
 
-/// What an instruction is, as far as it matters here.
+/// Kinds of instructions that matter here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Call,
@@ -412,7 +412,7 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    /// Of Go: the goroutine on whose stack the thread is, and where that ends. `None`: it
+    /// In Go programs: the goroutine on whose stack the thread is, and where that ends. `None`: it
     /// is on the system's stack.
     fn stack_end(&self) -> anyhow::Result<Option<(u64, u64)>> {
         let Some(go) = self.plan.go else {

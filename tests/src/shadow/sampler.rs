@@ -98,7 +98,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Of a thread; off at first.
+    /// A sampler of a thread; off at first.
     ///
     /// # Errors
     /// When the kernel refuses it.
@@ -111,7 +111,7 @@ impl Sampler {
             flags: ATTR_DISABLED,
             ..Attr::default()
         };
-        // SAFETY: `attr` is initialised and says its size.
+        // SAFETY: `attr` is initialised and contains its size.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,

@@ -1,5 +1,5 @@
-//! A shadow stack: where each call of a thread will return to, by what its
-//! instructions did, and not by what its stack or its unwind data say.
+//! A shadow stack: where each call of a thread will return to. It follows the executed
+//! instructions, and uses neither the contents of the stack nor unwind data.
 
 use aiprof_common::ADDR_EXACT;
 
@@ -56,7 +56,7 @@ pub(super) struct Arrival {
 }
 
 impl Shadow {
-    /// Of a thread at its first instruction.
+    /// The shadow stack of a thread at its first instruction.
     #[must_use]
     pub(super) fn new(rsp: u64, leaves_first: bool) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl Shadow {
         self.push(rsp, address, true);
     }
 
-    /// The stack in use was copied to another place, so many bytes further up.
+    /// The stack in use was copied to another place, `by` bytes further up.
     pub(super) fn copied(&mut self, by: u64) {
         self.rsp = self.rsp.wrapping_add(by);
         if let Some(top) = self.stacks.last_mut() {

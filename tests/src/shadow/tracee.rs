@@ -226,7 +226,7 @@ impl Tracee {
     /// The program's own first instruction.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// When the Linux kernel does not report it.
     pub(super) fn entry(&self) -> anyhow::Result<u64> {
         let auxv = std::fs::read(format!("/proc/{}/auxv", self.pid()))?;
         let mut words = auxv.chunks_exact(8).map(|word| {

@@ -61,7 +61,7 @@ fn expected() -> Expected {
     Expected::new(&truth(), &[account()], 10).unwrap()
 }
 
-/// A profile in which paths 0 and 1 have so many samples, and nobody the rest.
+/// A profile with these samples in paths 0 and 1, and `nobody` unattributed samples.
 fn found(path_0: u64, path_1: u64, nobody: u64) -> Found {
     let device = "-;k_[G];mul_[g];pipestall_[g];0x40_[g]";
     let text = format!(
@@ -84,7 +84,7 @@ fn truth_says_who_can_have_been_running() {
     let (all, sole) = (1700, 1000);
     assert_eq!(due, [Due { all, sole }, Due { all: 300, sole: 0 }]);
     assert_eq!((expected.lost, expected.written()), (50, 2000));
-    // A reader whose windows reach from one wait to the next launch cannot tell.
+    // A reader whose windows reach from one wait to the next launch cannot distinguish launches.
     let slow = Expected::new(&truth(), &[account()], 10_000).unwrap();
     assert!(slow.cells.values().all(|due| due.sole == 0));
 }
@@ -103,7 +103,7 @@ fn one_percent_at_the_wrong_place_is_seen() {
     // All of the second window to path 1, and 10 of the first too.
     let verdict = Verdict::new(&expected(), &found(990, 1010, 0));
     assert!((verdict.right() - 0.99).abs() < 1e-9, "{verdict}");
-    // To nobody.
+    // Samples left unattributed.
     let verdict = Verdict::new(&expected(), &found(990, 300, 710));
     assert!((verdict.right() - 0.99).abs() < 1e-9, "{verdict}");
     // To another kernel, offset, reason or process: one cell less, one too many.

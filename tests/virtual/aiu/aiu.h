@@ -37,7 +37,7 @@ AIU_EXPORT int aiuLaunchSuperNode(const char *name, aiu_body *body, void *argume
 AIU_EXPORT int aiuSuperNodeExecution(const char *name, aiu_body *body, void *argument);
 AIU_EXPORT int aiuNodeCompute(const char *name, aiu_body *body, void *argument);
 
-/* Host work on something, for so many nanoseconds. */
+/* Host work on something, for a given number of nanoseconds. */
 #define AIU_PLAIN_CALLS(X)                                                                         \
 	X(aiuInitGraph, 6)                                                                         \
 	X(aiuDataConvert, 13)                                                                      \

@@ -52,7 +52,7 @@ void complete()
 		s.completed(buffer, s.size, s.valid);
 }
 
-/* A buffer with room for so many bytes, if the program gives one. */
+/* Provides a buffer with room for `bytes`, if the program gives one. */
 bool provide(size_t bytes)
 {
 	State &s = state();

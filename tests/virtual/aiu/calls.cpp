@@ -1,4 +1,4 @@
-/* API calls as the truth tells them, and where activity records come from. */
+/* API calls as the truth file has them, and where activity records come from. */
 #include "vaiu.hpp"
 
 #include <unistd.h>

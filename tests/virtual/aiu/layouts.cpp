@@ -2,10 +2,10 @@
  * Record layouts. A layout is an order of fields, their widths and an
  * alignment; offsets follow as a compiler would lay them out.
  *
- *   natural  the fields in the order in which public code names them, aligned
- *   packed   the same without padding
- *   narrow   aligned, the kind-like second field one byte wide, 64-bit thread id
- *   future   what no table knows: another order, other sizes, a longer compute record
+ *   natural  the fields in the order in which public code names them, aligned.
+ *   packed   the same without padding.
+ *   narrow   aligned, the kind-like second field one byte wide, 64-bit thread id.
+ *   future   what no table knows: another order, other sizes, a longer compute record.
  */
 #include "layouts.hpp"
 

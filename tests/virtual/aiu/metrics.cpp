@@ -193,7 +193,7 @@ static void run()
 		sections[0].metrics[0].values.push_back(7);
 		sections[0].metrics[1].values.push_back(512);
 		sections[1].metrics[1].values.push_back(traffic().peak >> 20);
-		/* Told first: who reads the file finds it in the truth. */
+		/* The truth comes first: what the file holds is always in it. */
 		tell(sections, sequence);
 		rewrite(at, encode(sections, sequence));
 	}

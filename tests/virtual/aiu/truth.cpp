@@ -1,5 +1,5 @@
 /*
- * The truth file: what really happened, told by who did it. Each thread fills
+ * The truth file: what really happened, written by who did it. Each thread fills
  * a buffer of whole lines, written with one system call when it is full, so
  * that lines of several threads never mix.
  */
@@ -103,7 +103,7 @@ struct File {
 	pid_t owner = 0;
 };
 
-/* Never destroyed: threads may still tell something while the program ends. */
+/* Never destroyed: threads may still write something while the program ends. */
 static File &file()
 {
 	static File *one = new File;

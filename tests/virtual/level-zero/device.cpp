@@ -1,4 +1,4 @@
-/* Devices, sub-devices and what they say about themselves. */
+/* Devices, sub-devices and the properties that they report. */
 #include "objects.hpp"
 
 #include <algorithm>

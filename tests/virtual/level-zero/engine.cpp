@@ -284,7 +284,7 @@ bool Engine::ready(Stream &stream)
 	auto &waits = stream.waiting.front().waits;
 	if (waits.empty())
 		return true;
-	/* Said before looking, so that no signal goes unnoticed in between. */
+	/* Counted before the check, so that no signal goes unnoticed in between. */
 	if (!stream.held)
 		held_streams.fetch_add(1);
 	stream.held = true;

@@ -103,7 +103,7 @@ bool StallStream::ready()
 	if (fd >= 0)
 		return true;
 	std::string path = expand_path(config.stall_path, device, gt);
-	/* A FIFO that nobody reads yet cannot be opened. */
+	/* A FIFO without a reader cannot be opened yet. */
 	fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
 	if (fd >= 0)
 		fcntl(fd, F_SETPIPE_SZ, FIFO_BYTES);

@@ -23,8 +23,8 @@ struct Given {
 	uint32_t taken = 0, written = 0;
 };
 
-/* The part of an execution that one GT sees. Of the kernel only what the schedule
- * says is kept: its place may be another's before its last samples are read. */
+/* The part of an execution that one GT sees. Only the kernel's schedule is kept:
+ * its place may be another's before its last samples are read. */
 struct Active {
 	Execution execution;
 	uint32_t gt;
@@ -66,7 +66,7 @@ State &state()
 	return *s;
 }
 
-/* Points of a grid of so many in a millisecond that lie before a time: what is
+/* Points before a time, of a grid with `per_ms` points per millisecond: what is
  * seen of a kernel depends on nothing but when it runs. */
 uint64_t grid(uint32_t per_ms, uint64_t time)
 {

@@ -25,7 +25,7 @@ constexpr size_t FLUSH_AT = 1 << 16;
 /* Never destroyed: threads may still run while the process exits. */
 struct State {
 	std::mutex lock;
-	/* Of threads whose own buffer is gone: what a process still does while it ends. */
+	/* For threads whose own buffer is gone: what a process still does while it ends. */
 	Buffer *last = new Buffer;
 	std::vector<Buffer *> buffers{last};
 	int fd = -1;

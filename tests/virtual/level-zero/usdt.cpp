@@ -13,9 +13,9 @@ __attribute__((section(".probes"), used, visibility("hidden"))) volatile unsigne
 	level_zero_compile_kernel_semaphore = 0;
 }
 
-/* A probe as sys/sdt.h (SystemTap) makes it: a nop, and a note with its place, the
- * base that tells how far prelink moved it, its semaphore, and where its arguments
- * are. */
+/* A probe as sys/sdt.h (SystemTap) makes it: a nop and a note. The note has the
+ * probe's place, the base from which readers compute how far prelink moved it, its
+ * semaphore, and where its arguments are. */
 #define PROBE(name, arguments, ...)                                                                \
 	asm volatile("990:	nop\n"                                                                 \
 		     ".pushsection .note.stapsdt,\"?\",\"note\"\n"                                     \

@@ -1,4 +1,4 @@
-//! What values of a configuration must be. A fault names the key and says what to write.
+//! What values of a configuration must be. A fault names the key and what to write.
 //!
 //! What depends on the machine, such as files and directories, is looked at by the program
 //! that uses it, by the same functions by which it uses it.
@@ -375,7 +375,7 @@ impl Lake {
     }
 }
 
-/// Where a URL leads, as far as it matters here.
+/// The parts of a URL that matter here.
 struct Place<'a> {
     is_tls: bool,
     host: &'a str,

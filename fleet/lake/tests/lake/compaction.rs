@@ -172,7 +172,7 @@ fn a_compactor_that_ended_half_way_leaves_nothing_that_counts() {
     assert_eq!(place.rows(), expected);
     run(place.lake.compact(&options(), NEXT_DAY)).unwrap();
     assert_eq!(place.rows(), expected);
-    // A day later it is swept: files are as old as the clock of this machine says.
+    // A day later it is swept: the ages of files are by the clock of this machine.
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()

@@ -1,4 +1,4 @@
-//! Readers that are not ours: DuckDB, ClickHouse and Spark read what docs/lake.md says.
+//! Readers that are not ours: DuckDB, ClickHouse and Spark read what docs/lake.md describes.
 
 use crate::common::{MINUTE, Place, TEN, after, run};
 use aiprof_fleet_testkit::{Programs, Random};
@@ -45,7 +45,7 @@ fn lake() -> Place {
     place
 }
 
-/// Runs queries by a program of Python, and tells the rows of each, as text.
+/// Runs queries by a program of Python, and returns the rows of each, as text.
 fn answers(
     python: &Path,
     program: &str,

@@ -202,7 +202,7 @@ fn only_complete_hours_are_rolled_up() {
         .iter()
         .filter(|row| row.text(Text::SampleType) == "cpu");
     assert_eq!(cpu.map(super::common::ReadRow::count).sum::<i64>(), 1800);
-    // Of a time only the files are named that may have it.
+    // For a range of time, only files are listed that may have rows in it.
     let files = run(place.lake.files(TEN..TEN + MINUTE)).unwrap();
     assert_eq!(files.len(), 1);
     assert!(
@@ -286,7 +286,7 @@ fn windows_that_were_damaged_are_survived() {
                 assert!(rows.is_empty());
             }
         }
-        // Says something, or that it is none.
+        // Returns an origin or an error.
         let _ = decode::origin(&bytes);
     }
     assert!(
@@ -372,7 +372,7 @@ fn a_crash_between_write_and_remove_doubles_nothing() {
     let done = run(place.lake.roll_up(&place.queue, after(1))).unwrap();
     assert_eq!((done.bodies, place.waiting()), (1, 0));
     assert_eq!(samples(&place.rows()), 1240);
-    // A note that is none keeps nobody from going on.
+    // An invalid note does not stop the roll-up.
     place.put(TEN, 6, &bodies[0]);
     std::fs::write(&path, "{").unwrap();
     let done = run(place.lake.roll_up(&place.queue, after(1))).unwrap();

@@ -126,7 +126,7 @@ fn connect_errors_are_read() {
         panic!("{verdict:?}")
     };
     assert_eq!(failure.why, "HTTP 409: again");
-    // Neither is what it says it is.
+    // None of these bodies is the JSON object that the header announces.
     for body in [&b"{"[..], b"[]", b"\xff\xfe", b""] {
         assert_eq!(
             short(of_http(Wire::Pyroscope, 400, &json, body)),

@@ -116,7 +116,7 @@ pub(crate) type Row = (Vec<String>, f64);
 pub(crate) struct Metric {
     /// Its name without `_total` or `_info`.
     pub(crate) name: &'static str,
-    /// What it is.
+    /// Its type.
     pub(crate) kind: Type,
     /// The unit that its name ends with; empty: none.
     pub(crate) unit: &'static str,

@@ -137,7 +137,7 @@ impl Drop for Server {
     }
 }
 
-/// A window's profile, told from others by its number.
+/// A window's profile, identified by its number.
 fn profile(number: u64) -> Profile {
     let meta = Meta {
         host: "h1".to_owned(),
@@ -198,7 +198,7 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     packed.finish().unwrap()
 }
 
-/// The number of the window that a request has, by what OpenTelemetry's messages say.
+/// The number of the window that a request has, by OpenTelemetry's messages.
 pub(crate) fn number(request: &Value) -> u64 {
     let sample = &request["samples"][0];
     let number = sample["values"][0]
@@ -349,7 +349,7 @@ impl Host {
         wait_for(text, || self.log().contains(text).then_some(()));
     }
 
-    /// What the sender says of an output.
+    /// What the sender reports about an output.
     pub(crate) fn status(&self, output: &str) -> SentStatus {
         let status = status::read::<SenderStatus>(&self.path("state/sender"), SENDER_FILE);
         let status = status.unwrap_or_default();
@@ -409,7 +409,7 @@ pub(crate) fn ask(address: &str, request: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// A port that nobody has.
+/// A port that is free.
 pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()

@@ -119,8 +119,8 @@ impl ProcessChoice {
         parts.join(" ")
     }
 
-    /// Leaves out of a profile the samples of other processes, and says so in its scope.
-    /// Returns whether any is left.
+    /// Leaves out of a profile the samples of other processes, and notes it in its scope. Returns
+    /// whether any is left.
     pub fn keep(&self, profile: &mut Profile) -> bool {
         if self.is_all() {
             return true;

@@ -1,7 +1,7 @@
 //! Which device kernels a profile is of, by their names: unitrace's rules.
 //!
-//! A name is wanted if it contains one of the texts to include, case and all, or if there
-//! are none, and if it contains none of the texts to exclude. Copies and fills go by the
+//! A name is wanted if it contains one of the texts to include, or if there are none, and if it
+//! contains none of the texts to exclude. Upper and lower case differ. Copies and fills go by the
 //! names that profiles have for them.
 
 use aiprof_model::profile::{FrameKind, Profile, Sample, StrId, Values};
@@ -106,8 +106,8 @@ impl KernelChoice {
         format!("kernels {} in their names", parts.join(" and "))
     }
 
-    /// Leaves out of a profile the launches and device samples of other kernels, and says
-    /// so in its scope. Samples of CPUs, and calls that launch nothing, stay.
+    /// Leaves out of a profile the launches and device samples of other kernels, and notes it in
+    /// its scope. Samples of CPUs, and calls that launch nothing, stay.
     pub fn keep(&self, profile: &mut Profile) -> KernelsLeftOut {
         let mut out = KernelsLeftOut::default();
         if self.is_all() {

@@ -1,14 +1,14 @@
 //! Operators of PyTorch under lines of Python.
 //!
-//! PyTorch says which operator ran when, and not who called it. The recording's own stacks,
-//! of samples and calls, say which lines of Python a thread was at, and not for which
-//! operator. Together: an operator was called by the Python frames that *all* stacks taken
-//! in its time share, from the outermost on; where the shared frames end with one that is
-//! at several lines, that is the last. So of an operator that runs no Python itself it is
-//! the innermost frame, and a `record_function` around several lines is under the function
-//! that it is in. What runs Python itself and has few stacks would be put too deep: a
-//! mark (`record_function`) with fewer than three is under the frames that the stacks of
-//! all its runs share. An operator is never under a frame that no stack in it has.
+//! PyTorch reports which operator ran when, and not who called it. The recording's own stacks, of
+//! samples and calls, show which lines of Python a thread was at, and not for which operator. Both
+//! together give the callers. An operator was called by the Python frames that *all* stacks taken
+//! in its time share, from the outermost on. Where the shared frames end with one that is at
+//! several lines, that is the last. So the caller of an operator that runs no Python itself is the
+//! innermost frame. A `record_function` around several lines is under the function that it is in.
+//! What runs Python itself and has few stacks would be put too deep. So a mark (`record_function`)
+//! with fewer than three is under the frames that the stacks of all its runs share. An operator is
+//! never under a frame that no stack in it has.
 //!
 //! A program reports operators after their window, so stacks are kept from when it was
 //! asked until its answer.
@@ -38,7 +38,7 @@ pub(crate) struct Op {
     pub(crate) name: Rc<str>,
     /// Shapes of its inputs, JSON.
     pub(crate) shapes: Option<Rc<str>>,
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: OpKind,
     /// Begin, CLOCK_MONOTONIC nanoseconds.
     pub(crate) begin_ns: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Op {
     pub(crate) end_ns: u64,
     /// Autograd's number.
     pub(crate) sequence: Option<u64>,
-    /// Of a backward operator: PyTorch's number of the forward one's thread.
+    /// For a backward operator: PyTorch's number of the forward one's thread.
     pub(crate) forward_thread: Option<u64>,
 }
 
@@ -207,7 +207,7 @@ fn window(parts: &[OpsPart]) -> OpsWindow {
     window
 }
 
-/// The Python frames that called an operator, as far as stacks tell.
+/// The Python frames that called an operator, by its stacks.
 #[derive(Clone, Debug)]
 pub(crate) struct OpCaller {
     /// A stack's Python frames, outermost first.
@@ -259,9 +259,9 @@ impl OpCaller {
 /// Where the operators of a thread are in its stacks.
 #[derive(Debug, Default)]
 pub(crate) struct OpsPlaced {
-    /// Of each operator its caller, where a stack with Python frames is in its time.
+    /// The caller of each operator, where a stack with Python frames is in its time.
     pub(crate) callers: Vec<Option<OpCaller>>,
-    /// Of each stack the operators around it, outermost first.
+    /// The operators around each stack, outermost first.
     pub(crate) around: Vec<Vec<u32>>,
 }
 
@@ -402,7 +402,7 @@ mod tests {
         let placed = place(&[op("around", 0, 100)], &stacks(&taken));
         let caller = placed.callers[0].as_ref().unwrap();
         assert_eq!((caller.depth(), caller.frame()), (1, Some((MAIN, 1))));
-        // A stack that has no Python says nothing.
+        // A stack that has no Python does not count.
         let taken = [(10, paths[0]), (20, &[][..])];
         let placed = place(&[op("around", 0, 100)], &stacks(&taken));
         let caller = placed.callers[0].as_ref().unwrap();

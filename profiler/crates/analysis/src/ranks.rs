@@ -23,7 +23,7 @@ pub(crate) struct PartIn {
 /// A collective with all of its parts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Matched {
-    /// The event of its first rank's part; `None`: messages tell of it.
+    /// The event of its first rank's part; `None`: found by messages.
     pub event: Option<u32>,
     /// One for each rank, in their order.
     pub parts: Vec<PartIn>,
@@ -44,8 +44,8 @@ impl Matched {
 pub(crate) struct Collectives {
     /// Those of several ranks.
     pub matched: Vec<Matched>,
-    /// Kernels of collectives that other ranks have another number of: nothing tells which
-    /// belong together.
+    /// Kernels of collectives that other ranks have another number of: nothing shows which belong
+    /// together.
     pub unmatched: u64,
 }
 
@@ -133,7 +133,7 @@ fn is_pairwise(name: &str) -> bool {
     name.contains("SendRecv") || name.contains("_Send") || name.contains("_Recv")
 }
 
-/// Collectives that messages between AIUs tell of, on clocks that were brought together.
+/// Collectives found by messages between AIUs, on clocks that were brought together.
 fn by_messages(outcome: &Outcome) -> Vec<Matched> {
     let found = outcome.collectives.collectives.iter();
     let parts = found.map(|one| {

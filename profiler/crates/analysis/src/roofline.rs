@@ -152,7 +152,7 @@ pub struct RooflineRow {
     pub work: KernelWork,
     /// Part of the time of all kernels, percent.
     pub share: f64,
-    /// The type with most operations: what is said below is of these.
+    /// The type with most operations: the fields below are for these.
     pub kind: FlopKind,
     /// GFLOP/s.
     pub gflops: f64,

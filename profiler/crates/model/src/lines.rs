@@ -24,7 +24,7 @@ pub struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// Of at most `max_line` bytes each and `max_input` bytes in all.
+    /// Lines of at most `max_line` bytes each and `max_input` bytes in all.
     pub fn new(input: &'a mut dyn BufRead, max_line: usize, max_input: u64) -> Self {
         Self {
             input,

@@ -34,17 +34,16 @@ pub struct Pieces<I> {
 }
 
 impl<I> Pieces<I> {
-    /// Hands a piece over; waits while too many are under way. False: nobody takes
-    /// pieces any more.
+    /// Hands a piece over; waits while too many are under way. False: the workers are gone.
     pub fn put(&mut self, piece: I) -> bool {
         self.next += 1;
         self.to.send((self.next - 1, piece)).is_ok()
     }
 }
 
-/// Runs `produce` in a thread of its own, `work` on each piece in several, and
-/// `consume` on each result here, in the pieces' order, until it says false. Few
-/// pieces are held at a time. Returns what `produce` does.
+/// Runs `produce` in a thread of its own, `work` on each piece in several, and `consume` on
+/// each result here, in the pieces' order, until it returns false. Few pieces are held at a
+/// time. Returns what `produce` does.
 pub fn ordered<I: Send, O: Send, R: Send>(
     produce: impl FnOnce(&mut Pieces<I>) -> R + Send,
     work: impl Fn(I) -> O + Sync,
@@ -53,7 +52,7 @@ pub fn ordered<I: Send, O: Send, R: Send>(
     ordered_in(threads(), produce, work, consume)
 }
 
-/// The same, `work` in so many threads: where each piece takes much memory.
+/// The same, with `work` in `threads` threads: where each piece takes much memory.
 pub fn ordered_in<I: Send, O: Send, R: Send>(
     threads: usize,
     produce: impl FnOnce(&mut Pieces<I>) -> R + Send,
@@ -102,7 +101,7 @@ fn worker<I, O>(
     loop {
         let piece = match pieces.lock() {
             Ok(pieces) => pieces.recv(),
-            // Another worker panicked, which will be told.
+            // Another worker panicked, which will be reported.
             Err(_) => return,
         };
         let Ok((index, piece)) = piece else { return };

@@ -1,6 +1,6 @@
-//! Texts of others on a screen: names of files, processes and functions are whatever
-//! somebody chose, and none of them may move the cursor, change colours, or turn the
-//! order of other characters around.
+//! Shows foreign texts on a screen. Names of files, processes and functions are whatever
+//! somebody chose. None of them may move the cursor, change colours, or change the order of
+//! other characters.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ pub(crate) fn is_direction(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a character would break a line, a terminal or an XML document, or hide
-/// what a text says.
+/// Whether a character would break a line, a terminal or an XML document, or hide the
+/// content of a text.
 pub fn is_unsafe(c: char) -> bool {
     c.is_control()
         || is_direction(c)

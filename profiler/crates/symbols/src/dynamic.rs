@@ -1,6 +1,6 @@
-//! Looking one exported symbol up, by the hash table that the dynamic loader uses: a
-//! few small reads, so that it can be asked of every mapped file ("ELF: GNU hash
-//! section" of the GNU linker; System V ABI, chapter 5).
+//! Finds one exported symbol by the hash table that the dynamic loader uses. This takes a few small
+//! reads, so it can be done for every mapped file ("ELF: GNU hash section" of the GNU linker;
+//! System V ABI, chapter 5).
 
 use crate::unwind::ReadAt;
 
@@ -161,7 +161,7 @@ impl<'a, R: ReadAt> Dynamic<'a, R> {
         Some(found)
     }
 
-    /// The bytes at a virtual address, as far as the file has them all.
+    /// The bytes at a virtual address; `None` if the file does not have them all.
     pub(crate) fn bytes(&self, address: u64, len: usize) -> Option<Vec<u8>> {
         let part = self.loads.iter().find_map(|&(vaddr, offset, size)| {
             let skip = address.checked_sub(vaddr).filter(|&skip| skip < size)?;

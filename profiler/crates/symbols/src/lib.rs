@@ -1,4 +1,4 @@
-//! Names for addresses, and tables that walk stacks, from what files say.
+//! Names for addresses, and tables that walk stacks, from the contents of files.
 
 #![cfg_attr(
     test,

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-/// An error with its causes, each said once: some errors have their cause, or the path that it
+/// An error with its causes, each printed once: some errors have their cause, or the path that it
 /// names, in their own text.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();

@@ -1,9 +1,9 @@
 //! Limits of the memory and the time that reading and analysing others' files may take.
 //!
-//! A file of a few megabytes may hold gigabytes, and a few bytes of it may stand for
-//! kilobytes in memory. No count of bytes or events tells that beforehand, so it is
-//! the memory itself that is looked at: by readers with every mebibyte they read, and
-//! by a thread that ends the program where nobody else looks soon enough.
+//! A file of a few megabytes may hold gigabytes, and a few bytes of it may stand for kilobytes in
+//! memory. No count of bytes or events shows that beforehand, so the memory itself is checked: by
+//! readers with every mebibyte they read. A thread also checks it, and ends the program where no
+//! reader does so soon enough.
 //!
 //! Without [`limit`] there is no limit: a recording has its own bounds.
 
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Most memory that is used unless the user says otherwise, where there is more than
-/// twice as much: enough for traces of a hundred million events.
+/// Most memory that is used unless the user gives a limit, where there is more than twice as much:
+/// enough for traces of a hundred million events.
 const MOST_BY_DEFAULT: u64 = 16 << 30;
 /// How much larger than the limit the text in a compressed file may be. Text that
 /// takes no memory takes time.
@@ -33,7 +33,7 @@ const SLACK: u64 = 64 << 20;
 /// How often the thread looks.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// How much later than asked the program ends, where nobody notices that its time is over.
+/// How much later than asked the program ends, if no reader notices that its time is over.
 const LATE: Duration = Duration::from_secs(2);
 
 /// Most bytes of memory; 0: no limit.
@@ -48,35 +48,35 @@ static EXCEEDED: OnceLock<LimitError> = OnceLock::new();
 /// More is needed than may be used.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum LimitError {
-    /// Of memory.
+    /// The memory limit.
     #[error(
         "the input needs more than the memory limit of {}; raise the limit with --memory-limit \
          SIZE or AIPROF_MEMORY_LIMIT=SIZE",
         mebibytes(*.0)
     )]
     Memory(u64),
-    /// Of decompressed text.
+    /// The limit of decompressed text.
     #[error(
         "the input contains more than {} of decompressed text, {TEXT_FACTOR} times the memory \
          limit; raise the limit with --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE",
         mebibytes(*.0)
     )]
     Text(u64),
-    /// Of decompressed text, for the size of the file.
+    /// The limit of decompressed text, for the size of the file.
     #[error(
         "the input contains more than {} of text, {RATIO} times the size of the file; to read it, \
          give --memory-limit SIZE or AIPROF_MEMORY_LIMIT=SIZE",
         mebibytes(*.0)
     )]
     Packed(u64),
-    /// Of time.
+    /// The time limit.
     #[error(
         "reading the input takes longer than the time limit of {} s; raise the limit with \
          --timeout TIME or AIPROF_TIMEOUT=TIME",
         .0.as_secs_f64()
     )]
     Time(Duration),
-    /// Of a text that is never so long.
+    /// The limit of a text that is never so long.
     #[error("the input contains more than {} of text, the limit for logs", mebibytes(*.0))]
     Log(u64),
 }
@@ -121,9 +121,8 @@ fn overtime(late: Duration) -> Option<LimitError> {
     (Instant::now() >= *deadline + late).then_some(LimitError::Time(*time))
 }
 
-/// What the limit is unless the user says otherwise: half of the memory of the
-/// machine, or of the control group if that has less, and at most
-/// `MOST_BY_DEFAULT`.
+/// The limit unless the user gives one: half of the memory of the machine, or of the control group
+/// if that has less, and at most `MOST_BY_DEFAULT`.
 pub fn default_limit() -> u64 {
     let machine = kernel::read_to_string("/proc/meminfo")
         .ok()
@@ -251,7 +250,7 @@ fn used() -> u64 {
     parts.sum()
 }
 
-/// The bytes that a line of procfs tells: `Key:  123 kB`.
+/// The bytes in a line of procfs: `Key:  123 kB`.
 fn kibibytes(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     let number: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
@@ -271,7 +270,7 @@ pub struct Metered<R> {
 }
 
 impl<R> Metered<R> {
-    /// Of text that is as large as its file.
+    /// A reader of text that is as large as its file.
     pub fn plain(from: R) -> Self {
         Self {
             from,
@@ -281,8 +280,8 @@ impl<R> Metered<R> {
         }
     }
 
-    /// Of text that comes out of a decompressor. `packed`: the size of the file, bytes; `None`
-    /// of a pipe.
+    /// A reader of text that comes out of a decompressor. `packed`: the size of the file, bytes;
+    /// `None` for a pipe.
     pub fn decompressed(from: R, packed: Option<u64>) -> Self {
         let most = LIMIT.load(Ordering::Relaxed).saturating_mul(TEXT_FACTOR);
         let is_any_ratio = IS_ANY_RATIO.load(Ordering::Relaxed);
@@ -297,7 +296,7 @@ impl<R> Metered<R> {
         }
     }
 
-    /// Of a log, of at most so many bytes, or a few more.
+    /// A reader of a log of at most `most` bytes, or a few more.
     pub fn log(from: R, most: u64) -> Self {
         Self {
             most: Some(LimitError::Log(most)),

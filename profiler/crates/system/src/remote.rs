@@ -1,8 +1,8 @@
 //! Processes of this program for work that may never return.
 //!
-//! A read of a file system that another user serves (FUSE) does not end before it
-//! is answered, not even by SIGKILL: a thread that waits so keeps its whole process
-//! from ending. So what may wait so is done by processes that can be left behind.
+//! A read of a file system that another user serves (FUSE) does not end before it is answered, not
+//! even by SIGKILL. A thread that waits so keeps its whole process from ending. So what may wait so
+//! is done by processes that can be left behind.
 //!
 //! They are forked from a [nursery](start): a copy of this process, made before it
 //! has threads and before it gives up privileges, which does nothing but fork. It has a
@@ -205,8 +205,8 @@ impl Line {
     }
 }
 
-/// Keeps a line that is to be printed for the client, in a process that does work
-/// for another; `false` in all others.
+/// Keeps a line to print for the client, in a process that does work for another; `false` in all
+/// others.
 pub fn divert(line: &str) -> bool {
     let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(lines) = printed.as_mut() else {
@@ -268,7 +268,7 @@ impl Remote {
         self.answer()
     }
 
-    /// Has it do something: the answer is to be taken by [`Remote::answer`].
+    /// Gives it a job; [`Remote::answer`] takes the answer.
     ///
     /// # Errors
     /// It is gone.
@@ -295,8 +295,7 @@ impl Remote {
         Ok((answer, fds))
     }
 
-    /// Has whoever waits for its answer wait no more, and ends it as far as it can
-    /// be ended.
+    /// Ends the wait of whoever waits for its answer, and ends it if that is possible.
     pub fn give_up(&self) {
         // Both fail only if it is gone already, which is the aim.
         let _ = rustix::net::shutdown(&self.line.0, Shutdown::Both);

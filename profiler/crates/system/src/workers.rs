@@ -1,13 +1,12 @@
 //! Threads for jobs that may never return.
 //!
-//! Reading a file or the memory of another user can block for ever: FUSE, a dead
-//! server, userfaultfd, an address space whose lock is held. The thread that reads
-//! the rings must not do it. A [`Pool`] does such jobs on threads of its own: a
-//! thread that does not come back is given up and replaced, its job is answered
-//! with [`Outcome::Stuck`], and an owner whose jobs got stuck is refused further
-//! ones until they return. Owners take turns, so that no queue is one user's. Owners whose
-//! jobs got stuck lately share one thread, and then so do those of whom no job is done yet:
-//! they hold up only each other.
+//! Reading a file or the memory of another user can block for ever: FUSE, a dead server,
+//! userfaultfd, an address space whose lock is held. The thread that reads the rings must not do
+//! it. A [`Pool`] does such jobs on threads of its own. A thread that does not come back is given
+//! up and replaced, and its job is answered with [`Outcome::Stuck`]. An owner whose jobs got stuck
+//! is refused further ones until they return. Owners take turns, so that no queue is one user's.
+//! Owners whose jobs got stuck lately share one thread, and then so do those of whom no job is done
+//! yet: they hold up only each other.
 //!
 //! A thread that waits for a file system of another user cannot be ended, and keeps
 //! its process from ending. So what reads such has a process of its own
@@ -402,8 +401,8 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
         slots.any(|slot| !slot.given_up && slot.is_working())
     }
 
-    /// Whether an owner's next job may well get stuck, as one of its own or, while none of it
-    /// is done yet, of others did lately: not to be waited for.
+    /// Whether an owner's next job may well get stuck, because one of its own did lately or, while
+    /// none of it is done yet, one of others. Such a job is not to be waited for.
     pub fn is_suspect(&self, owner: Owner) -> bool {
         self.shared.lock().is_suspect(owner)
     }
@@ -746,8 +745,8 @@ mod tests {
         ..SHORT
     };
 
-    /// Jobs that get stuck and then end, as those of processes that can be killed: no owner is
-    /// ever refused, and ten of them have work for both threads all the time.
+    /// Jobs that get stuck and then end, as those of processes that can be killed. No owner is ever
+    /// refused, and ten of them have work for both threads all the time.
     #[test]
     fn owners_whose_jobs_got_stuck_share_a_thread() {
         let mut pool = pool(PoolLimits {
@@ -757,7 +756,7 @@ mod tests {
             stuck_of_owner: 100,
             ..SHORT
         });
-        // Of this owner a job was done before.
+        // A job of this owner was done before.
         pool.give(user(20), (0, None)).unwrap();
         assert_eq!(collect(&mut pool, 1)[0].1, "Done(0)");
         let mut gates = Vec::new();

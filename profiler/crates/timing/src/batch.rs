@@ -13,7 +13,7 @@ use std::collections::{HashSet, VecDeque};
 
 /// Most bytes that wait for somebody to look: what comes before the probe is there.
 const MAX_WAITING: usize = 32 << 20;
-/// Most names that are remembered; beyond it they are told again.
+/// Most names that are remembered; beyond this, all are forgotten and sent again.
 const MAX_NAMES: usize = 1 << 16;
 /// The breakpoint that a probe puts into the code: `int3`.
 const PROBED: u8 = 0xcc;
@@ -47,7 +47,7 @@ pub(crate) struct Batch {
     /// Words, for records are read as such: the header and what follows it.
     words: Vec<u64>,
     names: HashSet<u64>,
-    /// Full batches that nobody has looked at yet.
+    /// Full batches that aiprof has not read yet.
     waiting: VecDeque<Vec<u64>>,
     waiting_bytes: usize,
     lost: u64,
@@ -173,7 +173,7 @@ pub(crate) fn head<T: Record>() -> TimingRecord {
 }
 
 impl Batch {
-    /// Of a recorder, with nothing in it.
+    /// An empty batch of a recorder.
     pub(crate) fn new(recorder: u32) -> Self {
         Self {
             recorder,
@@ -190,7 +190,7 @@ impl Batch {
         self.append(&record_words(record));
     }
 
-    /// Tells a name, if it was not told.
+    /// Sends a name, unless it was sent before.
     pub(crate) fn name(&mut self, number: u64, text: &[u8]) {
         if self.names.len() >= MAX_NAMES {
             self.names.clear();

@@ -1,8 +1,8 @@
 //! CUDA: CUPTI's activity records.
 //!
-//! Offsets are those of cupti_activity.h of CUDA 11.8, 12.9 and 13.0: kernels since
-//! version 8 of their record, copies and fills since 5 and 4, have the fields that are
-//! read here at the same places.
+//! Offsets are those of cupti_activity.h of CUDA 11.8, 12.9 and 13.0. The fields that are
+//! read here are at the same places since version 8 of the record of kernels, 5 of copies
+//! and 4 of fills.
 
 use crate::batch::{Batch, head};
 use crate::thread::{self, Watch};
@@ -35,7 +35,7 @@ const SYSTEM_THREADS: c_int = 1;
 const FORCED: u32 = 1;
 /// Bytes of a buffer of records.
 const BUFFER: usize = 1 << 20;
-/// Most buffers at a time: beyond it CUPTI drops records, and says how many.
+/// Most buffers at a time: beyond it CUPTI drops records, and counts them.
 const MAX_BUFFERS: usize = 64;
 /// How often what is complete is fetched.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -94,7 +94,7 @@ const DRIVER_CALLS: [RangeInclusive<u32>; 40] = [
     796..=799,
     226..=226,
 ];
-/// The last call that they were told by; of newer ones nothing is known.
+/// The newest call that the list takes into account; newer ones are unknown.
 const LAST_DRIVER_CALL: u32 = 807;
 /// The same of the runtime, by `CUPTI_RUNTIME_TRACE_CBID_*`.
 const RUNTIME_CALLS: [RangeInclusive<u32>; 19] = [
@@ -326,7 +326,7 @@ fn take(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
         let Some(left) = valid.checked_sub(at).filter(|_| !record.is_null()) else {
             break;
         };
-        // SAFETY: within the buffer's valid part, as far as `left` goes.
+        // SAFETY: `left` bytes are within the buffer's valid part.
         read(unsafe { std::slice::from_raw_parts(record, left) }, batch);
     }
     if let Some(dropped) = cupti.dropped {
@@ -442,7 +442,7 @@ fn work(
     Some(())
 }
 
-/// What `CUpti_ActivityMemcpyKind` says, as records of aiprof have it.
+/// The direction in aiprof's records for a `CUpti_ActivityMemcpyKind`.
 fn direction(kind: u8) -> u32 {
     match kind {
         // HTOD, HTOA
@@ -459,8 +459,8 @@ fn direction(kind: u8) -> u32 {
     }
 }
 
-/// Fetches what is complete, as long as the program runs; if nothing is recorded, until
-/// that was told.
+/// Fetches complete records while the program runs. If nothing is recorded, it ends when
+/// that was reported.
 fn fetch(is_on: bool) {
     let mut watch = Watch::new();
     loop {

@@ -24,7 +24,7 @@ struct Range {
 struct SignalSet([u64; 16]);
 
 const CLOCK_MONOTONIC: c_int = 1;
-/// A clock that nobody slows down.
+/// A clock whose rate NTP does not adjust.
 pub(crate) const CLOCK_MONOTONIC_RAW: c_int = 4;
 /// `SYS_gettid`: the C library's own function is younger than some systems.
 #[cfg(target_arch = "x86_64")]
@@ -32,9 +32,9 @@ const GETTID: c_long = 186;
 #[cfg(not(target_arch = "x86_64"))]
 const GETTID: c_long = 178;
 const SIG_SETMASK: c_int = 2;
-/// Of dlopen: all symbols at once, none of them for others.
+/// Flags of dlopen: resolves all symbols at once, and offers none to other libraries.
 const NOW_LOCAL: c_int = 2;
-/// Of dlopen: only if it is there already.
+/// Flag of dlopen: only if the library is loaded already.
 const NO_LOAD: c_int = 4;
 
 unsafe extern "C" {
@@ -201,13 +201,13 @@ pub(crate) fn allocate(bytes: usize) -> *mut c_void {
 /// Gives memory back.
 ///
 /// # Safety
-/// It came from [`allocate`] and is used by nobody.
+/// It came from [`allocate`] and is no longer used.
 pub(crate) unsafe fn release(memory: *mut c_void) {
     // SAFETY: the caller's promise.
     unsafe { free(memory) };
 }
 
-/// The bytes of a NUL-terminated text, at most so many.
+/// The bytes of a NUL-terminated text, at most `most`.
 ///
 /// # Safety
 /// The text is valid until its NUL or that far, and does not change meanwhile.

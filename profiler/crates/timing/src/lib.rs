@@ -3,9 +3,9 @@
 //!
 //! `aiprof --device-timing COMMAND` names this library to the runtimes that COMMAND uses
 //! (CUDA: `CUDA_INJECTION64_PATH`, OpenCL: `OPENCL_LAYERS`, Level Zero:
-//! `LD_LIBRARY_PATH`). What the device did is handed over in batches, by a call of
-//! `aiprof_timing_batch`, which aiprof probes: the helper opens no file and no socket, and
-//! where nobody probes it nothing happens.
+//! `LD_LIBRARY_PATH`). The helper hands over what the device did in batches, by a call of
+//! `aiprof_timing_batch`, which aiprof probes. It opens no file and no socket. Without the
+//! probe, it hands nothing over.
 //!
 //! `aiprof --ranges COMMAND` names it to what COMMAND marks ranges with: NVTX
 //! (`NVTX_INJECTION64_PATH`) and ITT (`INTEL_LIBITTNOTIFY64`).

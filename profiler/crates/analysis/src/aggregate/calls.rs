@@ -36,7 +36,7 @@ pub enum NoStack {
 }
 
 impl NoStack {
-    /// By what a call's record says: the stack's id, and `CALL_STACK_*`.
+    /// From the fields of a call's record: the stack's id, and `CALL_STACK_*`.
     pub(crate) fn of(stack: u64, flags: u16) -> Self {
         match stack {
             0 if flags & CALL_STACK_LIMITED != 0 => Self::Limited,
@@ -103,7 +103,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// For the join with samples of devices, of so many instructions at most.
+    /// For the join with samples of devices, of at most `limit` instructions.
     pub(super) fn for_devices(limit: usize) -> Self {
         Self {
             devices: Some(Box::new(Devices::new(limit))),
@@ -164,8 +164,7 @@ impl Aggregator {
         self
     }
 
-    /// Whether the driver's frames stand between launches and devices, as they do unless
-    /// this says otherwise.
+    /// Whether the driver's frames stand between launches and devices. The default is yes.
     pub fn with_driver_frames(mut self, is_wanted: bool) -> Self {
         self.no_driver_frames = !is_wanted;
         self
@@ -346,7 +345,7 @@ struct Origin<'a> {
     flags: u16,
     is_ioctl: bool,
     function: &'a str,
-    /// Of a launch whose driver's frames are wanted.
+    /// A launch whose driver's frames are wanted.
     launch: Option<&'a Launch>,
 }
 

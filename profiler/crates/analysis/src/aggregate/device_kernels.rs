@@ -19,10 +19,10 @@ pub struct DeviceKernel {
     pub name: Option<String>,
     /// The kernel in its module, where that is known.
     pub kernel: Option<device::Kernel>,
-    /// What its code is for, where the module says so.
+    /// What its code is for, where the module names it.
     pub platform: Option<Platform>,
-    /// Samples by bytes from its first instruction; `None`: not kept. Of no known
-    /// kernel, by address.
+    /// Samples by bytes from its first instruction; `None`: not kept. Without a known kernel, by
+    /// address.
     pub rows: BTreeMap<Option<u64>, ReasonCounts>,
     /// Its samples' part of the time in which the device was busy, nanoseconds.
     pub busy_ns: f64,
@@ -30,8 +30,7 @@ pub struct DeviceKernel {
 
 impl Aggregator {
     /// The kernels that samples of devices are of: as many samples as in the profile.
-    /// To be called after [`Aggregator::settle_devices`]. Kernels of one name are told
-    /// apart by their code.
+    /// Call it after [`Aggregator::settle_devices`]. Kernels of one name differ by their code.
     pub fn device_kernels(&self) -> Vec<DeviceKernel> {
         let calls = self.calls.as_ref();
         let Some(devices) = calls.and_then(|calls| calls.devices.as_deref()) else {

@@ -311,7 +311,7 @@ impl Writer<'_> {
         })
     }
 
-    /// A sample of what a path launched, or nobody known; `frames` are the device's.
+    /// A sample of what a path launched, or of an unknown launch; `frames` are the device's.
     pub(super) fn launched(
         &mut self,
         builder: &mut ProfileBuilder,

@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 /// Bytes of code that a kernel of unknown size may have.
 const UNKNOWN_SIZE: u64 = 1 << 20;
-/// Most call paths and kernels that are told apart; all others are one.
+/// Most call paths and kernels that are kept apart; all others are one.
 const MAX_PATHS: usize = 1 << 17;
 /// Part of the address that is the same all over a heap of instructions: 4 GiB.
 const HEAP: u64 = !0xffff_ffff;
@@ -140,7 +140,7 @@ pub(super) struct Devices {
     modules: Modules,
     /// What the frames of kernels are made of.
     pub(super) described: FxHashMap<CodeId, Described>,
-    /// What AIUs did, which tell of themselves.
+    /// What AIUs did, by their own records.
     pub(super) aiu: Aiu,
     limit: usize,
 }

@@ -114,7 +114,7 @@ fn below_call<'a>(call: &[Code], ioctl: &'a [Code]) -> Option<&'a [Code]> {
     ioctl.get(..at)
 }
 
-/// Whether two walks up the same stack agree, as far as both went.
+/// Whether two walks up the same stack agree where both have frames.
 fn is_same(one: &[Code], other: &[Code]) -> bool {
     let is_cut = |codes: &[Code], at: usize| codes.get(at).is_some_and(|c| c.cut().is_some());
     let pairs = one.iter().zip(other);

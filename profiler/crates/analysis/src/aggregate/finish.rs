@@ -90,7 +90,7 @@ pub fn build_profiles(
 type OfWeight<'a> = &'a dyn Fn(&Weigh) -> bool;
 
 /// Builds the profile of those samples that are wanted, which have these values; `None`: the
-/// aggregate says which.
+/// aggregate decides which.
 fn build_part(
     aggregate: &Aggregator,
     files: &FileTable,
@@ -448,7 +448,7 @@ pub(crate) fn unknown_name(files: &FileTable, code: Code) -> String {
     }
 }
 
-/// The root frame that says a stack was cut, why, and in which runtime's code.
+/// The root frame that shows that a stack was cut, why, and in which runtime's code.
 fn cut_name(reason: StopReason, runtime: Option<Runtime>) -> String {
     let why = match reason.loss() {
         Some(LossKind::StackExiting) => return "[exiting]".into(),

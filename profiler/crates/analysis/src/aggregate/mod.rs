@@ -115,7 +115,7 @@ pub enum Code {
         pid: u32,
         /// Where V8 describes it, no code.
         shared: u64,
-        /// What tells it from another there, see [`aiprof_common::js_check`].
+        /// Distinguishes it from another one there, see [`aiprof_common::js_check`].
         check: u16,
     },
     /// An operator of PyTorch.
@@ -156,7 +156,7 @@ pub enum SpecialCode {
     Unmapped,
     /// An address of a process of which nothing is known.
     UnknownProcess,
-    /// No code: what is above was called by what is below, as far as can be guessed.
+    /// No code: a guess that what is below called what is above.
     Guessed,
     /// A Python frame whose function is not known.
     UnknownPython,
@@ -281,8 +281,8 @@ pub struct Aggregator {
     stacks: Interner<Rc<[u32]>>,
     stack_frames: usize,
     samples: FxHashMap<SampleKey, Weigh>,
-    /// When samples were taken, of processes that tell when their code changed. Samples
-    /// beyond [`MAX_TIMES`] are named by what was there last.
+    /// When samples were taken, of processes that report when their code changed. Samples beyond
+    /// [`MAX_TIMES`] are named by what was there last.
     times: FxHashMap<SampleKey, Vec<u64>>,
     times_kept: usize,
     /// Keep the times of all samples, for slices.
@@ -392,8 +392,8 @@ impl Aggregator {
         }
     }
 
-    /// Takes an event in beside another aggregator, which has the processes: they are as they
-    /// were before it. Of one that counts launches and calls.
+    /// Takes an event in beside another aggregator, which has the processes: they are as they were
+    /// before it. For an aggregator that counts launches and calls.
     pub fn apply_beside(&mut self, processes: &ProcessTable, event: &Event) {
         self.take_call_event(processes, event, &mut ());
         if let Event::Labels(_) = event {

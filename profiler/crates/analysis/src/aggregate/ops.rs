@@ -1,8 +1,8 @@
 //! Operators of PyTorch as frames of CPU samples.
 //!
-//! A sample that was taken while operators ran on its thread is added up under a stack with
-//! their frames: below the Python frames that called them, see [`crate::ops`], above what
-//! they ran. On a thread without Python they are at the root of the stack.
+//! A sample taken while operators ran on its thread is added up under a stack with their frames.
+//! These are below the Python frames that called them, see [`crate::ops`], and above what they ran.
+//! On a thread without Python they are at the root of the stack.
 
 use super::{Aggregator, Code, SampleKey, Weigh};
 use crate::ops::{self, KeptStack, Op, OpsDone, OpsPlaced, OpsWindow, PythonFrame};
@@ -123,8 +123,9 @@ impl Aggregator {
         self.weigh(key, sample.weight);
     }
 
-    /// A stack, leaf first, with frames below so many of its Python frames, outermost
-    /// first. Where the walk ended too early stays the root.
+    /// A stack, leaf first, with frames inserted. Each frame of `frames` is below the given number
+    /// of the stack's Python frames, outermost first. Where the walk ended too early stays the
+    /// root.
     fn with_ops(&self, stack: &[u32], frames: &[(usize, u32)]) -> Vec<u32> {
         let mut codes = Vec::with_capacity(stack.len() + frames.len());
         let mut frames = frames.iter().peekable();

@@ -135,9 +135,9 @@ fn by_marks(words: &[u64]) -> Vec<Run<'_>> {
     runs
 }
 
-/// Pairs activations with frames, one each. An activation that has just begun, or is
-/// about to end, has no frame: then the innermost goes without. Of a stack that was cut
-/// the outermost activations are missing.
+/// Pairs activations with frames, one each. An activation that has just begun, or is about to end,
+/// has no frame: then the innermost goes without. In a cut stack the outermost activations are
+/// missing.
 fn pair<'a>(evals: &[usize], frames: &'a [u64], whole: bool) -> Vec<Run<'a>> {
     let (n, m) = (evals.len(), frames.len());
     let mut runs = Vec::with_capacity(m);

@@ -1,5 +1,5 @@
-//! The samples of equal slices of a recording's time, one slice after the other: how
-//! much they differ says how far the whole is chance.
+//! The samples of equal slices of a recording's time, one slice after the other: their differences
+//! show how much of the whole is chance.
 
 use super::{Aggregator, MAX_TIMES, SampleKey, Weigh};
 use rustc_hash::FxHashMap;

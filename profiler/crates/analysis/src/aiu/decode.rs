@@ -1,12 +1,11 @@
 //! Buffers of activity records to records.
 //!
-//! A buffer holds records of several kinds, one after the other; the size of a
-//! record depends on its kind and on the version of the library, and is written
-//! nowhere. So the decoder learns which layout of each kind is in use: the one
-//! with which each record is followed by another (its first byte is a kind) or by
-//! the end of the buffer, and with which times are in order. It is kept for the
-//! process's next buffers. Where no layout does, or where several do that
-//! differ, the records are counted and left out, never guessed.
+//! A buffer holds records of several kinds, one after the other. The size of a record depends on
+//! its kind and on the version of the library, and is written nowhere. So the decoder learns which
+//! layout of each kind is in use. With the right one, times are in order, and another record (its
+//! first byte is a kind) or the end of the buffer follows each record. The layout is kept for the
+//! process's next buffers. Where no layout fits, or where several fit that differ, the records are
+//! counted and left out, never guessed.
 
 use super::layouts::Layouts;
 use super::learn::{Chosen, WINDOW, Walk};
@@ -113,9 +112,9 @@ impl<'t> Decoder<'t> {
         layouts.map(|layout| layout.name.as_str()).collect()
     }
 
-    /// Hands each record of a completed buffer to `sink`, in order, and returns
-    /// what it could not read. `bytes` is the valid part of the buffer; if it was
-    /// cut when it was captured, say so in the context.
+    /// Hands each record of a completed buffer to `sink`, in order, and returns what it could not
+    /// read. `bytes` is the valid part of the buffer. The context has to note if the buffer was cut
+    /// when it was captured.
     pub fn buffer(
         &mut self,
         bytes: &[u8],
@@ -144,8 +143,7 @@ impl<'t> Decoder<'t> {
         pass.unknown
     }
 
-    /// Reads the record at `at` and says where it ends; `None` when that is not
-    /// known.
+    /// Reads the record at `at` and returns where it ends; `None` when that is not known.
     fn step<S: FnMut(ActivityRecord)>(
         &mut self,
         pass: &mut Pass<'_, S>,
@@ -193,7 +191,7 @@ impl<'t> Decoder<'t> {
             return self.step(pass, at, byte);
         }
         pass.unknown.implausible += 1;
-        // It ends where the layout says if another record can begin there.
+        // It ends where the layout puts its end if another record can begin there.
         let next = bytes.get(end).copied();
         let follows = next.is_none_or(|byte| self.chosen[usize::from(byte)].is_some());
         follows.then(|| {
@@ -202,7 +200,7 @@ impl<'t> Decoder<'t> {
         })
     }
 
-    /// Finds the layouts of the kinds from `at` on, as far as they are certain.
+    /// Finds the layouts of the kinds from `at` on, up to where they are certain.
     fn learn(&mut self, walk: &mut Walk<'_>, at: usize) {
         let solutions = walk.solve(at, &self.chosen, WINDOW);
         let Some(first) = solutions.first() else {

@@ -297,7 +297,7 @@ impl Texts {
             name: slot("name", &self.name, Form::Text)?,
             cycles: slot("cycles", &self.cycles, Form::Counters)?,
         };
-        // Times are what tells a record from other bytes.
+        // Times distinguish a record from other bytes.
         if fields.start.is_none_or(|s| s.width != 8) || fields.end.is_some_and(|s| s.width != 8) {
             return Err("`start` is required, and `start` and `end` must be u64".to_owned());
         }

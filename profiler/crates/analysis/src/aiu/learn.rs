@@ -1,9 +1,9 @@
 //! Finds out which layouts a buffer's records have.
 //!
-//! A way to read a stretch of a buffer is a choice of one layout for each kind
-//! met. It is sound when every record is followed by another or by the end, and
-//! nearly all are plausible. All choices are tried, each as far as it goes; the
-//! work is bounded by a budget in proportion to the buffer.
+//! A way to read a stretch of a buffer is a choice of one layout for each kind met. It is sound
+//! when every record is followed by another or by the end, and nearly all are plausible. All
+//! choices are tried, each until it fails or ends. The work is bounded by a budget in proportion to
+//! the buffer.
 
 use super::layouts::Layouts;
 use super::record::{Context, View};
@@ -21,7 +21,7 @@ const BASE_STEPS: usize = 1 << 17;
 const STEPS_PER_BYTE: usize = 4;
 /// Solutions that are kept; with more, nothing is certain.
 const MAX_SOLUTIONS: usize = 64;
-/// Of so many plausible records of a kind, one may be implausible.
+/// Plausible records of a kind for each implausible one that is accepted.
 const TOLERANCE: usize = 8;
 
 /// Layout of each first byte; `None` where it is not known.
@@ -33,7 +33,7 @@ pub(super) struct Solution {
     pub(super) chosen: Chosen,
     /// Plausible and implausible records of each kind.
     tally: [(u32, u32); 256],
-    /// Whether it went as far as it should: to the end or through the window.
+    /// Whether it went to the end or through the window.
     is_complete: bool,
     records: usize,
     implausible: usize,

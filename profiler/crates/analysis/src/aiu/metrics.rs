@@ -40,7 +40,7 @@ pub enum MetricsError {
     /// A version that is not understood.
     #[error("the metrics file has version {}.{}; aiprof reads version 1.0", .0[0], .0[1])]
     Version([u8; 4]),
-    /// It ends before what it says it holds.
+    /// It ends before the end of what its header lists.
     #[error("the metrics file is shorter than its header states: {what} at byte {at} is missing")]
     Truncated {
         /// What should be there.
@@ -74,7 +74,7 @@ pub struct Section {
     pub sequence: u32,
     /// When it was updated, milliseconds since 1970.
     pub time_ms: u64,
-    /// Length of the interval it covers, in milliseconds as far as is known.
+    /// Length of the interval it covers, in milliseconds; the unit is not certain.
     pub interval: u32,
     /// Its metrics, in its order.
     pub values: Vec<Value>,
@@ -258,7 +258,7 @@ pub fn snapshot(
     Err(MetricsError::Rewriting)
 }
 
-/// Reads the bytes of a metrics file that nobody writes to meanwhile.
+/// Reads the bytes of a metrics file that no program writes to meanwhile.
 ///
 /// An empty file counts as being rewritten: its writer has created it and will
 /// fill it next.

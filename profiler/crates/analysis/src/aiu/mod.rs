@@ -3,7 +3,7 @@
 //! * [`Decoder`]: buffers of libaiupti's activity records, read
 //!   by a table of [`Layouts`], since most of them are not public;
 //! * [`events`]: names of the runtime's events by cbid;
-//! * [`operation`]: what the records of an operation tell of its phases;
+//! * [`operation`]: what the records of an operation show of its phases;
 //! * [`metrics`]: the metrics file, power, temperature and memory traffic.
 //!
 //! All input is that of another process: nothing in it is believed without a

@@ -1,9 +1,9 @@
 //! What a device did, phase by phase: the activity records of one operation.
 //!
-//! A control block is one operation of several records: its copies, the preparing
-//! and the executing of its kernel. With the counter (TS1 to TS5) each of them has
-//! the same five values, so that they are known to be one, and any of them tells how
-//! long each phase took. Without, each record is an operation of its own.
+//! A control block is one operation of several records: its copies, the preparing and the executing
+//! of its kernel. With the counter (TS1 to TS5) each of them has the same five values. So they are
+//! known to be one operation, and any of them gives the length of each phase. Without, each record
+//! is an operation of its own.
 
 use super::{ActivityRecord, Kind};
 use crate::calibrate::cycles;
@@ -110,7 +110,7 @@ pub fn ticks(stamps: [u64; 5], phase: Phase, bits: u32) -> u64 {
 /// Something that a device did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
-    /// What it is: a kernel as soon as a record of one was seen.
+    /// Its kind: a kernel as soon as a record of one was seen.
     pub kind: WorkKind,
     /// Name of the work: the kernel's, else that in its first record.
     pub name: Box<str>,

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAX_RANKS: usize = 1024;
 /// Anchors of a clock; more make it no better.
 const MAX_ANCHORS: usize = 50_000;
-/// Cycles that are told.
+/// Cycles that are reported.
 const MAX_CYCLES: usize = 64;
 /// What a wrong frequency may make of a trace, end to end, before it is not used, in
 /// microseconds: about as much as a host is late.
@@ -78,22 +78,21 @@ pub struct AlignmentReport {
     pub reversed_after: usize,
     /// Sends and receives without a counterpart.
     pub lonely: u64,
-    /// What to tell.
+    /// Messages to show.
     pub said: Messages,
 }
 
 /// How a rank's counter values become times on its host.
 #[derive(Clone, Debug)]
 enum RankLine {
-    /// The frequency that was given fits: so many ticks per microsecond through one
-    /// point.
+    /// The given frequency fits: a line with this frequency through one point.
     Given {
         ticks: i64,
         host_us: f64,
         mhz: f64,
         error_us: f64,
     },
-    /// It does not: what the rank's events say.
+    /// It does not fit: the clock comes from the rank's events.
     Fitted(Clock),
 }
 
@@ -200,7 +199,7 @@ fn lines(timeline: &Timeline, numbers: &Numbers) -> Lines {
         let nth = nth.entry(timeline.rank(event)).or_default();
         let stride = rank.seen.div_ceil(MAX_ANCHORS as u64).max(1);
         if nth.is_multiple_of(stride) {
-            // What the host noted: only that tells how sure the clock is.
+            // The time that the host noted: only that shows how sure the clock is.
             let placed = timeline.device(event).map_or(0.0, |device| device.placed);
             rank.anchors.push((ticks, event.end_us() - placed));
         }
@@ -239,15 +238,15 @@ fn line(anchors: &[(i64, f64)], mhz: f64) -> Option<RankLine> {
         mhz,
         uncertainty: 1.0,
     };
-    // The given frequency holds until the events contradict it: few events tell
-    // less of it than whoever gave it knew.
+    // The given frequency holds until the events contradict it: whoever gave it knew more
+    // than a few events show.
     Some(match Clock::fit(&points, counter) {
         Ok(clock) if contradicts(&clock, mhz) => RankLine::Fitted(clock),
         _ => given,
     })
 }
 
-/// Whether events say that another frequency holds, and it makes a difference.
+/// Whether the events show another frequency, and the difference matters.
 fn contradicts(clock: &Clock, mhz: f64) -> bool {
     match &clock.pieces[..] {
         [piece] => {
@@ -283,7 +282,7 @@ fn median(values: &mut [f64]) -> f64 {
     *values.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
-/// When an event ended by its rank's device, as far as it has one.
+/// When an event ended: by its rank's device if that is known, else by the event.
 fn end_by_device(timeline: &Timeline, lines: &Lines, event: &Event) -> f64 {
     let line = lines
         .get(&timeline.rank(event))
@@ -371,7 +370,7 @@ fn cycles(numbers: &Numbers, messages: &[ranks::Messages]) -> Vec<Cycle> {
         let lowest = (0..way.len()).min_by_key(|i| way[*i]).unwrap_or(0);
         way.rotate_left(lowest);
         found.insert(way.iter().map(|i| names[*i]).collect(), around(&way));
-        // Of very many ranks, the ways alone would fill the memory.
+        // With very many ranks, the ways alone would fill the memory.
         if found.len() >= 64 * MAX_CYCLES {
             let mut longest: Vec<f64> = found.values().copied().collect();
             longest.sort_by(|a, b| b.total_cmp(a));

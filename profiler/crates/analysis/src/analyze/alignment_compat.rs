@@ -1,9 +1,9 @@
 //! Rank alignment exactly as acelyzer 1.3.0 does it, for whoever must compare
 //! (`--compat-bugs`): the default way, and that of `-S`.
 //!
-//! Both take a collective group for one moment: the first the last send of rank 0
-//! and the last receives of all others, the second the last counter of every rank.
-//! That is right only where one rank sends to all others at once, at the end, and
+//! Both take a collective group for one moment. For the first way, it is the last send of
+//! rank 0 and the last receives of all others; for the second, the last counter of every
+//! rank. That is right only where one rank sends to all others at once, at the end, and
 //! nothing is under way for long; [`super::alignment`] is right in all cases.
 //!
 //! Only device events are moved, and only FLEX traces have what is needed.
@@ -23,7 +23,7 @@ pub struct CompatAlignmentReport {
     pub offset: f64,
     /// acelyzer ends here, with exit code 1.
     pub is_fatal: bool,
-    /// What to tell.
+    /// Messages to show.
     pub said: Messages,
 }
 
@@ -73,7 +73,8 @@ impl Groups {
         groups
     }
 
-    /// Of a rank's events in a group, the last one with the greatest counter.
+    /// A rank's event in a group with the greatest counter; the last one if several have
+    /// it.
     fn last<'t>(
         &self,
         timeline: &'t Timeline,

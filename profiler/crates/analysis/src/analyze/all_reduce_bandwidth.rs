@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// Pid of counters that are of no rank.
 const NO_RANK: i64 = -1;
 
-/// An all-reduce, as far as the ends of events tell of it.
+/// An all-reduce, derived from the ends of events.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AllReduce {
     /// End of the event before its first one, microseconds since the origin.

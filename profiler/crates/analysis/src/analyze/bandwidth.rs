@@ -9,9 +9,9 @@ use rustc_hash::FxHashMap;
 /// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferReport {
-    /// Transfers that say how many bytes they have.
+    /// Transfers whose number of bytes is known.
     pub transfers: usize,
-    /// Of them, those without length, of which no rate is known.
+    /// How many of these have no length, so that their rate is not known.
     pub without_length: usize,
     /// Counters that were added.
     pub counters: usize,
@@ -28,11 +28,12 @@ struct Edge {
     is_begin: bool,
 }
 
-/// Adds the counters `BW DmaI` and `BW DmaO`: bytes per microsecond, which is
-/// megabytes per second, that all transfers of a row group in that direction carry
-/// together, from each time at which that changes. Its argument is called `Bytes`,
-/// as in acelyzer 1.0.2, the last version in which this worked (by two exceptions: it
-/// had whole microseconds, and left each row group's last transfer out).
+/// Adds the counters `BW DmaI` and `BW DmaO`, in bytes per microsecond, which is
+/// megabytes per second. Each is the rate of all transfers of a row group in that
+/// direction together, from each time at which it changes. The argument is called
+/// `Bytes`, as in acelyzer 1.0.2, the last version in which this worked. That version
+/// differs in two points: it had whole microseconds, and left each row group's last
+/// transfer out.
 ///
 /// Takes calibrated events in any order: a slice's begin and end are those of the
 /// transfer, TS1 to TS2 or TS4 to TS5.
@@ -163,9 +164,9 @@ mod tests {
         testing::counters(timeline, name)
     }
 
-    /// Rank 0's receive and rank 1's second one in the shipped four-rank sample:
-    /// acelyzer 1.0.2 gives 1369.693 and 5966.359, of times that are doubles counted
-    /// from 1970, hence good to half a nanosecond.
+    /// Rank 0's receive and rank 1's second one in the shipped four-rank sample. acelyzer
+    /// 1.0.2 gives 1369.693 and 5966.359. Its times are doubles counted from 1970, hence
+    /// good to half a nanosecond.
     #[test]
     fn rates_are_those_of_acelyzer() {
         for (dur, rate) in [(382.778, 1369.693), (87.874, 5966.359)] {

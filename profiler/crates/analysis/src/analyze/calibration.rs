@@ -11,11 +11,11 @@ use rustc_hash::FxHashMap;
 const BITS: u32 = 32;
 /// Anchors that a clock is fitted to: more do not make it better, only slower.
 const ANCHORS: usize = 4096;
-/// Events of a job that its place is told by.
+/// Events of a job by which it is placed.
 const JOB_ANCHORS: usize = 256;
 /// How far the ratio of counted and noted durations may be off.
 const RATIO_ERROR: f64 = 0.05;
-/// How far a given frequency may be off where durations tell nothing.
+/// How far a given frequency may be off where durations show nothing.
 const GIVEN_ERROR: f64 = 0.5;
 /// A frequency that may be off by more than this share is not known.
 const UNSURE: f64 = 0.02;
@@ -86,16 +86,16 @@ pub struct Calibration {
 /// How to calibrate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// Frequency to go by where the trace does not tell, MHz.
+    /// Frequency to use where the trace gives none, MHz.
     pub mhz: f64,
-    /// Go by the frequencies that the trace tells; else by `mhz`.
+    /// Use the frequencies that the trace gives; else `mhz`.
     pub is_fitted: bool,
     /// Move jobs to where they belong.
     pub moves_jobs: bool,
     /// Leave events of Torch's profiler, which have their counters as a list, where they
-    /// are: nobody said that `mhz` is theirs.
+    /// are: `mhz` may not be their frequency.
     pub keeps_listed: bool,
-    /// Change begin and length of events to what the counters say.
+    /// Change begin and length of events to those of the counters.
     pub converts: bool,
 }
 
@@ -144,13 +144,13 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
                 if goes_by_trace {
                     timeline.mhz.insert(*rank, counter.mhz);
                 }
-                // All in one epoch, as far as anybody can tell.
+                // Without a clock, all events count as one epoch.
                 count_epochs(timeline, events, |_, _, _| 0);
             }
         }
     }
     if options.converts {
-        // Lengths by a frequency that nobody knows are no better than the host's.
+        // Lengths by an unknown frequency are no better than the host's.
         let left: &[u32] = match options.is_fitted {
             true => &found.unknown,
             false => &[],
@@ -249,8 +249,8 @@ fn anchor(timeline: &Timeline, index: u32) -> Option<Anchor> {
     })
 }
 
-/// The counter's frequency by what events say of their own length: the median of
-/// the ratios, each with the weight of its time.
+/// Estimates the counter's frequency from the events' own lengths: the median of the
+/// ratios, each with the weight of its time.
 fn counter(timeline: &Timeline, events: &[u32], given: f64) -> Counter {
     let mut ratios: Vec<(f64, f64)> = spread(events, ANCHORS)
         .filter_map(|index| parts(timeline, index))
@@ -268,7 +268,7 @@ fn counter(timeline: &Timeline, events: &[u32], given: f64) -> Counter {
         before += weight;
         before >= all / 2.0
     });
-    // Durations say something only where they are long beside the host's jitter.
+    // Durations are evidence only where they are long beside the host's jitter.
     let is_sound = |mhz: &f64| all > 1000.0 && (1.0..100_000.0).contains(mhz);
     match median.map(|(ratio, _)| *ratio).filter(is_sound) {
         Some(mhz) => Counter {
@@ -305,8 +305,8 @@ fn summary(rank: u32, clock: &Clock) -> RankClock {
     }
 }
 
-/// How far a time by the clock may be off: by the fit, and by the lateness that all
-/// notes have in common, which nothing in the trace tells.
+/// How far a time by the clock may be off: by the fit, and by the lateness that all notes
+/// have in common, which nothing in the trace shows.
 fn offset_error_us(clock: &Clock) -> f64 {
     let pieces = clock.pieces.iter();
     let errors = pieces.map(|piece| {
@@ -316,9 +316,9 @@ fn offset_error_us(clock: &Clock) -> f64 {
     errors.fold(0.0, f64::max)
 }
 
-/// Notes by how much the ends of a rank's events are to be moved to where the clock has
-/// them. Returns how many are too far from it: either their counters or the host's notes
-/// are wrong, and the host's stay.
+/// Notes how far the ends of a rank's events must move to where the clock has them.
+/// Returns how many are too far from it: either their counters or the host's notes are
+/// wrong, and the host's stay.
 fn place(timeline: &mut Timeline, events: &[u32], clock: &Clock) -> u64 {
     let mut strays = 0;
     for index in events {
@@ -406,7 +406,7 @@ fn count_epochs(
         };
         if let Some(device) = timeline.devices.get_mut(event.device as usize) {
             device.epoch = device.epoch.saturating_sub(first);
-            // So many periods would be years.
+            // The limit, 2^24 periods, is years.
             let ticks = device.epoch.clamp(0, 1 << 24) << BITS;
             device.stamps = device.stamps.map(|stamp| stamp.saturating_add(ticks));
         }
@@ -503,8 +503,9 @@ fn shift(timeline: &mut Timeline, list: &[u32], by_us: f64) {
     }
 }
 
-/// Gives events the begin and length that their counters tell, but those of some
-/// ranks, and if so wanted those with lists; their end is where their clock has it, if that is fitted, else the host's.
+/// Gives events the begin and length of their counters, except events of the ranks in
+/// `left` and, with `keeps_listed`, those with lists. Their end is where their clock has
+/// it, if that is fitted, else the host's.
 fn convert(timeline: &mut Timeline, left: &[u32], keeps_listed: bool) {
     for index in 0..timeline.events.len() {
         let Some(event) = timeline.events.get(index).copied() else {
@@ -526,7 +527,7 @@ fn convert(timeline: &mut Timeline, left: &[u32], keeps_listed: bool) {
         let stamps = device.stamps.map(i128::from);
         let end = event.end_us() + device.placed;
         let times = host_times(&stamps, device.phase, end, mhz);
-        // At first all up to the end of the phase, as acelyzer says it in time_adjust.
+        // At first all up to the end of the phase, as acelyzer shows it in time_adjust.
         let all = end - times.stamps_us[0];
         let begin = end - all;
         device.adjusted = (begin - event.ts(), all - event.dur());

@@ -45,8 +45,7 @@ pub enum Fault {
     DuplicateStart,
     /// An event is before the one that precedes it, in its row of the file.
     OutOfOrder,
-    /// A device event is far longer than its counters say, or than others of its
-    /// name.
+    /// A device event is far longer than its counters show, or than others of its name.
     OverLong,
 }
 
@@ -174,7 +173,7 @@ fn units(timeline: &Timeline, kinds: &Kinds) -> Vec<f64> {
 struct Checks<'t> {
     timeline: &'t Timeline,
     kinds: &'t Kinds,
-    /// Of each job's times, microseconds; 0: nanoseconds or finer.
+    /// Unit of each job's times, microseconds; 0: nanoseconds or finer.
     units_us: Vec<f64>,
     found: Vec<Found>,
 }
@@ -314,7 +313,8 @@ impl<'t> Checks<'t> {
         for event in rest {
             let unit = self.unit_us(event);
             if event.ts() - before.ts() < SAME_US {
-                // Of two that begin within one unit the first may be over before it.
+                // If two events begin within one unit, the first may end before the
+                // second begins.
                 if unit == 0.0 || before.dur().min(event.dur()) > unit {
                     self.add(Fault::DuplicateStart, event, 0.0, || against(before));
                 }
@@ -419,9 +419,9 @@ impl<'t> Checks<'t> {
         }
     }
 
-    /// What other events do the same work as this one; `None`: nothing tells. Kernels of
-    /// GPUs do as their grid is large, copies as they have bytes, and those of
-    /// communication wait for others.
+    /// What this event has in common with others that do the same work; `None`: not
+    /// known. The work of GPU kernels depends on their grid, and that of copies on their
+    /// bytes. Kernels of communication wait for others.
     fn like(&self, event: &Event) -> Option<Like<'t>> {
         let (timeline, kinds) = (self.timeline, self.kinds);
         if !kinds.is_device(timeline, event) {

@@ -11,7 +11,7 @@ macro_rules! classes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Class {
-            /// Not told: not a slice.
+            /// No class: not a slice.
             None,
             $($(#[$doc])* $name,)*
         }
@@ -49,7 +49,7 @@ classes! {
     HostWaitData = "MAIU_HDMA_PROTOCOL_WAIT_DATA",
     /// By way of the host: waits for an acknowledgement.
     HostWaitAck = "MAIU_HDMA_PROTOCOL_WAIT_ACK",
-    /// By way of the host: tells that data are there.
+    /// By way of the host: signals that data are there.
     HostSignalData = "MAIU_HDMA_PROTOCOL_SIGNAL_DATA",
     /// By way of the host: acknowledges.
     HostSignalAck = "MAIU_HDMA_PROTOCOL_SIGNAL_ACK",
@@ -67,7 +67,7 @@ classes! {
     Send = "MAIU_PROTOCOL_SEND_DATA",
     /// Receives data between the kernels of a job.
     Receive = "MAIU_PROTOCOL_RECV_DATA",
-    /// Tells that data are there, between the kernels of a job.
+    /// Signals that data are there, between the kernels of a job.
     SignalData = "MAIU_PROTOCOL_SIGNAL_DATA",
     /// Acknowledges, between the kernels of a job.
     SignalAck = "MAIU_PROTOCOL_SIGNAL_ACK",
@@ -87,7 +87,7 @@ pub struct ClassReport {
     pub counters: usize,
 }
 
-/// What a name says, found once per name.
+/// What a name shows, found once per name.
 #[derive(Clone, Copy, Default)]
 struct NameClasses {
     /// By itself, in FLEX and in TORCH traces.
@@ -98,8 +98,8 @@ struct NameClasses {
     by_host: bool,
 }
 
-/// Tells the class of every slice. Needs kinds, transfers and final times of
-/// kernels; no order. Counters are added at the end, not in their place.
+/// Sets the class of every slice. Needs kinds, transfers and final times of kernels; no
+/// order. Counters are added at the end, not in their place.
 ///
 /// `compat_bugs`: as in acelyzer 1.3.0, a size that is text, as in FLEX traces, is never
 /// that of a signal, and every kernel of a GPU computes.
@@ -288,7 +288,7 @@ fn bandwidth(timeline: &mut Timeline) -> usize {
     let events = std::mem::take(&mut timeline.events);
     for event in events.iter().filter(|e| !e.dropped) {
         let speed = timeline.transfer(event).map(|t| t.gigabytes_per_second);
-        // Zero-length copies say "N/A".
+        // Zero-length copies have "N/A".
         let Some(speed) = speed.filter(|speed| *speed > 0.0 && speed.is_finite()) else {
             continue;
         };

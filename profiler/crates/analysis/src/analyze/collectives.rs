@@ -269,9 +269,9 @@ fn collective(
     })
 }
 
-/// The rank's span. Its kernel is the last one that was over when its first message
-/// was out (the message holds what the kernel made); of a rank that only receives,
-/// when its last one had come.
+/// The rank's span. Its kernel is the last one that was over when the rank's first
+/// message was out (the message holds what the kernel made). If a rank only receives, it
+/// is the last one that was over when the rank's last message had come.
 fn span(rank: u32, part: &RankMessages, kernels: &[(f64, u32)]) -> Span {
     let by = if part.sent_us.is_finite() {
         part.sent_us

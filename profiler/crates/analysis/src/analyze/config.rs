@@ -38,7 +38,7 @@ pub struct Config {
     pub soc_mhz: f64,
     /// Somebody gave that frequency; else it is a default.
     pub is_given: bool,
-    /// Go by the frequency that the trace tells, where it does; else by `soc_mhz`.
+    /// Use the frequency that the trace gives, where it gives one; else `soc_mhz`.
     pub is_fitted: bool,
     /// Frequency of the cores, to which ideal cycles refer, MHz.
     pub core_mhz: f64,
@@ -56,7 +56,7 @@ pub struct Config {
     pub event_limit: EventLimit,
     /// Phases (`ph` letters) that are written; empty: all.
     pub keep_phases: String,
-    /// Drop host events that say nothing of their own (round trips, callbacks).
+    /// Drop host events without information of their own (round trips, callbacks).
     pub drop_globals: bool,
     /// Keep `Cmpt Prep` events besides their counter.
     pub keep_prep: bool,
@@ -99,7 +99,7 @@ pub struct Config {
     pub ignore_critical: bool,
     /// Give the timestamps that acelyzer 1.3.0 gives, where they are wrong too.
     pub compat_bugs: bool,
-    /// What is said.
+    /// Level of the messages that are reported.
     pub level: Level,
     /// The stages whose effects are wanted; see [`Config::select_stages`].
     pub stages: StageSet,
@@ -335,7 +335,7 @@ impl EventFilter {
             return Err(FilterError::NotAPair(item.to_owned()));
         };
         let regex = Regex::new(&without_python_end(pattern)).map_err(|error| {
-            // The last line says what is wrong; those above draw where.
+            // The last line names the error; those above draw where it is.
             let text = error.to_string();
             let reason = text.lines().last().unwrap_or_default();
             FilterError::Regex {

@@ -52,10 +52,10 @@ pub struct KernelPower {
     pub calls: usize,
     /// How long, microseconds.
     pub time_us: f64,
-    /// Of that, how long its device's power is known, microseconds.
+    /// The part of that time in which its device's power is known, microseconds.
     pub measured_us: f64,
-    /// Energy, joules; kernels that run at the same time share it. Of all its time
-    /// where its power is fitted, else of the measured time.
+    /// Energy, joules; kernels that run at the same time share it. It covers all its time
+    /// where its power is fitted, else the measured time.
     pub joules: f64,
     /// Its mean power in that time, watts; `None`: it is never known.
     pub mean_watts: Option<f64>,
@@ -67,7 +67,7 @@ pub struct KernelPower {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EnergyMethod {
     /// By least squares over the periods of its device: apart from idle time and from
-    /// other kernels, within so many watts.
+    /// other kernels, with an error in watts.
     Fitted {
         /// The true mean is within this of it, if each run takes the same.
         error_watts: f64,
@@ -336,7 +336,7 @@ pub(crate) fn count_wraps(timeline: &Timeline, kinds: &Kinds, periods: &mut [Per
     all
 }
 
-/// What the periods of a row group tell of its power.
+/// What the periods of a row group show about its power.
 struct DevicePower {
     meter: Meter,
     kernels: DeviceKernels,

@@ -8,7 +8,7 @@
 
 use super::power::{MOST_WATTS, Period};
 
-/// Classes of one device that are told apart; the others count as one.
+/// Classes of one device that are kept apart; the others count as one.
 pub(crate) const CLASSES: usize = 128;
 /// A class whose times are so close to a mix of others' (share of its square sum that is
 /// left) cannot be separated.
@@ -23,7 +23,7 @@ const SIGMAS: f64 = 4.0;
 const SURE_SHARE: f64 = 0.1;
 /// See [`SURE_SHARE`].
 const SURE_WATTS: f64 = 1.0;
-/// Periods farther from the fit than so many typical distances do not count: a lost
+/// Periods farther from the fit than this many typical distances do not count: a lost
 /// event, a wrap that was missed.
 const WILD: f64 = 8.0;
 /// Rounds in which wild periods are taken out.
@@ -257,7 +257,7 @@ impl Solution {
     fn known(&self, periods: usize) -> Vec<Option<Watts>> {
         let swept = self.is_swept.iter().filter(|is_swept| **is_swept).count();
         let spare = periods.saturating_sub(swept);
-        // Of columns without time nothing depends on.
+        // Nothing depends on columns without time.
         let is_left = |i: usize| !self.is_swept[i] && self.scale[i] > 1e-200;
         let left: Vec<usize> = (0..self.columns).filter(|i| is_left(*i)).collect();
         let rest = self.at(self.columns, self.columns).max(0.0).sqrt() * self.scale[self.columns];
@@ -288,13 +288,13 @@ pub(crate) struct Wraps {
     pub(crate) unknown: usize,
 }
 
-/// Whether the counter may have wrapped once more in a period than its charge says.
+/// Whether the counter may have wrapped once more in a period than its charge shows.
 pub(crate) fn is_open(period: &Period) -> bool {
     !period.is_bad && period.watts + period.wrap_watts <= MOST_WATTS
 }
 
 /// Finds how often the counter wrapped in periods that are long enough for it: as often
-/// as the power of what ran there asks for, which the other periods tell.
+/// as the power of what ran there requires. The other periods give that power.
 pub(crate) fn count_wraps(spans: &[KernelSpan], periods: &mut [Period], columns: usize) -> Wraps {
     let mut wraps = Wraps::default();
     if !periods.iter().any(is_open) {

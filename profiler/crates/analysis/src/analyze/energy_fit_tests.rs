@@ -37,7 +37,7 @@ struct Story {
     jitter: f64,
     /// Each kernel takes the same time, each gap too.
     is_even: bool,
-    /// One of so many kernels is missing in the trace; 0: none.
+    /// One in this many kernels is missing in the trace; 0: none.
     missing: usize,
 }
 
@@ -166,7 +166,7 @@ fn wraps_over_long_gaps_are_counted() {
     }
 }
 
-/// The same gaps, by a counter of more bits: each period is what it says.
+/// The same gaps, by a counter of more bits: the charge of each period is right as it is.
 #[test]
 fn counters_of_more_than_32_bits_do_not_wrap_there() {
     let story = Story {
@@ -190,7 +190,7 @@ fn counters_of_more_than_32_bits_do_not_wrap_there() {
     );
 }
 
-/// Only long gaps: nothing tells how often the counter wrapped.
+/// Only long gaps: nothing shows how often the counter wrapped.
 #[test]
 fn wraps_that_nothing_tells_are_reported() {
     let story = Story {

@@ -15,11 +15,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub enum Role {
     /// `SingleCast`: sends the data to one rank.
     Send,
-    /// `MultiCast XSEG`: tells one rank of a multicast that data comes.
+    /// `MultiCast XSEG`: announces data to one rank of a multicast.
     Segment,
     /// `MultiCast`: sends the data to several ranks.
     Multicast,
-    /// `Set BCList`: says to whom a multicast goes.
+    /// `Set BCList`: names the receivers of a multicast.
     List,
     /// `WDone Barrier`: the data are there.
     Receive,
@@ -45,8 +45,8 @@ pub struct Exchange {
     pub send: u32,
     /// Event that saw them arrive.
     pub receive: u32,
-    /// What to draw an arrow from: the event that told this receiver of the
-    /// message; else `send`.
+    /// Where an arrow starts: the event that announced the message to this receiver; else
+    /// `send`.
     pub call: u32,
     /// Name of the synchronization.
     pub sync: Sym,
@@ -76,10 +76,10 @@ pub struct Exchanges {
 /// How far the clocks of ranks can be relied on when sends and receives are paired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clocks {
-    /// Not at all: a name that was sent more or less often than it was received is
-    /// left out, for nobody knows which were cut off.
+    /// Not at all: a name that was sent more or less often than it was received is left
+    /// out, because it is not known which were cut off.
     Unaligned,
-    /// They agree, so that times tell which belong together.
+    /// They agree, so times show which belong together.
     Aligned,
 }
 
@@ -109,10 +109,10 @@ struct Sides {
 
 /// The sending side of what was received.
 struct Sent<'s> {
-    /// With the sender, if the receive did not say it.
+    /// With the sender, if the receive did not name it.
     way: Way,
     sends: &'s [u32],
-    /// What told the receiver of them.
+    /// The events that announced them to the receiver.
     calls: Option<&'s [u32]>,
 }
 
@@ -269,12 +269,12 @@ impl Sides {
         }
         let calls = self.segments.get(&way).map(Vec::as_slice);
         let sends = self.sends.get(&self.key(way)).map(Vec::as_slice);
-        // A capture without the data's event still has those that told of it.
+        // A capture without the data's event still has the events that announced it.
         let sends = sends.or(calls)?;
         Some(Sent { way, sends, calls })
     }
 
-    /// Counts the sends that nobody received.
+    /// Counts the sends without a receive.
     fn unheard(&self, heard: &FxHashMap<Way, Vec<bool>>, all: &mut Exchanges) {
         for (way, sends) in &self.sends {
             let known = heard.get(way).map_or(0, |known| {

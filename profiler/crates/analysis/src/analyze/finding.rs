@@ -1,4 +1,4 @@
-//! What a finding is: a conclusion with what it costs, where, what it is by, and what to try.
+//! A finding: a conclusion with its cost, its places, its numbers, and what to try.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ pub enum Weight {
     Note,
 }
 
-/// What a finding says. Names are stable: programs and `aiprof diff` know findings by them.
+/// Kind of a finding. Names are stable: programs and `aiprof diff` know findings by them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FindingKind {
@@ -51,7 +51,7 @@ pub enum FindingKind {
     KernelStall,
     /// Kernels use little of what the device can do, as the compiler has it.
     LowUtilization,
-    /// A device idles; the trace does not tell why.
+    /// A device idles; the trace does not show why.
     DeviceIdle,
     /// Something is wrong with a file.
     InputProblems,
@@ -98,7 +98,7 @@ pub struct Measure {
     pub unit: &'static str,
 }
 
-/// Where a finding is seen, as far as it is known.
+/// Where a finding is seen; parts may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SeenAt {
     /// Rank.
@@ -119,7 +119,7 @@ pub struct SeenAt {
     pub cost_ns: Option<u64>,
 }
 
-/// What must be passed before a finding is said.
+/// Limits that a cost must pass before a finding is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Threshold {
     /// Its cost in percent of the time it is part of.
@@ -131,9 +131,9 @@ pub struct Threshold {
 /// Something that was found, in words and numbers.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Finding {
-    /// What it says.
+    /// Kind of the conclusion.
     pub kind: FindingKind,
-    /// What it is of, by which `aiprof diff` knows it again: a line, a kernel, a rank.
+    /// Its subject, by which `aiprof diff` recognizes it: a line, a kernel, a rank.
     pub subject: String,
     /// How much it matters.
     pub weight: Weight,

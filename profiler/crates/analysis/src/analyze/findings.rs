@@ -32,7 +32,7 @@ pub(super) fn find(report: &Report, costs: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// What a finding says, of what, and how much it matters.
+/// Kind and subject of a finding, and how much it matters.
 struct Said {
     kind: Kind,
     subject: String,
@@ -104,7 +104,7 @@ fn inputs(report: &Report, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Nothing to tell about, which is rarely what was wanted.
+/// Reports that kernels or their times are missing, which is rarely what was wanted.
 fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
     let untimed = report.details.untimed_launches.iter();
     let untimed: u64 = untimed.map(|row| row.launches).sum();

@@ -33,7 +33,7 @@ pub struct FlowReport {
     /// Directions in which time runs backwards, by sender and receiver. None where
     /// ranks are aligned.
     pub reversed: Vec<Reversed>,
-    /// What to tell.
+    /// Messages to show.
     pub said: Messages,
 }
 

@@ -1,5 +1,5 @@
-//! Frequencies of device counters as single kernels tell them: each by its length, and
-//! by the time since the kernel before it.
+//! Frequencies of device counters by single kernels: by the length of each, and by the
+//! time since the kernel before it.
 //!
 //! These are quick checks of the trace and of `--freq`. The clock that times are
 //! calibrated with is fitted to all events, see [`crate::calibrate::clock`].
@@ -45,7 +45,7 @@ pub struct FrequencyReport {
     pub identical: usize,
     /// Kernels that begin before the one before began: out of order.
     pub reversed: usize,
-    /// Kernels without length, which tell nothing.
+    /// Kernels without length, which give no frequency.
     pub without_length: usize,
 }
 
@@ -82,8 +82,8 @@ impl Running {
     }
 }
 
-/// Estimates both frequencies from the slices with `Cmpt Exec` in their name, and says
-/// what acelyzer says of them; `mhz` is the frequency that was given.
+/// Estimates both frequencies from the slices with `Cmpt Exec` in their name, and reports
+/// what acelyzer reports about them; `mhz` is the frequency that was given.
 ///
 /// Takes the events as they were read, before calibration (which makes lengths agree
 /// with the counters), each row group's in the file's order. Wraps of the counter

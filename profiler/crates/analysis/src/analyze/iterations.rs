@@ -204,9 +204,10 @@ fn borders(sequence: &[Sym]) -> Vec<usize> {
     borders
 }
 
-/// Of the squares that come one after the other the one whose sequence covers most of the
-/// word, as its shortest period: a prefill may begin with a square of its own, or with a
-/// part of what the decodes repeat.
+/// Finds the square whose sequence covers most of the word, among those that come one
+/// after the other; returns it with its shortest period. The first may be the wrong one:
+/// a prefill may begin with a square of its own, or with a part of what the decodes
+/// repeat.
 fn widest_square(word: &[Sym]) -> Option<Square> {
     let mut best: Option<(usize, Square)> = None;
     let mut from = 0;
@@ -454,7 +455,7 @@ mod tests {
     }
 
     /// The lines are what acelyzer 1.3.0 prints for the same kernels, with names whose
-    /// letters it tells apart.
+    /// letters it distinguishes.
     #[test]
     fn iterations_are_those_of_acelyzer() {
         for (text, line) in [
@@ -480,9 +481,9 @@ mod tests {
         "ITSTATS: [0] avg_iteration_time=77.5, iterations=2",
     ];
 
-    /// Kernels by their letters, and what acelyzer 1.3.0's own detection says of them:
-    /// number of times, and their mean. Sequences with prefixes, and with kernels that
-    /// are missing or too many here and there.
+    /// Kernels by their letters, and what acelyzer 1.3.0's own detection finds: number of
+    /// times, and their mean. Sequences with prefixes, and with kernels that are missing
+    /// or too many here and there.
     #[test]
     fn disturbed_iterations_are_those_of_acelyzer() {
         let cases = include_str!("iterations_of_acelyzer.txt");

@@ -1,8 +1,8 @@
 //! Shifts of jobs exactly as acelyzer 1.3.0 makes them (`--flex_ts_fix`), for whoever
 //! must compare (`--compat-bugs`).
 //!
-//! It puts the begin of a job's first device event onto the begin of its round trip,
-//! and takes the end of its device events from the round trip's, so that a job that is
+//! It puts the begin of a job's first device event onto the begin of its round trip. It
+//! takes the end of the job's device events from the round trip's end, so a job that is
 //! too early counts as too long. [`crate::calibrate::jobs`] is right.
 
 use super::messages::Messages;

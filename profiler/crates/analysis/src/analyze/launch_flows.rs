@@ -27,7 +27,7 @@ pub struct LaunchFlowReport {
     pub late: u64,
     /// Kernels whose launch comes after its `ScheduleWait`: no arrows for them.
     pub inconsistent: u64,
-    /// What to tell.
+    /// Messages to show.
     pub said: Messages,
 }
 

@@ -1,4 +1,4 @@
-//! What analyses have to say: collected in order, shown by whoever ran them.
+//! Messages of analyses: collected in order, shown by whoever ran them.
 //!
 //! Analyses are pure and print nothing. `aiprof acelyzer` shows the messages as
 //! acelyzer's log lines on stdout, `aiprof analyze` in aiprof's own style on stderr,
@@ -147,8 +147,8 @@ impl Messages {
         self.dropped.get(level as usize).copied().unwrap_or(0)
     }
 
-    /// Takes all kept messages out, for showing them while work goes on. What is
-    /// said afterwards has the full room again.
+    /// Takes all kept messages out, for showing them while work goes on. Later messages
+    /// have the full room again.
     pub fn take(&mut self) -> Vec<Message> {
         self.important = 0;
         std::mem::take(&mut self.list)

@@ -14,8 +14,8 @@ use std::ops::Range;
 /// Highest rank that is believed; a larger pid is a process's.
 const MAX_RANK: i64 = 1 << 20;
 
-/// Tells whose the events of a file are. With `one_rank`, all of a file that does not
-/// say are the first event's, as acelyzer 1.3.0 has it; else each pid is a rank.
+/// Finds the rank of each event of a file. With `one_rank`, a file without a rank gets
+/// that of its first event, as in acelyzer 1.3.0; else each pid is a rank.
 pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one_rank: bool) {
     let Some(known) = timeline.jobs.get(job as usize) else {
         return;
@@ -118,8 +118,8 @@ fn torch_rank(timeline: &mut Timeline, index: usize, rank: u32, text: &str) {
     }
 }
 
-/// What Kineto's device events cover of their operation, their categories say, not
-/// their names.
+/// Sets which part of its operation each of Kineto's device events covers: kernels by their
+/// category, copies by their name.
 fn torch_phases(timeline: &mut Timeline, events: Range<usize>) {
     let kinds = Kinds::new(timeline);
     for event in timeline.events.get(events).unwrap_or_default() {
@@ -238,9 +238,9 @@ pub fn select(timeline: &mut Timeline, limit: &EventLimit, filters: &[EventFilte
 /// between.
 const DAY: Length = Length(86_400_000_000_000_000);
 
-/// Moves events whose times cannot be true to [`Timeline::aside`]: those that begin or end
-/// more than a day from the median begin of their file's events and from all events between.
-/// A span of the host around all others is kept: it may have begun days before.
+/// Moves events whose times cannot be true to [`Timeline::aside`]. They begin or end more
+/// than a day from the median begin of their file's events and from all events between. A
+/// span of the host around all others is kept: it may have begun days before.
 pub(super) fn set_aside(timeline: &mut Timeline, kinds: &Kinds) {
     let mut whole: Vec<Option<Stretch>> = vec![None; timeline.jobs.len()];
     for event in timeline
@@ -383,7 +383,7 @@ fn argument<'a>(timeline: &'a Timeline, event: &Event, key: &str) -> Option<Cow<
     Some(Cow::Owned(value.to_string()))
 }
 
-/// Leaves out host events that say nothing of their own.
+/// Leaves out host events without information of their own.
 pub fn drop_globals(timeline: &mut Timeline, kinds: &Kinds) {
     timeline
         .events

@@ -10,15 +10,15 @@ use rustc_hash::FxHashMap;
 
 /// Overlaps up to this are mended by a later begin, microseconds.
 const MAX_SHIFT_US: f64 = 0.005;
-/// How many rows are tried for a slice, one after the other, before the farthest that
-/// any slice came to is: or a slice would look at all that it overlaps.
+/// How many rows are tried for a slice, one after the other, before the farthest row that
+/// any slice came to. Without this limit, a slice would look at all that it overlaps.
 const MAX_TRIED: u64 = 128;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverlapReport {
-    /// Overlaps that were resolved, as the mode says. A slice that overlaps on the next
-    /// row too counts for each.
+    /// Overlaps that were resolved, in the way of the mode. A slice that overlaps on the
+    /// next row too counts for each.
     pub resolved: u64,
     /// Events for which the spare rows were not enough: they got further ones.
     pub beyond: u64,
@@ -212,7 +212,8 @@ fn times(event: &Event) -> (i64, i64) {
 
 /// Rows that slices are moved to.
 struct Spare {
-    /// Of rows with numbers; `None` without a limit: the next row is the next number.
+    /// Spare rows of rows with numbers; `None`: no limit, the next row is the next
+    /// number.
     rows: Option<SpareRows>,
     /// The farthest row that was tried, by process and, of names, the first row.
     farthest: FxHashMap<(Id, Sym), Id>,

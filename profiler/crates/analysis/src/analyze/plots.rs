@@ -1,7 +1,7 @@
 //! Lines for plots: every counter of a trace over time, and how busy each device was.
 //!
-//! A line has at most [`POINTS`] points, however many readings there are: each point
-//! then stands for several and says the least, the mean and the most of them.
+//! A line has at most [`POINTS`] points, however many readings there are: each point then
+//! stands for several, with their least, mean and greatest value.
 
 use aiprof_model::timeline::{Event, Id, Kind, Kinds, NONE, Ph, Sym, Timeline};
 use rustc_hash::FxHashMap;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub const POINTS: usize = 1000;
 /// Most lines; a trace may come with any number of counters of its own.
 const LINES: usize = 512;
-/// Points of a line that says how busy a device was.
+/// Points of a line that shows how busy a device was.
 const BUSY_PARTS: usize = 400;
 
 /// One point of a line: microseconds since the first event, then the least, the mean
@@ -360,7 +360,7 @@ mod tests {
         let want = [
             (0.0, 0.0, 2.5, 5.0),
             (4.0, 4.0, 6.5, 9.0),
-            // Of the last point it is not known how long it holds.
+            // It is not known how long the last point holds.
             (8.0, 8.0, 9.0, 11.0),
         ];
         assert_eq!(thin, want);

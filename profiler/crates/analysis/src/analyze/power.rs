@@ -35,7 +35,7 @@ pub(crate) const MOST_WATTS: f64 = 100.0;
 /// Less than any card in use takes.
 const LEAST_WATTS: f64 = 1.0;
 
-/// Shorter events say nothing, microseconds. acelyzer's limit for TS4.
+/// Shorter events show nothing, microseconds. acelyzer's limit for TS4.
 const SHORTEST: f64 = 0.1;
 
 /// What is wanted.
@@ -69,7 +69,7 @@ pub struct Period {
     pub is_bad: bool,
     /// The power that one more wrap of the charge counter would add, watts.
     pub wrap_watts: f64,
-    /// The counter may have wrapped more often than is counted, and nothing tells how
+    /// The counter may have wrapped more often than is counted, and nothing shows how
     /// often: the power is at least `watts`.
     pub are_wraps_unknown: bool,
 }
@@ -202,7 +202,7 @@ fn periods(pairs: &[Pair], groups: &[Group], factor: f64) -> Vec<Period> {
 }
 
 fn report(outcome: &PowerReport, options: &Options, messages: &mut Messages) {
-    // Of TS3 the counters are no watts.
+    // The counters of TS3 are not watts.
     if outcome.bad > 0 && options.source == PowerSource::Ts4 {
         messages.warn(
             "PEC",
@@ -337,7 +337,7 @@ fn is_skipped(kinds: &Kinds, from: Sym, to: Sym) -> bool {
     }
 }
 
-/// The factor to use, and says which and why if that was a choice.
+/// Chooses the factor, and reports which and why if there was a choice.
 fn choose(scale: PowerScale, pairs: &[Pair], messages: &mut Messages) -> f64 {
     if let PowerScale::Fixed(factor) = scale {
         return factor;
@@ -349,7 +349,7 @@ fn choose(scale: PowerScale, pairs: &[Pair], messages: &mut Messages) -> f64 {
     };
     let counts = KNOWN.map(|(factor, who)| (possible(factor), factor, who));
     let all = charged.len();
-    // Of equals the first.
+    // Among equal counts, the first wins.
     let Some((count, factor, who)) = counts.into_iter().rev().max_by_key(|known| known.0) else {
         return 1.0;
     };

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 pub struct PrepQueueReport {
     /// Preparations that were counted.
     pub preps: usize,
-    /// Of them, how many were dropped.
+    /// How many of these were dropped.
     pub dropped: usize,
     /// Counters that were added.
     pub counters: usize,
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(timeline.events.iter().filter(|e| e.dropped).count(), 3);
     }
 
-    /// By hand: at 4 the outer one still runs. (acelyzer 1.3.0 says 0 there.)
+    /// By hand: at 4 the outer one still runs. (acelyzer 1.3.0 has 0 there.)
     #[test]
     fn an_inner_preparation_ends_alone() {
         let (timeline, _) = counted(&[(0, 0.0, 10.0), (0, 2.0, 2.0)], false);

@@ -28,8 +28,8 @@ pub struct Recording {
     pub events: Range<usize>,
     /// Microseconds.
     pub origin: i64,
-    /// Of a recording of aiprof, which counts from its first event: the time of day at its
-    /// origin, microseconds since 1970, if it is known.
+    /// Time of day at the origin of a recording of aiprof, which counts from its first
+    /// event: microseconds since 1970, if it is known.
     pub day_us: Option<i64>,
 }
 
@@ -78,7 +78,7 @@ pub fn bring_together(
         let are_of_day = DAYS_US.contains(&file.origin) && DAYS_US.contains(&origin);
         let is_recording = timeline.jobs.get(file.job as usize);
         let is_recording = is_recording.is_some_and(|job| job.is_recording);
-        // A recording's place is told by its time of day, or that none is known.
+        // `by_day` reports a recording's place, or that it is not known.
         if is_recording || are_of_day && apart.unsigned_abs() < FAR_US {
             continue;
         }
@@ -98,8 +98,9 @@ pub fn bring_together(
     aligned.found
 }
 
-/// Places recordings of aiprof by the time of day beside files whose times are such; where
-/// there are none, or the recording does not know it, they stay, and that is told.
+/// Places recordings of aiprof by the time of day beside files whose times are such.
+/// Without such files, or if a recording does not know its time of day, it stays, and a
+/// message reports that.
 fn by_day(timeline: &mut Timeline, files: &[Recording], messages: &mut Messages) -> Vec<Recording> {
     let (mut placed, mut is_placed) = (files.to_vec(), false);
     let is_own = |file: &Recording| {
@@ -274,7 +275,7 @@ fn kernels(
     ranks
 }
 
-/// Names of kernels without what only one dialect says.
+/// Names of kernels without the parts that only one dialect has.
 #[derive(Default)]
 struct KernelNames {
     by_sym: FxHashMap<Sym, u32>,
@@ -401,7 +402,7 @@ mod tests {
             assert_eq!(texts.len(), 1, "{texts:?}");
             assert!(texts[0].contains("placed by its time of day"), "{texts:?}");
         }
-        // Since boot: nothing tells.
+        // Times since boot: nothing gives the time of day.
         let (mut timeline, files) = read(&[recorded(1), flex(2_000_000_000, "mm")]);
         let mut messages = Messages::new(Level::Info);
         bring_together(&mut timeline, &files, &mut messages);

@@ -1,5 +1,5 @@
-//! What an analysis found, in one structure: written as JSON beside the trace, drawn as
-//! a page, and told on the terminal.
+//! What an analysis found, in one structure: written as JSON beside the trace, drawn as a
+//! page, and printed on the terminal.
 //!
 //! Times are microseconds of the trace's own clock; a number that is not known is
 //! `null`.
@@ -26,11 +26,11 @@ pub struct Input {
     pub path: String,
     /// `flex`, `torch` or `perfetto`.
     pub dialect: &'static str,
-    /// Rank that it says; `None`: its events say it.
+    /// Rank that the file gives; `None`: its events give it.
     pub rank: Option<u32>,
     /// Events in it.
     pub events: usize,
-    /// It says of itself that it is made up.
+    /// The file is marked as made up.
     pub is_synthetic: bool,
     /// What was wrong with it, in words with byte offsets.
     pub problems: Vec<String>,
@@ -202,7 +202,7 @@ pub struct Iterations {
     pub mean_us: f64,
 }
 
-/// Times of tokens, as iterations tell them.
+/// Times of tokens, by the compiler's tables or else by iterations.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tokens {
     /// Rank.

@@ -1,5 +1,4 @@
-//! Rows of FLEX events: the runtime's thread ids are 64-bit hashes, which nobody can
-//! read.
+//! Rows of FLEX events: the runtime's thread ids are 64-bit hashes, which are unreadable.
 
 use aiprof_model::timeline::{Dialect, Id, Kind, Kinds, Timeline, Track};
 use rustc_hash::FxHashMap;

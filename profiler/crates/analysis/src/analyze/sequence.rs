@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 pub struct SequenceReport {
     /// Kernels that were looked at.
     pub kernels: u64,
-    /// Of them, those that began, by the counter, before the one before ended.
+    /// How many of these began, by the counter, before the one before ended.
     pub overlaps: u64,
     /// By how many ticks at most.
     pub most_ticks: i64,
@@ -73,7 +73,7 @@ mod tests {
         let kinds = Kinds::new(&timeline);
         let mut messages = Messages::new(Level::Warn);
         let outcome = run(&timeline, &kinds, &mut messages);
-        // The last begins with the one before: the order of these two says nothing.
+        // The last begins with the one before: the order of these two means nothing.
         let expected = SequenceReport {
             kernels: 4,
             overlaps: 1,

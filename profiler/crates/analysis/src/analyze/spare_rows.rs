@@ -1,4 +1,4 @@
-//! Numbers of rows that nobody has, for slices that must leave theirs.
+//! Unused numbers of rows, for slices that must leave theirs.
 //!
 //! Each row has a chain of spare rows: the next numbers of its process that no row
 //! has and no other chain took. A trace may have a row for every event, so a chain is
@@ -58,7 +58,7 @@ impl SpareRows {
         self.extend(pid, tid, 1)
     }
 
-    /// Adds so many rows after the last of a chain; returns its new last.
+    /// Adds `wanted` rows after the last of a chain; returns its new last.
     fn extend(&mut self, pid: Id, tid: i64, mut wanted: u64) -> i64 {
         let mut last = tid;
         while wanted > 0 {

@@ -12,8 +12,8 @@ const GAP_US: f64 = 1.0 / 1120.0;
 /// begin and end.
 const PHASES: [(&str, usize, usize); 3] = [("DmaI", 0, 1), ("Cmpt", 2, 3), ("DmaO", 3, 4)];
 
-/// Makes of each device event those of its phases that take time; of one that is a
-/// phase by its name, only that. Preparations go. Takes calibrated events.
+/// Replaces each device event by its phases that take time. An event that is a phase by
+/// its name keeps only that phase. Preparations are dropped. Takes calibrated events.
 pub(crate) fn phases(timeline: &mut Timeline, kinds: &Kinds) {
     let mut names: FxHashMap<(Sym, usize), Sym> = FxHashMap::default();
     let mut out = Vec::with_capacity(timeline.events.len());

@@ -1,7 +1,7 @@
 //! The stages of acelyzer 1.3.0, in its order, and the profiles that switch them.
 //!
-//! aiprof has no stages of its own; a profile says which of their effects are
-//! wanted. Names and order are those of acelyzer's profile `everything.json`.
+//! aiprof has no stages of its own; a profile selects which of their effects are wanted.
+//! Names and order are those of acelyzer's profile `everything.json`.
 
 use super::config::{Config, OverlapMode, RankAlignment};
 use super::messages::Messages;
@@ -10,8 +10,8 @@ use serde_json::Value;
 /// Defines [`Stage`], its order and its names in one place.
 macro_rules! stages {
     ($($variant:ident = $name:literal,)*) => {
-        /// One occurrence of a stage. Where a name occurs several times, the variants
-        /// are told apart by what happens there.
+        /// One occurrence of a stage. Where a name occurs several times, the variants are
+        /// named by what happens there.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         #[expect(missing_docs, reason = "the names are acelyzer's; see its profiles")]
@@ -115,8 +115,8 @@ impl Stage {
         self >= Self::VerifySort
     }
 
-    /// Whether the options ask for it, whatever the profile says: acelyzer registers
-    /// a stage only then.
+    /// Whether the options ask for it, whatever the profile selects: acelyzer registers a
+    /// stage only then.
     fn is_asked_for(self, config: &Config) -> bool {
         let counters = &config.counters;
         let utilization = counters.rcu_util && !config.compiler_info.is_empty();

@@ -26,7 +26,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these values, which are sorted; `None` of none.
+    /// Spread of these values, which it sorts; `None` without values.
     pub fn of(values: &mut [f64]) -> Option<Self> {
         values.sort_unstable_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -303,8 +303,8 @@ impl Rows {
     }
 }
 
-/// The name of an event's row. In FLEX names a number tells calls apart; in those of
-/// Kineto's kernels it tells kernels apart (`triton_poi_fused_relu_0`,
+/// The name of an event's row. In FLEX names a number distinguishes calls; in those of
+/// Kineto's kernels it distinguishes kernels (`triton_poi_fused_relu_0`,
 /// `ampere_sgemm_128x64_nn`).
 fn name_of(timeline: &Timeline, event: &Event) -> String {
     let name = timeline.name(event.name);

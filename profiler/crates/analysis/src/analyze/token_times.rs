@@ -1,22 +1,22 @@
 //! Times of tokens: how long the first one takes (TTFT), and how long from one to the
 //! next (ITL).
 //!
-//! A language model answers in steps: the first (prefill) reads the prompt and gives
-//! the first token, each further one (decode) gives one more. Steps are told by the
-//! compiler's tables (a job that ran a table named `PREFILL` or `DECODING`), or else by
-//! the kernels: what repeats is decoding, what was before it is prefill.
+//! A language model answers in steps: the first (prefill) reads the prompt and gives the
+//! first token, each further one (decode) gives one more. The compiler's tables show the
+//! steps: a job that ran a table named `PREFILL` or `DECODING`. Without them, the kernels
+//! do: what repeats is decoding, what was before it is prefill.
 
 use crate::analyze::iterations::{Iteration, Iterations};
 use crate::analyze::statistics::Spread;
 use aiprof_model::timeline::{Id, Kinds, Timeline};
 use rustc_hash::FxHashMap;
 
-/// A first iteration that takes so many times the kernel time of the longest of the next
-/// is a prefill.
+/// A first iteration is a prefill if it takes this many times the kernel time of the
+/// longest of the next.
 const LONGER: f64 = 1.5;
 /// Iterations that the first one is compared with.
 const NEXT: usize = 16;
-/// With fewer iterations behind it, nothing is said of the first.
+/// With fewer iterations behind it, the first is not judged.
 const FEWEST_DECODES: usize = 3;
 
 /// What a step does.
@@ -41,8 +41,8 @@ pub struct Step {
     pub start_us: f64,
     /// End of its last kernel.
     pub end_us: f64,
-    /// Something else may have run since the step before, so that the time since then
-    /// says nothing of tokens.
+    /// Something else may have run since the step before, so the time since then shows
+    /// nothing about tokens.
     pub is_apart: bool,
 }
 
@@ -62,14 +62,14 @@ pub struct TokenTimes {
     pub tokens: usize,
 }
 
-/// The steps that iterations tell: each of them is a decode; kernels before the first
+/// Finds the steps from iterations: each iteration is a decode; kernels before the first
 /// are one prefill.
 ///
 /// Where nothing runs before the first one and that takes far more kernel time than those
 /// behind it, it is a prefill by kernels of the same names.
 ///
-/// That is a reading of the trace, not knowledge: of a model that repeats anything
-/// else, it tells the times of that.
+/// This is a reading of the trace, not knowledge: if a model repeats anything else, it
+/// gives the times of that.
 pub(crate) fn steps_of_iterations(
     all: &[Iterations],
     timeline: &Timeline,
@@ -196,8 +196,8 @@ mod tests {
         run(&steps_of_iterations(&found, timeline, &kinds))
     }
 
-    /// By hand: the prefill is four kernels, 11 us; a decode is six kernels, 18 us from
-    /// begin to begin; the pause before the third adds 10; after `z` nothing is known.
+    /// By hand: the prefill is four kernels, 11 us. A decode is six kernels, 18 us from
+    /// begin to begin; the pause before the third adds 10. After `z` nothing is known.
     #[test]
     fn repeated_kernels_give_tokens() {
         let mut timeline = testing::timeline(Dialect::Flex);

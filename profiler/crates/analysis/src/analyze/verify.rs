@@ -1,9 +1,9 @@
 //! Verification of a trace as it was written (`-V`): the tests of acelyzer 1.3.0,
 //! with its report.
 //!
-//! Device counters count wherever they are, in `args` or in `attr` (1.3.0 does not
-//! see the latter and finds nothing), and ranks are told apart. aiprof's own
-//! verification also knows the calls that launch kernels of GPUs.
+//! Device counters count wherever they are, in `args` or in `attr` (1.3.0 does not see
+//! the latter and finds nothing), and ranks are kept apart. aiprof's own verification
+//! also knows the calls that launch kernels of GPUs.
 
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Timeline};
 use rustc_hash::FxHashMap;
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 /// Occurrences of a finding that are listed; all are counted.
 const MAX_LISTED: usize = 10_000;
 
-/// What is said of one occurrence: keys and values, in their order.
+/// Keys and values of one occurrence, in their order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instance(pub Vec<(&'static str, Value)>);
 
@@ -168,7 +168,7 @@ fn overlaps(timeline: &Timeline, events: &[&Event], rules: Rules) -> Finding {
             false => "",
         };
         // What touches when written in nanoseconds touches; begin and length are both
-        // rounded, so a nanosecond more says nothing.
+        // rounded, so a nanosecond more means nothing.
         let end = event.end().nearest_nanos();
         let until = busy
             .entry((timeline.pid(event), timeline.rank(event), stream))

@@ -30,7 +30,7 @@ const TUKEY: f64 = 4.685;
 const MAD: f64 = 1.482_602_218_505_602;
 /// Rounds of reweighting; it settles in a few.
 const ROUNDS: usize = 12;
-/// Fewer points than these all count in full: which of them is wild cannot be told.
+/// Fewer points than these all count in full: they are too few to find the wild ones.
 const FEW: usize = 8;
 
 /// A counter value whose host time was noted.

@@ -1,8 +1,8 @@
 //! Two recordings of one run, aligned by the events that both have.
 //!
-//! Their clocks may differ by any offset, and each may lack a part of the run. Events
-//! that both have carry the same name; which of several of that name it is, neither
-//! says. The true offset brings many pairs together, any other only few: pairs vote.
+//! Their clocks may differ by any offset, and each may lack a part of the run. Events that both
+//! have carry the same name; which of several of that name it is, neither recording shows. The true
+//! offset brings many pairs together, any other only few: pairs vote.
 
 use super::clock::median;
 use rustc_hash::FxHashMap;
@@ -12,9 +12,9 @@ use rustc_hash::FxHashMap;
 const NEIGHBOURS: usize = 64;
 /// Most events of either recording that vote; the others are then placed like them.
 const MAX_EVENTS: usize = 20_000;
-/// Fewest pairs that tell an offset.
+/// Fewest pairs that give an offset.
 const MIN_PAIRS: usize = 3;
-/// The best offset must have so many times the votes of any other one.
+/// The best offset must have this many times the votes of any other one.
 const CLEAR: f64 = 1.5;
 
 /// An event that the other recording may have too.
@@ -31,7 +31,7 @@ pub struct Common {
 pub struct Offset {
     /// To be added to the second's times, microseconds.
     pub us: f64,
-    /// The true offset is within this of it, as far as the pairs tell.
+    /// By the pairs, the true offset is within this of it.
     pub error_us: f64,
     /// Pairs that agree.
     pub pairs: usize,
@@ -50,7 +50,7 @@ pub enum NoOffset {
 /// `tolerance_us` of each other.
 ///
 /// # Errors
-/// When the events do not tell, see [`NoOffset`].
+/// When the events do not determine it, see [`NoOffset`].
 pub fn align(first: &[Common], second: &[Common], tolerance_us: f64) -> Result<Offset, NoOffset> {
     let mut differences = differences(&thinned(first), &thinned(second));
     differences.retain(|d| d.is_finite());
@@ -82,7 +82,7 @@ pub fn align(first: &[Common], second: &[Common], tolerance_us: f64) -> Result<O
     })
 }
 
-/// The rarest names first, which tell most; then in order of time.
+/// The rarest names first, because they distinguish best; then in order of time.
 fn thinned(events: &[Common]) -> Vec<Common> {
     let mut counts: FxHashMap<u32, u32> = FxHashMap::default();
     for event in events {

@@ -1,9 +1,8 @@
 //! The AIU's five counter values of an event, and the host times they stand for.
 //!
-//! TS1 to TS5 are read when an operation begins, when its input has arrived, when
-//! its computation begins and ends, and when its output is out. The host notes when
-//! it learns that a phase has ended: that end is right, and how long the phase took
-//! the counter tells.
+//! TS1 to TS5 are read when an operation begins, when its input has arrived, when its computation
+//! begins and ends, and when its output is out. The host notes when it learns that a phase has
+//! ended. That end is right, and the counter gives the phase's length.
 
 use aiprof_model::timeline::Phase;
 
@@ -42,8 +41,8 @@ pub(crate) fn count_wraps(raw: [u64; 5], bits: u32) -> (Stamps, Option<usize>) {
     (stamps, first)
 }
 
-/// Host times of an event whose phase the host saw end at `end_us`, on a device
-/// with so many ticks per microsecond.
+/// Host times of an event whose phase the host saw end at `end_us`, on a device with `mhz` ticks
+/// per microsecond.
 pub(crate) fn host_times(stamps: &Stamps, phase: Phase, end_us: f64, mhz: f64) -> Times {
     let (begin, end) = phase.ends();
     // Differences first: they are small, and exact.

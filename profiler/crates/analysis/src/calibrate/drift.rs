@@ -36,7 +36,7 @@ pub(crate) struct Crossing {
 pub struct ClockLine {
     /// A time of the clock, microseconds.
     pub at_us: f64,
-    /// What is to be added to it.
+    /// Amount to add to it.
     pub us: f64,
     /// What more for each microsecond later.
     pub rate: f64,
@@ -57,7 +57,7 @@ impl ClockLine {
         error_anywhere_us: 0.0,
     };
 
-    /// What is to be added to a time of the clock.
+    /// Amount to add to a time of the clock.
     pub(crate) fn shift(&self, us: f64) -> f64 {
         self.us + (us - self.at_us) * self.rate
     }
@@ -84,8 +84,7 @@ pub(crate) struct Clocks {
     pub contradiction_us: f64,
 }
 
-/// Aligns so many clocks. `spans` are the first and last times that are looked at, by each
-/// clock.
+/// Aligns `clocks` clocks. `spans` are the first and last times that are looked at, by each clock.
 pub(crate) fn align(clocks: usize, crossings: &[Crossing], spans: &[(f64, f64)]) -> Clocks {
     let usable = |c: &&Crossing| {
         let inside = c.from < clocks && c.to < clocks && c.from != c.to;

@@ -1,17 +1,17 @@
 //! Jobs whose device events lie outside of the host's round trip around them.
 //!
-//! A job's device events are placed by a host time that can be off by the same
-//! amount for all of it, in either direction. Jobs that are in place tell the
-//! device's clock, and the clock tells where the others belong, as far as their round
-//! trips allow it. Without one in place the round trips of all jobs bound the clock, and
-//! each job's own bounds the shift: they are moved to the middle of what both allow.
+//! A job's device events are placed by a host time that can be off by the same amount for all of
+//! it, in either direction. Jobs that are in place give the device's clock. The clock shows where
+//! the others belong, within the limits of their round trips. Without one in place the round trips
+//! of all jobs bound the clock, and each job's own bounds the shift: they are moved to the middle
+//! of what both allow.
 
 use super::clock::{Anchor, Clock, Counter, Piece, median};
 
 /// A device event: its end as the host has it, and the counter there.
 pub type Event = Anchor;
 
-/// A job: what the host and what the device say of it.
+/// A job: its times by the host and by the device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Begin and end of the host's round trip, microseconds; `None`: not recorded.
@@ -27,15 +27,14 @@ pub struct Job {
 pub enum Place {
     /// Where it is.
     Right,
-    /// Its device events are to be moved by so much, give or take `error_us`: other
-    /// jobs' clock says so.
+    /// By other jobs' clock, its device events belong `by_us` later, give or take `error_us`.
     Moved {
         /// What is added to their times, microseconds.
         by_us: f64,
         /// The true shift is within this of it.
         error_us: f64,
     },
-    /// No job is in place to tell by: the round trips of all jobs of this clock bound the
+    /// No job is in place to give the clock: the round trips of all jobs of this clock bound the
     /// shift. They are moved by the middle of the bounds.
     Bounded {
         /// What is added to their times, microseconds.
@@ -124,7 +123,7 @@ pub fn place(jobs: &[Job], counter: Counter, tolerance_us: f64) -> Vec<Place> {
         .collect()
 }
 
-/// The shift that a clock tells, as far as the round trip allows it; `None`: not at all.
+/// The shift by a clock, within the limits of the round trip; `None`: the two contradict.
 fn meet(clock: (f64, f64), room: (f64, f64), tolerance_us: f64) -> Option<(f64, f64)> {
     let ((by_us, error_us), (least, most)) = (clock, room);
     let least = (by_us - error_us).max(least - tolerance_us);
@@ -133,7 +132,7 @@ fn meet(clock: (f64, f64), room: (f64, f64), tolerance_us: f64) -> Option<(f64, 
     (least <= most).then(|| (by_us, (by_us - least).max(most - by_us)))
 }
 
-/// What the round trips of all jobs say of the one clock that they share.
+/// What the round trips of all jobs show of the one clock that they share.
 struct Common {
     counter: Counter,
     /// A counter value and about when it was.
@@ -198,7 +197,7 @@ impl Common {
     }
 }
 
-/// The counter with the frequency of the job that tells it best.
+/// The counter with the frequency of the job that gives it best.
 fn sharpened(jobs: &[Job], counter: Counter) -> Counter {
     let mut best = counter;
     for job in jobs {
@@ -223,7 +222,7 @@ fn low_bits(bits: u32) -> u64 {
     }
 }
 
-/// What a clock says how far a job's events are from where they belong.
+/// How far a job's events are from where they belong, by a clock.
 fn shift(job: &Job, clock: &Clock, counter: Counter) -> Option<(f64, f64)> {
     let modulus = 1i128 << counter.bits;
     // The wraps by the round trip, which is right: the counter there.

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 const MOST: usize = 512;
 /// Durations by which the frequency is known beforehand, about.
 const FIRST: usize = 63;
-/// Shorter durations tell little of a frequency: ends are noted to a microsecond.
+/// Shorter durations show little of a frequency: ends are noted to a microsecond.
 const LONG_US: f64 = 5.0;
 /// How far the frequency by durations may be off, as a share.
 const UNCERTAINTY: f64 = 0.2;
-/// A fit that is less certain is none: a record's own times tell more.
+/// A fit that is less certain is none: a record's own times are better.
 const MAX_ERROR: f64 = 0.01;
 
 /// A frequency, and how far off it may be.
@@ -54,7 +54,7 @@ impl LiveClock {
         self.anchors.push_back(Anchor { host_us, ticks });
     }
 
-    /// Takes in that so many ticks were about so long.
+    /// Takes in that `ticks` ticks were about `ns` nanoseconds.
     pub(crate) fn duration(&mut self, ticks: u64, ns: u64) {
         let us = ns as f64 / 1e3;
         if us >= LONG_US && ticks > 0 && self.rough.len() < FIRST {
@@ -78,7 +78,7 @@ impl LiveClock {
             mhz,
             uncertainty: UNCERTAINTY,
         };
-        // A fit that failed says nothing against the last one.
+        // A fit that failed does not refute the last one.
         if let Ok(clock) = Clock::fit(self.anchors.make_contiguous(), counter) {
             self.clock = Some(clock);
         }

@@ -10,8 +10,8 @@
 //! * [`jobs`]: jobs that were placed outside of their round trip;
 //! * [`ranks`]: clocks of ranks by the messages between them.
 //!
-//! Every result says how far off it may be. What the data cannot decide is left as
-//! it is, with the reason.
+//! Every result includes how far off it may be. What the data cannot decide is left as it is, with
+//! the reason.
 
 pub mod clock;
 pub mod common;

@@ -1,8 +1,8 @@
 //! Straight pieces of a clock that changes its frequency back and forth.
 //!
-//! Two lines cannot tell such a clock from a straight one: both halves have the same
-//! mean slope. So short blocks of anchors get lines of their own, and neighbours that
-//! agree become one, those that agree best first. What is left are the clock's pieces.
+//! A fit of two lines cannot distinguish such a clock from a straight one: both halves have the
+//! same mean slope. So short blocks of anchors get lines of their own, and neighbours that agree
+//! become one, those that agree best first. What is left are the clock's pieces.
 
 use super::clock::{FitPoint, Line, fit, median};
 use super::pieces::StraightPart;
@@ -12,18 +12,18 @@ use std::ops::Range;
 const MAX_BLOCKS: usize = 256;
 /// Fewest anchors of a block.
 const BLOCK: usize = 8;
-/// Anchors of a window that tells how far they are off by themselves.
+/// Anchors of a window that shows how far they are off by themselves.
 const WINDOW: usize = 12;
-/// Fewest windows that tell it.
+/// Fewest windows that show it.
 const MIN_WINDOWS: usize = 4;
-/// Lines agree if they differ by less than so many times their bounds.
+/// Lines agree if they differ by less than this many times their bounds.
 const AGREE: f64 = 1.0;
-/// Two blocks whose line is so many times as far off as they were are none.
+/// Two blocks stay apart if a common line is more than this many times as far off as theirs.
 const WORSE: f64 = 1.5;
 /// Rounds in which borders are moved to where their lines meet.
 const ROUNDS: usize = 3;
 
-/// How far anchors are off by themselves, whatever the clock does; `None`: too few tell.
+/// How far anchors are off by themselves, whatever the clock does; `None`: too few windows.
 pub(super) fn noise(points: &[FitPoint]) -> Option<f64> {
     let windows = points.chunks_exact(WINDOW);
     let mut scatters: Vec<f64> = windows.filter_map(|w| Some(fit(w)?.scatter)).collect();
@@ -131,8 +131,8 @@ fn ratio(points: &[FitPoint], blocks: &[FitBlock], index: usize) -> f64 {
     slopes.max(heights / (a.error_at(point.x) + b.error_at(point.x)))
 }
 
-/// Where the line of a block meets that of the block before it, if they part there and
-/// not by a step; `near`: by how many points the border may be wrong.
+/// Where the line of a block meets that of the block before it, if they part there and not by a
+/// step. The border may be wrong by `near` points.
 fn meeting(points: &[FitPoint], blocks: &[FitBlock], index: usize, near: usize) -> Option<f64> {
     let [before, after] = blocks.get(index - 1..=index)? else {
         return None;

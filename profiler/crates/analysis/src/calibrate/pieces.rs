@@ -1,10 +1,10 @@
 //! Where a clock stepped or bent: its straight pieces.
 //!
-//! A step is a jump between neighbours, much higher than chance makes it. A bend is a
-//! place where two lines of different slopes meet: it is looked for among medians of
-//! blocks of anchors, which wild ones do not move, and believed if the slopes differ by
-//! more than their bounds. Each side is searched again, so that a frequency that drifts
-//! becomes as many pieces as the anchors can tell apart.
+//! A step is a jump between neighbours, much higher than chance makes it. A bend is a place where
+//! two lines of different slopes meet. It is looked for among medians of blocks of anchors, which
+//! wild ones do not move. It is believed if the slopes differ by more than their bounds. Each side
+//! is searched again, so that a frequency that drifts becomes as many pieces as the anchors can
+//! resolve.
 
 use super::clock::{FitPoint, Line, fit, median};
 use super::mosaic;
@@ -16,20 +16,20 @@ const MAX_STEPS: usize = 16;
 const MIN_SIDE: usize = 4;
 /// Fewest anchors on either side of a bend.
 const MIN_BEND_SIDE: usize = 8;
-/// A step is believed if it is so many times what chance makes of the anchors.
+/// A step is believed if it is this many times what chance makes of the anchors.
 const STEP_SIGMAS: f64 = 8.0;
 /// Anchors on either side of a step that have to show it by themselves.
 const NEAR: usize = 32;
 /// Blocks of anchors among which a bend is looked for.
 const BLOCKS: usize = 64;
-/// The slopes of a bend differ by more than so many times their bounds: it is the best of
-/// many places, of which chance makes some.
+/// The slopes of a bend differ by more than this many times their bounds: it is the best of many
+/// places, of which chance makes some.
 const SURE_BEND: f64 = 1.5;
 /// A bend that moves nothing by more than this is none, microseconds.
 const LEAST_BEND_US: f64 = 0.02;
 
-/// Lines that are so many times as far off as the anchors are by themselves leave
-/// something to explain.
+/// Lines that are this many times as far off as the anchors are by themselves leave something to
+/// explain.
 const UNEXPLAINED: f64 = 2.0;
 /// Lines that are nearer by this share explain the points better.
 const MUCH_CLOSER: f64 = 0.7;

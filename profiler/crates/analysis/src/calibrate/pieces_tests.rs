@@ -92,7 +92,7 @@ fn a_frequency_that_goes_back_and_forth_is_pieces_that_meet() {
     for (count, changes, low) in [(4000, 20, 0.85), (2000, 9, 0.7), (1000, 2, 0.8)] {
         for seed in 0..8 {
             let (mhz, span) = (560.0 + seed as f64, 1e6);
-            // Of two changes the low part is a tenth in the middle.
+            // With two changes the low part is a tenth in the middle.
             let borders: Vec<f64> = match changes {
                 2 => vec![0.45 * span, 0.55 * span],
                 _ => (1..changes)

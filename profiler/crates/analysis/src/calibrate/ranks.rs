@@ -1,15 +1,13 @@
 //! The clocks of several ranks, aligned by the messages between them.
 //!
-//! Nothing arrives before it was sent: each message bounds how far the clocks of its
-//! two ranks can differ. All bounds are taken together (a system of difference
-//! constraints, solved by shortest paths), whatever graph the messages make. They tell
-//! between what a shift lies, for certain.
+//! Nothing arrives before it was sent: each message bounds how far the clocks of its two ranks can
+//! differ. All bounds are taken together (a system of difference constraints, solved by shortest
+//! paths), whatever graph the messages make. They give certain limits for each shift.
 //!
-//! Within its bounds a shift is chosen so that the fastest messages of both directions
-//! between two ranks take as long, and those that have no counterpart (in a chain or
-//! ring) as long as each other: least squares, which is exact where it is so. If that
-//! would move an effect before its cause, it is drawn towards the middles between the
-//! bounds, which satisfy them all.
+//! Within its bounds a shift is chosen so that the fastest messages of both directions between two
+//! ranks take as long. Those that have no counterpart (in a chain or ring) take as long as each
+//! other. This is by least squares, which is exact where it is so. If that would move an effect
+//! before its cause, it is drawn towards the middles between the bounds, which satisfy them all.
 
 /// Messages of one direction between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,7 +21,7 @@ pub struct Messages {
     pub least_us: f64,
 }
 
-/// How a rank's clock is to be shifted.
+/// The shift of a rank's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shift {
     /// What is added to its times, microseconds.
@@ -44,7 +42,7 @@ pub struct Alignment {
     pub contradiction_us: f64,
 }
 
-/// Finds shifts for so many ranks.
+/// Finds shifts for `ranks` ranks.
 pub fn align(ranks: usize, messages: &[Messages]) -> Alignment {
     let direct = bounds(ranks, messages);
     let mut contradiction_us = 0.0;
@@ -191,7 +189,7 @@ impl System {
         }
     }
 
-    /// Gauss elimination with pivots. `None`: it does not tell.
+    /// Gauss elimination with pivots. `None`: the equations have no single solution.
     fn solve(mut self) -> Option<Vec<f64>> {
         let n = self.size;
         for step in 0..n {

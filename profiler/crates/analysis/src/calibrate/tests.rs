@@ -38,7 +38,7 @@ impl Random {
         self.unit() * 2.0 - 1.0
     }
 
-    /// Of a normal distribution.
+    /// A draw from a normal distribution.
     fn normal(&mut self) -> f64 {
         let (a, b) = (self.unit().max(1e-12), self.unit());
         (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
@@ -65,7 +65,7 @@ enum Jitter {
 }
 
 impl Jitter {
-    /// Of about 5 us.
+    /// A jitter of about 5 us.
     fn next(self, random: &mut Random) -> f64 {
         match self {
             Self::Normal => 5.0 * random.normal(),
@@ -383,7 +383,7 @@ fn without_a_job_in_place_the_round_trip_bounds_the_shift() {
     );
 }
 
-/// What the messages along edges say of ranks whose clocks are off by `offsets`.
+/// Bounds of messages along edges between ranks whose clocks are off by `offsets`.
 fn exchanged(
     random: &mut Random,
     edges: &[(usize, usize)],
@@ -486,7 +486,7 @@ fn chains_and_rings_of_one_direction_are_evened_out() {
     }
 }
 
-/// All jobs lie outside of their round trips, each by another shift; the round trips leave
+/// All jobs lie outside of their round trips, each by another shift. The round trips leave
 /// different room, and the clock that the jobs share makes the smallest count for all.
 #[test]
 fn round_trips_of_all_jobs_bound_the_clock_they_share() {
@@ -544,7 +544,7 @@ fn round_trips_of_all_jobs_bound_the_clock_they_share() {
             };
             assert!(most_us - least_us < own, "{seed} {found:?}");
             if index >= 2 {
-                // Job 2 says at least, job 3 at most.
+                // Job 2 gives the least, job 3 the most.
                 assert!(most_us - least_us < 400.0, "{seed} {index} {found:?}");
             }
         }

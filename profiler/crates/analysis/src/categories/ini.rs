@@ -7,11 +7,10 @@
 //! ::barrier
 //! ```
 //!
-//! As `categorize.py` reads them, by Python's `configparser`: a line is a name, what is
-//! behind the first point of a category does not count, a verb that is neither `ends with`
-//! nor `equals to` is `starts with`, and what stands below `[DEFAULT]` is in all sections.
-//! `#` begins a line of comment; `\#` a name that begins with `#`, which `categorize.py`
-//! cannot have.
+//! As `categorize.py` reads them, by Python's `configparser`. A line is a name. What is behind the
+//! first point of a category does not count. A verb that is neither `ends with` nor `equals to` is
+//! `starts with`. What stands below `[DEFAULT]` is in all sections. `#` begins a line of comment;
+//! `\#` a name that begins with `#`, which `categorize.py` cannot have.
 
 use super::{Categories, RuleKind};
 use rustc_hash::FxHashMap;
@@ -23,7 +22,7 @@ const SHARED: &str = "DEFAULT";
 /// Longest name in messages, characters.
 const SHOWN: usize = 80;
 
-/// Why an INI file says nothing.
+/// Why an INI file gives no categories.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IniError {
     /// A name is not in a section.

@@ -103,8 +103,8 @@ impl Categories {
         self.len() == 0
     }
 
-    /// The category of a name; `None`: no rule is of it. Names of the empty category are to
-    /// be left out of sums.
+    /// The category of a name; `None`: no rule is of it. Sums leave out names of the empty
+    /// category.
     pub fn of(&self, name: &str) -> Option<&str> {
         let name = &*self.plain(name);
         let exact = self.exact.by_text.get(name).map(String::as_str);

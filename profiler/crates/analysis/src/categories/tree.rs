@@ -56,7 +56,7 @@ impl Categories {
         }
     }
 
-    /// The JSON. Of no rules of a kind it has an empty tree.
+    /// The JSON. A kind without rules has an empty tree.
     ///
     /// # Errors
     /// It would be too deep.

@@ -1,10 +1,9 @@
 //! What changed between two recordings, and what may be chance: shares of samples, and
 //! lengths of calls.
 //!
-//! Every change has an interval of 95 %. With hundreds of rows some intervals miss the
-//! truth, so a row is *called* changed only where its chance holds against all rows that
-//! are compared (Holm's correction, 5 % for the whole table; larger rows have a larger part
-//! of these).
+//! Every change has an interval of 95 %. With hundreds of rows some intervals miss the truth. So a
+//! row is *called* changed only where its chance holds against all rows that are compared. That is
+//! Holm's correction, 5 % for the whole table; larger rows have a larger part of these.
 
 mod chance;
 mod findings;
@@ -19,12 +18,12 @@ pub use work::TraceWork;
 /// calls one.
 const MISSED: f64 = 0.05;
 
-/// What is said of a row.
+/// The verdict on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// More than chance.
     Changed,
-    /// No interval is known, so nothing can be said.
+    /// No interval is known, so there is no verdict.
     NotKnown,
     /// It may be chance.
     WithinNoise,

@@ -1,13 +1,13 @@
 //! How shares of samples changed between two recordings.
 //!
 //! Two estimates of the uncertainty, and the larger counts:
-//! - *By samples*: each sample is taken as one independent draw, so a share is a
-//!   proportion, and the difference has the interval of Agresti and Caffo (The American
-//!   Statistician 54, 2000), with Yates's correction for its steps.
-//! - *By slices*: samples that follow each other are alike, so there is less in them than
-//!   their number says. Both recordings are cut into equal slices of time, and the n-th of
-//!   one is paired with the n-th of the other: phases that both have do not count as
-//!   noise, what else differs from slice to slice does.
+//! - *By samples*: each sample is taken as one independent draw, so a share is a proportion. The
+//!   difference has the interval of Agresti and Caffo (The American Statistician 54, 2000), with
+//!   Yates's correction for its steps.
+//! - *By slices*: samples that follow each other are alike, so there is less in them than their
+//!   number suggests. Both recordings are cut into equal slices of time, and the n-th of one is
+//!   paired with the n-th of the other. So phases that both have do not count as noise; what else
+//!   differs from slice to slice does.
 //!
 //! Neither knows how much two runs of a program differ that are each alike within.
 
@@ -59,7 +59,7 @@ impl Measured {
 }
 
 impl SampledFunctions {
-    /// Without functions yet; the fields say what the numbers are.
+    /// Without functions yet; the fields describe the numbers.
     pub fn new(whole: f64, samples: Option<u64>, slices: Vec<f64>) -> Self {
         Self {
             whole,
@@ -108,14 +108,14 @@ pub struct FunctionChange {
     pub own: Difference,
     /// Its share with what it calls.
     pub total: Difference,
-    /// What is said of the former.
+    /// The verdict on `own`.
     pub own_verdict: Verdict,
-    /// What is said of the latter.
+    /// The verdict on `total`.
     pub total_verdict: Verdict,
 }
 
 impl FunctionChange {
-    /// What is said of both: changed if one of them is.
+    /// The verdict on both: changed if one of them is.
     pub fn verdict(&self) -> Verdict {
         self.own_verdict.min(self.total_verdict)
     }
@@ -181,9 +181,9 @@ pub fn compare(before: &SampledFunctions, after: &SampledFunctions) -> SharesCom
     }
 }
 
-/// Says of each share whether it changed: half of the level is for own shares, half for
-/// totals. Returns how many were compared: a share that is nothing or all in both cannot
-/// change, and a total that is the own share is compared with that.
+/// Decides for each share whether it changed: half of the level is for own shares, half for totals.
+/// Returns how many were compared: a share that is nothing or all in both cannot change, and a
+/// total that is the own share is compared with that.
 fn judge(functions: &mut [FunctionChange]) -> usize {
     let own: Vec<_> = functions.iter().map(|one| weighted(&one.own)).collect();
     let total = |one: &FunctionChange| match one.total == one.own {

@@ -22,11 +22,11 @@ const BATCHED: usize = 40;
 const BATCHES: usize = 20;
 
 impl CallLengths {
-    /// Of lengths in the order of time, microseconds.
+    /// `lengths` are in the order of time, microseconds.
     ///
-    /// Calls that follow each other may be alike (a clock that goes up, a cache that gets
-    /// warm): where there are enough, the variance is also taken from means of batches,
-    /// and the larger counts.
+    /// Calls that follow each other may be alike (a clock that goes up, a cache that gets warm). So
+    /// where there are enough, the variance is also taken from means of batches, and the larger
+    /// counts.
     pub(crate) fn of(lengths: &[f64]) -> Self {
         let calls = lengths.len();
         // A sum of nothing is -0.0.
@@ -64,9 +64,9 @@ impl CallLengths {
     }
 }
 
-/// The difference of two means with Welch's interval; none with fewer than two calls on
-/// a side, and none where no call differs from another, for then the spread is that of
-/// the clock and not known.
+/// The difference of two means with Welch's interval. There is none with fewer than two calls on a
+/// side. There is none where no call differs from another either, because then the spread is that
+/// of the clock and not known.
 pub(crate) fn means(before: &CallLengths, after: &CallLengths) -> Difference {
     let mut found = Difference {
         before: before.mean_us(),

@@ -37,7 +37,7 @@ pub fn compare(before: ComparedTrace<'_>, after: ComparedTrace<'_>) -> Vec<Table
     tables
 }
 
-/// What is said of the calls of a name.
+/// The verdict on the calls of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CallVerdict {
     OnlyAfter,
@@ -136,7 +136,7 @@ impl Calls {
             let (old_us, new_us) = (old.lengths(), new.lengths());
             let (one, two) = (CallLengths::of(&old_us), CallLengths::of(&new_us));
             let mut mean = spread::means(&one, &two);
-            // Both must say that it is more than chance.
+            // Both must find that it is more than chance.
             if let Some(by_ranks) = spread::rank_chance(&old_us, &new_us) {
                 mean.chance = mean.chance.map(|chance| chance.max(by_ranks));
             }
@@ -264,7 +264,7 @@ impl Calls {
     }
 }
 
-/// Says of each name what changed. Returns how many were compared.
+/// Decides for each name what changed. Returns how many were compared.
 fn judge(rows: &mut [CallsChange<'_>]) -> usize {
     let chances: Vec<(Option<f64>, f64)> = rows
         .iter()

@@ -33,7 +33,7 @@ struct OpenRecord {
 /// How a buffer was read last.
 #[derive(Clone, Copy, Debug)]
 enum Read {
-    /// Whole: walking it tells nothing new.
+    /// The whole buffer was read: walking it adds nothing.
     Whole,
     /// Record by record, the last one at this time.
     Walked(u64),
@@ -109,7 +109,7 @@ impl Activity {
         api != timing::API && self.timing.is_own_thread(pid, tid)
     }
 
-    /// A buffer, as far as it arrived.
+    /// A buffer, or the part of it that arrived.
     fn buffer(
         &mut self,
         tap: Tap,
@@ -122,7 +122,7 @@ impl Activity {
         if let Some(Read::Walked(at)) = self.buffers.get(&key)
             && *at >= handed_ns
         {
-            // The program was faster than what tells of the call.
+            // The program walked it before the record of this call arrived.
             return;
         }
         // What is not read whole is read while it is walked.
@@ -267,7 +267,7 @@ impl Activity {
     }
 }
 
-/// Hands on what a record tells of.
+/// Passes on what a record describes.
 fn tell(tap: Tap, record: ActivityRecord, sink: &mut dyn CallSink) {
     let span = DeviceSpan {
         pid: tap.pid,

@@ -176,8 +176,8 @@ impl Tracker {
         self.fences.finish(now_ns, sink);
     }
 
-    /// Names a kernel that was created before aiprof was attached, as far as its
-    /// creation has not been seen since.
+    /// Names a kernel that was created before aiprof was attached, unless its creation has been
+    /// seen since.
     pub(crate) fn name_kernel(
         &mut self,
         pid: u32,

@@ -24,7 +24,7 @@ const OBJECT_BYTES: u64 = 4096;
 /// A piece of the device code that a program hands to its runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct ImagePiece<'a> {
-    /// What it is a piece of: the thread, the probe and the tag of the data.
+    /// The whole that this is a piece of: the thread, the probe and the tag of the data.
     pub of: (u32, u32, u8),
     /// Where it begins in the whole.
     pub offset: u64,
@@ -140,9 +140,9 @@ impl Open {
         }
     }
 
-    /// A text that is the kernel's name if a `std::string` is where it was read,
-    /// which no header tells: if it is as long as the string says, and in the
-    /// object itself just when it is short. Nothing is lost if it is not.
+    /// A text that is the kernel's name if it was read from a `std::string`. No header shows
+    /// whether it was. It was if the text is as long as the string's length field, and lies
+    /// inside the object just when it is short. Nothing is lost if it was not.
     fn take_assumed_name(&mut self, data: &CallData) {
         self.content(data.tag).complete = true;
         let value = |name: &str| self.call.value(self.known.probe.slot(name)?);
@@ -193,7 +193,7 @@ impl Open {
         &mut self.call.data[at]
     }
 
-    /// An array of numbers with a role, as far as it arrived.
+    /// An array of numbers with a role, or the part of it that arrived.
     pub(super) fn array(&self, tag: Option<u8>) -> impl Iterator<Item = u64> {
         let content = tag.and_then(|tag| self.call.content(usize::from(tag)));
         let bytes = content.map_or(&[][..], |c| c.bytes.as_slice());

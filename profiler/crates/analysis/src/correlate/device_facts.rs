@@ -42,7 +42,7 @@ pub enum DeviceFactKind {
         /// Begin and end, in ticks of the device's clock.
         ticks: (u64, u64),
     },
-    /// When the command began or ended that an event is of: one of both, as OpenCL tells it.
+    /// When an event's command began or ended: one of both, as OpenCL returns it.
     Profiled {
         /// The event's handle.
         event: u64,
@@ -94,7 +94,7 @@ pub(super) enum FactSlots {
         /// It waits for all that its process has launched.
         all: bool,
     },
-    /// Hands work over, of which a fence tells the end.
+    /// Hands work over; a fence shows its end.
     Submit {
         fence: usize,
     },

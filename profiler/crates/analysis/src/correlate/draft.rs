@@ -1,6 +1,6 @@
-//! Launches on their way: made at the entry of a call, because other threads
-//! may go on with what it does before its end is seen, and taken back if it fails
-//! or turns out to be done by a part of it.
+//! Launches that are not certain yet. They are made at the entry of a call, because other threads
+//! may go on with what it does before its end is seen. They are taken back if the call fails or
+//! turns out to be done by a part of it.
 
 use super::{
     CallSink, KernelName, Launch,
@@ -211,8 +211,8 @@ impl Thread {
         self.drafts.append(&mut kept);
     }
 
-    /// Takes back what an ended call did that failed, as far as parts of it are not
-    /// known to have succeeded.
+    /// Takes back what a failed call did, except for parts of it that are known to have
+    /// succeeded.
     pub(super) fn take_back(&mut self, failed: &mut Open, world: &mut World) {
         let id = failed.call.id;
         let first = failed.first_draft.min(self.drafts.len());
@@ -487,8 +487,7 @@ fn innermost<'a, T: 'a>(chain: &'a [Box<Open>], know: impl Fn(&'a Open) -> Optio
     chain.iter().rev().find_map(|open| know(open))
 }
 
-/// Where a copy comes from and goes to: as the API says it, else as the addresses
-/// were allocated.
+/// Where a copy comes from and goes to: by the API, else by how the addresses were allocated.
 fn copies(chain: &[Box<Open>], handles: &Handles) -> (Memory, Memory) {
     let said = innermost(chain, direction);
     let side = |side: usize| {

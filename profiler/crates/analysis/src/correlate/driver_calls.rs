@@ -98,8 +98,8 @@ impl Thread {
     }
 }
 
-/// The call that ioctls inside of an ended one are to be shown below: the launch's own if
-/// they are inside of that, else the ended one as the program called it.
+/// The call under which the ioctls inside of an ended call are shown. It is the launch's own call
+/// if they are inside of that, else the ended call as the program made it.
 fn calls_of(launch: &Launch, open: &[Box<Open>], ended: &Open, ioctls: Vec<u64>) -> DriverCalls {
     let is_open = open.iter().any(|around| around.call.id == launch.call);
     if is_open || ended.call.id == launch.call {

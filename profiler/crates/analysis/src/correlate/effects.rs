@@ -181,8 +181,8 @@ fn name_kernel(open: &Open, world: &mut World) -> bool {
     true
 }
 
-/// The runtime tells where a kernel lies. What was read late may have failed, or have
-/// been changed since: nothing would confirm it.
+/// The runtime returns where a kernel lies. What was read late may have failed, or have been
+/// changed since: nothing would confirm it.
 fn place_kernel(open: &Open, now: u64, world: &mut World) {
     if open.is_assumed {
         return;

@@ -14,10 +14,10 @@ const NOTICED_NS: u64 = 1_500_000_000;
 /// Converts times of day, as runtimes write them into their records, to
 /// CLOCK_MONOTONIC.
 ///
-/// Both clocks run at the same rate, whatever NTP does: the difference changes
-/// only when somebody sets the time. A time is converted with the difference of
-/// the period that it lies in; one that the clock has shown twice, after it was
-/// set back, is taken for the later, unless that was still to come.
+/// Both clocks run at the same rate, whatever NTP does: the difference changes only when somebody
+/// sets the time. A time is converted with the difference of the period that it lies in. If the
+/// clock was set back and has shown a time twice, the later one is taken, unless it was still to
+/// come.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EpochClock {
     /// Begin of each period, and how far the time of day is ahead in it.
@@ -37,13 +37,13 @@ impl EpochClock {
         }
     }
 
-    /// How often the time was set, as far as it was noticed.
+    /// How often the time is known to have been set.
     pub(crate) fn steps(&self) -> usize {
         self.periods.len().saturating_sub(1)
     }
 
-    /// CLOCK_MONOTONIC nanoseconds of a time that was told of at `now_ns`; `None`
-    /// without a reading, and for what was before the machine started.
+    /// CLOCK_MONOTONIC nanoseconds of a time that was reported at `now_ns`; `None` without a
+    /// reading, and for what was before the machine started.
     pub(crate) fn monotonic(&self, time: EpochNs, now_ns: u64) -> Option<u64> {
         let mut until = now_ns.saturating_add(NOTICED_NS);
         for (i, &(begin, offset)) in self.periods.iter().enumerate().rev() {

@@ -29,7 +29,7 @@ pub(super) fn kind_of(launch: &Launch) -> Option<WorkKind> {
 pub(super) struct GraphWorks<P> {
     /// In the order in which they were put into the graph; `None`: has its record.
     works: Vec<Option<P>>,
-    /// Indices in `works`, in order. Of those taken through `kernels`, they are still here.
+    /// Indices in `works`, in order. Those taken through `kernels` are still here.
     by_kind: FxHashMap<WorkKind, VecDeque<usize>>,
     /// Indices of all kernels, likewise.
     kernels: VecDeque<usize>,
@@ -69,10 +69,9 @@ impl<P: Copy> GraphWorks<P> {
         self.left
     }
 
-    /// The path of the work that a record is of; `None`: it is of none of these. A kernel
-    /// that has no work of its name is one of those whose names are not known (the kernel
-    /// was loaded before the recording began); a record without a name is of the next
-    /// kernel.
+    /// The path of the work that a record is of; `None`: it is of none of these. If no work has a
+    /// kernel's name, the record is of a kernel whose name is not known (it was loaded before the
+    /// recording began). A record without a name is of the next kernel.
     pub(super) fn take(&mut self, kind: &WorkKind) -> Option<P> {
         let found = self.next(kind).or_else(|| match kind {
             WorkKind::Kernel(Some(_)) => self.next(&WorkKind::Kernel(None)),

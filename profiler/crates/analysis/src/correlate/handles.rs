@@ -56,7 +56,7 @@ pub(super) enum Name {
 }
 
 impl Name {
-    /// As a launch of the kernel `handle` tells it.
+    /// The name as a launch of the kernel `handle` shows it.
     pub(super) fn of_kernel(&self, handle: u64) -> KernelName {
         match self {
             Self::Known(name) | Self::Found(name) => KernelName::Known(name.clone()),

@@ -4,7 +4,7 @@ use super::{device_facts::FactSlots, memory::Memory};
 use aiprof_model::probes::{CallKind, Probe, Role, role};
 use std::{cell::RefCell, rc::Rc};
 
-/// Most files that are told apart by whether the ends of their calls are seen.
+/// Most files for which a probe remembers whether the ends of their calls are seen.
 const MAX_FILES: usize = 16;
 
 /// A probe with the places of what launches are made of.
@@ -19,7 +19,7 @@ pub(super) struct Known {
     pub(super) facts: FactSlots,
     /// One bit for each value read at the exit.
     pub(super) at_exit: u16,
-    /// Source and destination of a copy, as far as the function says it.
+    /// Source and destination of a copy, where the function determines them.
     pub(super) letters: [Option<Memory>; 2],
     /// What the function does, where that is no copy, fill or barrier but its kind.
     pub(super) operation: Option<Rc<str>>,
@@ -92,9 +92,9 @@ pub(super) enum Effect {
     None,
     /// Makes a kernel: its handle is read at the exit.
     NewKernel,
-    /// Tells the name of a kernel.
+    /// Gives a kernel its name.
     NameKernel,
-    /// Tells where a kernel lies on its device.
+    /// Returns where a kernel lies on its device.
     PlaceKernel,
     /// Sets a kernel's group size.
     GroupSize,
@@ -229,8 +229,7 @@ fn is_work(kind: CallKind) -> bool {
     matches!(kind, Launch | Copy | Fill | Barrier)
 }
 
-/// Kinds that say nothing about what is done, so that two of them nested are two
-/// things.
+/// Kinds that do not show what is done, so that two of them nested are two things.
 pub(super) fn is_only_host(kind: CallKind) -> bool {
     use CallKind::{Activity, Collective, Control, Host, Range, Resolve};
     matches!(
@@ -295,8 +294,7 @@ fn allocates(probe: &Probe) -> Memory {
     }
 }
 
-/// Where from and where to a function copies, as far as its role or its arguments
-/// tell.
+/// Source and destination of a function's copies, where its role or its arguments show them.
 fn ends_of_copy(probe: &Probe) -> [Option<Memory>; 2] {
     use Memory::{Device, Host};
     let ends = match probe.role {

@@ -11,7 +11,7 @@ pub(super) enum Memory {
     Device,
     /// Moved by the runtime between both.
     Shared,
-    /// Of no allocation that was seen: the program's own memory.
+    /// Memory of no allocation that was seen: the program's own.
     Unknown,
 }
 
@@ -33,7 +33,7 @@ impl Memory {
 /// The allocations of a process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges {
-    /// By first address: the last address and what it is.
+    /// By first address: the last address and the kind of memory.
     ranges: BTreeMap<u64, Range>,
 }
 

@@ -1,26 +1,25 @@
 //! Calls to launches: which work a call gave the device; pure.
 //!
-//! * [`Tracker`] pairs entries and exits, finds which nested calls of a thread
-//!   are one call, keeps what handles mean (kernels, lists, queues, modules,
-//!   memory), and hands finished calls and launches to a [`CallSink`].
+//! * [`Tracker`] pairs entries and exits, and finds which nested calls of a thread are one call.
+//!   It keeps what handles mean (kernels, lists, queues, modules, memory), and hands finished
+//!   calls and launches to a [`CallSink`].
 //!
 //! # Calls
 //!
-//! Which calls of a thread are open, the kernel side knows: every record tells when
-//! the call around it began ([`Call::around_ns`]), and all that began later is over. A
-//! call is over with its exit, with the next record of its thread that was not made
-//! inside of it, or with its thread.
+//! The eBPF programs know which calls of a thread are open: every record has the time when the
+//! call around it began ([`Call::around_ns`]), and all that began later is over. A call is over
+//! with its exit, with the next record of its thread that was not made inside of it, or with its
+//! thread.
 //!
-//! A call is *part* of the call directly around it if both are the same step of
-//! different layers: the loader's function and the driver's, a framework's launch
-//! and the driver's launch. That is: both are calls and not ioctls, and
+//! A call is *part* of the call directly around it if both are the same step of different layers.
+//! Examples are the loader's function and the driver's, or a framework's launch and the driver's
+//! launch. That is: both are calls and not ioctls, and
 //!
-//! * they are of the same kind; of the kinds without a meaning for the device
-//!   (`Host`, `Control`, `Resolve`, `Activity`, `Collective`) also of the same
-//!   function name; or
-//! * the inner one is work (`Launch`, `Copy`, `Fill`, `Barrier`) and the outer one
-//!   a copy, a fill or a barrier: those may be done by a kernel or by another
-//!   operation. A launch may copy its arguments, but the copy is not the launch.
+//! * they are of the same kind; for the kinds without a meaning for the device (`Host`,
+//!   `Control`, `Resolve`, `Activity`, `Collective`) also of the same function name; or
+//! * the inner one is work (`Launch`, `Copy`, `Fill`, `Barrier`) and the outer one a copy, a fill
+//!   or a barrier. Those may be done by a kernel or by another operation. A launch may copy its
+//!   arguments, but the copy is not the launch.
 //!
 //! The outermost call of such a chain is the one the program made: it names the
 //! API, and its stack is the launch's. The innermost gives the handles.
@@ -57,10 +56,10 @@
 //!
 //! # The driver's calls
 //!
-//! Where the work of a call is handed to the driver by an ioctl inside of that call, or
-//! inside of the call that executes the list which it was put on, the launch knows the
-//! stacks of these ioctls ([`Launch::driver`]). What else a thread hands over, and what
-//! another thread does, is not taken for it.
+//! The work of a call may be handed to the driver by an ioctl inside of that call, or inside of
+//! the call that executes its list. Then the launch has the stacks of these ioctls
+//! ([`Launch::driver`]). What else a thread hands over, and what another thread does, is not
+//! taken for it.
 //!
 //! # Submissions
 //!
@@ -196,8 +195,8 @@ pub trait CallSink {
         let _ = range;
     }
 
-    /// Work that was handed to a driver is done, as the kernel's fences and scheduler
-    /// jobs tell; or nothing more will be heard of it.
+    /// Work that was handed to a driver is done, according to the Linux kernel's fences and
+    /// scheduler jobs; or no more events of it will come.
     fn submission(&mut self, submission: &Submission) {
         let _ = submission;
     }
@@ -232,8 +231,8 @@ pub struct DeviceSpan {
     pub recorder: Recorder,
     /// The clock that it was measured by, where that had to be found out.
     pub clock: Option<&'static str>,
-    /// What it says. Its times are of [`Recorder::clock`]; its
-    /// [`status`](ActivityRecord::status) says whether its layout is public.
+    /// The record itself. Its times are of [`Recorder::clock`]; its
+    /// [`status`](ActivityRecord::status) shows whether its layout is public.
     pub record: ActivityRecord,
 }
 
@@ -311,8 +310,8 @@ pub struct FinishedCall {
     pub end_ns: Option<u64>,
     /// The latest it can have ended.
     pub end_before_ns: u64,
-    /// Time in calls nested in it that are not part of it, as far as their ends
-    /// were seen, nanoseconds.
+    /// Time in calls nested in it that are not part of it, nanoseconds. Calls whose ends were not
+    /// seen do not count.
     pub nested_ns: u64,
     /// Return value, if its exit was seen.
     pub result: Option<u64>,
@@ -509,8 +508,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Whether a helper inside of its program (`--device-timing`) can tell what the device
-    /// did for it.
+    /// Whether a helper inside of its program (`--device-timing`) can report what the device did
+    /// for it.
     pub(crate) fn may_be_timed_inside(&self) -> bool {
         match &*self.api {
             // Barriers and markers are no work.

@@ -14,7 +14,7 @@ const ALL_SLOTS: u16 = (1 << MAX_VALUES) - 1;
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) known: Rc<Known>,
-    /// What will be told about it.
+    /// What will be reported about it.
     pub(super) call: FinishedCall,
     /// Where its return address is; 0 for an ioctl.
     pub(super) sp: u64,

@@ -1,9 +1,8 @@
 //! Which launch a record of a device belongs to, by the runtime's correlation ids.
 //!
-//! A runtime's record of a call has the id that the device's records of its work
-//! have, and says when which thread made the call. The launch that was seen there at
-//! that time is the one. Nothing else is taken for it: not the nearest one, and not
-//! one of another thread.
+//! A runtime's record of a call has the id that the device's records of its work have, and shows
+//! when which thread made the call. The launch that was seen there at that time is the one.
+//! Nothing else is taken for it: not the nearest one, and not one of another thread.
 //!
 //! A launch is reported when its call is over. Where the ends of calls are not seen, that is
 //! when its thread makes the next call. Until then its record may look like one of the
@@ -33,7 +32,7 @@ const MOST_THREADS: usize = 1 << 16;
 #[derive(Clone, Debug)]
 struct Launched<P> {
     start_ns: u64,
-    /// At most 4.2 s are told apart: longer, or unknown, lasts until the next one.
+    /// Up to 4.2 s; a longer or unknown time lasts until the next launch.
     took_ns: u32,
     path: P,
     /// What the graph holds that it executed; `None`: it executed none.
@@ -300,8 +299,8 @@ impl<P: Copy> RecordedLaunches<P> {
         }
     }
 
-    /// The path that launched what has this correlation id, as far as that is known by
-    /// now. `work`: what the device did; to be asked once for each record.
+    /// The path that launched what has this correlation id, if it is known by now. `work`: what
+    /// the device did; to be asked once for each record.
     pub(crate) fn take(&mut self, pid: u32, correlation: u64, work: &WorkKind) -> Option<P> {
         let (launches, at) = self.find(pid, correlation)?;
         launches.get_mut(at)?.take(work)
@@ -575,7 +574,7 @@ mod tests {
             .sum();
         assert_eq!(held, MOST_LAUNCHES);
         assert!(joined.records.len() <= MOST_RECORDS);
-        // One graph of so many works, and as many more.
+        // One graph with the maximum number of works, and as many more.
         for i in 0..(2 * MOST_LAUNCHES as u64) {
             let at = 1 << 40 | (i * 10 / MOST_LAUNCHES as u64);
             joined.add((1, 1), (at, Some(at)), 1, Some(WorkKind::Copy), true);

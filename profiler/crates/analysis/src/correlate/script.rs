@@ -31,7 +31,7 @@ pub const LOADER: u32 = 2;
 /// The driver.
 pub const DRIVER: u32 = 3;
 
-/// What the built-in tables say of a function.
+/// A function's role in the built-in tables.
 pub fn built_in_role(symbol: &str) -> Option<Role> {
     static TABLES: LazyLock<Tables> = LazyLock::new(Tables::built_in);
     TABLES.iter().find_map(|table| table.function(symbol)?.role)
@@ -292,7 +292,7 @@ pub fn probes() -> Vec<Probe> {
     all
 }
 
-/// What the tracker told, in order.
+/// What the tracker reported, in order.
 #[derive(Default)]
 pub struct Told {
     /// Calls.
@@ -348,7 +348,7 @@ pub struct Script {
     pub tracker: Tracker,
     /// Everything that the tracker was given.
     pub events: Vec<Event>,
-    /// What it told.
+    /// What it reported.
     pub told: Told,
     /// The time, ns.
     pub now: u64,

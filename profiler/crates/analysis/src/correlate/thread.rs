@@ -93,7 +93,7 @@ impl Thread {
         }
     }
 
-    /// Ends what is over by what the kernel side tells with a record.
+    /// Ends the calls that are over, as a new record of the thread shows.
     fn end_returned(
         &mut self,
         call: &Call,
@@ -176,8 +176,8 @@ impl Thread {
         }
     }
 
-    /// Ends what launched the work that signals an event, which has happened by now: where
-    /// the ends of its calls are not seen, they would end with the thread's next call.
+    /// Ends the calls that launched the work that signals an event, which has happened by now.
+    /// Where the ends of its calls are not seen, they would end with the thread's next call.
     pub(super) fn signalled(
         &mut self,
         event: u64,
@@ -302,9 +302,9 @@ impl Thread {
     }
 }
 
-/// An exit without an entry: lost, or of a call that began before aiprof did.
-/// What it changed is known as far as the exit tells; that it launched is not
-/// counted, for the calls around it may have counted that.
+/// An exit without an entry: lost, or of a call that began before aiprof did. What it changed is
+/// known only by what the exit shows. Its launch is not counted, because the calls around it may
+/// have counted that.
 fn unmatched(call: &Call, known: &Rc<Known>, world: &mut World) {
     world.losses.add(LossKind::CallsNoEntry, 1);
     let mut open = world.open(call, known);

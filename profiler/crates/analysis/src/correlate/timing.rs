@@ -84,7 +84,7 @@ impl Timing {
         losses.add(LossKind::ActivityUnknown, unknown);
     }
 
-    /// Hands on what a batch tells of. Gives the number of records that are none.
+    /// Passes on what a batch describes. Returns the number of records that cannot be read.
     fn batch(
         &mut self,
         call: &FinishedCall,

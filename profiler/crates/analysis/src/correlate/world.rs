@@ -67,13 +67,13 @@ pub(super) struct World {
     pub(super) words: Rc<Words>,
     pub(super) counts: Counts,
     pub(super) activity: Activity,
-    /// The calls that handed over what a fence tells the end of, by process and fence.
+    /// The calls that handed work over whose end a fence shows, by process and fence.
     pub(super) submits: FxHashMap<(u32, u64), u64>,
     /// What calls revealed of devices, to be passed on with this event.
     pub(super) facts: Vec<DeviceFact>,
     /// What happened to kernels' handles, to be passed on with this event.
     pub(super) kernel_events: Vec<KernelEvent>,
-    /// What is to be told of kernels.
+    /// Changes of kernels that were not reported yet.
     pub(super) kernel_changes: Vec<KernelChange>,
     /// Kernels that are gone, but may be placed yet.
     pub(super) gone: Gone,
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// Keeps the memory of a call that was told.
+    /// Keeps the memory of a call that was reported.
     pub(super) fn recycle(&mut self, open: Box<Open>) {
         if self.spare.len() < SPARE {
             self.spare.push(open);
@@ -215,7 +215,7 @@ impl World {
         }));
     }
 
-    /// Tells what happened to kernels.
+    /// Reports what happened to kernels.
     pub(super) fn tell_kernels(&mut self, sink: &mut dyn CallSink) {
         for change in self.kernel_changes.drain(..) {
             match change {
@@ -228,8 +228,8 @@ impl World {
         }
     }
 
-    /// Something happened at a time, of a thread if it tells: what waits for data is
-    /// reported where none can follow.
+    /// Something happened at a time, on a thread if that is known. Calls that wait for data are
+    /// reported where no more data can follow.
     pub(super) fn proceed(&mut self, time_ns: u64, tid: Option<u32>, sink: &mut dyn CallSink) {
         if self.settling.is_empty() {
             return;

@@ -13,7 +13,7 @@ pub(super) enum MpiLibrary {
     OpenMpi,
     /// MPICH, and what shares its ABI.
     Mpich,
-    /// unitrace's trace does not tell.
+    /// unitrace's trace does not name it.
     Unknown,
 }
 
@@ -24,7 +24,7 @@ pub(super) enum Peer {
     Rank(u32),
     /// Whoever sends (`MPI_ANY_SOURCE`).
     Any,
-    /// Nobody (`MPI_PROC_NULL`): no message.
+    /// No process (`MPI_PROC_NULL`): no message.
     Nobody,
 }
 
@@ -175,7 +175,7 @@ fn label(timeline: &Timeline, event: &Event) -> Option<u32> {
 fn named(timeline: &Timeline, event: &Event) -> Option<u32> {
     let name = timeline.arg(event, "name")?.trim_matches('"');
     let (rank, host) = name.strip_prefix("RANK ")?.split_once(' ')?;
-    // Of its devices' processes the names go on in another way.
+    // The names of its devices' processes go on in another way.
     host.starts_with("HOST").then(|| rank.parse().ok())?
 }
 

@@ -43,7 +43,7 @@ pub struct ClockReport {
     pub reversed_after: usize,
     /// The clocks were changed.
     pub is_done: bool,
-    /// What to tell.
+    /// Messages for the user.
     pub said: Messages,
 }
 
@@ -162,7 +162,7 @@ fn crossings(
         }
     }
     for one in &traffic.collectives {
-        // Of each file only the last that comes and the first that leaves bound it.
+        // In each file only the last that comes and the first that leaves bound it.
         let (mut came, mut left) = (BTreeMap::new(), BTreeMap::new());
         for part in one.sources() {
             let at = came.entry(part.job).or_insert(part.call.begin);

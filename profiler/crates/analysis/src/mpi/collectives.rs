@@ -78,7 +78,7 @@ pub(super) fn find(
             found.push(one);
             used += members.len();
         }
-        // Those of one rank alone have nobody to be matched with.
+        // Those of one rank alone have no counterparts.
         if members.len() > 1 {
             unmatched += (total - used) as u64;
         }

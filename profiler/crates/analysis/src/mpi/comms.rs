@@ -1,8 +1,8 @@
 //! Communicators: which handles of different processes are the same communicator, and
 //! which ranks it has.
 //!
-//! Handles are of one process. But all ranks of a communicator make new ones of it in the
-//! same order: the n-th that they make of it in the same way is the same for all.
+//! Handles are of one process. But all ranks of a communicator make new ones from it in the same
+//! order. So the n-th that they make from it in the same way is the same for all.
 
 use super::calls::{MpiArgs, MpiLibrary, MpiProcess};
 use super::function::{Maker, MpiFunction};
@@ -28,7 +28,7 @@ pub(super) struct CommId(u32);
 enum CommIdentity {
     /// `MPI_COMM_WORLD` of a run.
     World(u32),
-    /// Of one process, if its size is 1; else nobody knows whose.
+    /// A communicator of one process, if its size is 1; else its owner is not known.
     Own(u32, u64),
     /// Between two groups of ranks: a rank means one of the other group.
     Between(u32, u64),
@@ -39,9 +39,9 @@ enum CommIdentity {
 /// A process's part in a communicator.
 #[derive(Clone, Copy, Debug, Default)]
 struct Membership {
-    /// Its rank, as the library said.
+    /// Its rank, by the library.
     rank: Option<u32>,
-    /// How many ranks there are, as the library said.
+    /// How many ranks there are, by the library.
     size: Option<u32>,
     /// The order it asked for, and its rank in the communicator split.
     key: Option<(i64, u32)>,
@@ -57,7 +57,7 @@ pub(super) struct Comms {
     splits: FxHashMap<(CommId, u32), u32>,
     /// By number: its ranks are known.
     are_known: Vec<bool>,
-    /// Processes by their ranks; `None`: several say so.
+    /// Processes by their ranks; `None`: several claim the rank.
     by_rank: FxHashMap<(CommId, u32), Option<usize>>,
 }
 
@@ -118,7 +118,7 @@ impl Comms {
         *handles.known.entry(handle).or_insert_with(own)
     }
 
-    /// Takes what a call says of communicators.
+    /// Takes what a call shows of communicators.
     pub(super) fn call(
         &mut self,
         handles: &mut Handles,
@@ -157,7 +157,7 @@ impl Comms {
             maker,
             Maker::Other("Intercomm_create" | "Comm_spawn" | "Comm_get_parent")
         );
-        // One that is merged has no parent here: nobody knows whose it is.
+        // One that is merged has no parent here: its origin is not known.
         let parent = args.handle("communicator").filter(|_| !is_between);
         let Some(parent) = parent else {
             let id = self.intern(CommIdentity::Between(number as u32, new));
@@ -241,8 +241,8 @@ impl Comms {
         }
     }
 
-    /// Whether each rank of a communicator has said who it is. Ranks may have made several
-    /// at once.
+    /// Whether the rank of every member of a communicator is known. Ranks may have made several at
+    /// once.
     fn is_whole(&self, id: CommId) -> bool {
         let members = self.members.range((id, 0)..=(id, usize::MAX));
         let mut ranks: Vec<Option<u32>> = members.map(|(_, member)| member.rank).collect();
@@ -252,7 +252,7 @@ impl Comms {
         (0..).zip(&ranks).all(is_it) && size.is_none_or(|size| size as usize == ranks.len())
     }
 
-    /// How many ranks a communicator has, as the library said.
+    /// How many ranks a communicator has, by the library.
     fn told_size(&self, id: CommId) -> Option<u32> {
         let members = self.members.range((id, 0)..=(id, usize::MAX));
         members.filter_map(|(_, member)| member.size).max()
@@ -264,19 +264,18 @@ impl Comms {
         self.members.get(&(id, number))?.rank.filter(|_| is_known)
     }
 
-    /// How many ranks it has, as the library or its members tell.
+    /// How many ranks it has, by the library or its members.
     pub(super) fn size(&self, id: CommId) -> u32 {
         let count = || self.members.range((id, 0)..=(id, usize::MAX)).count() as u32;
         self.told_size(id).unwrap_or_else(count)
     }
 
-    /// The process that has a rank in a communicator; `None`: none here, or several say
-    /// so.
+    /// The process that has a rank in a communicator; `None`: none here, or several claim it.
     pub(super) fn process(&self, id: CommId, rank: u32) -> Option<usize> {
         self.by_rank.get(&(id, rank)).copied().flatten()
     }
 
-    /// What it is in words: `world/split 1 #0`.
+    /// Its name in words: `world/split 1 #0`.
     pub(super) fn name(&self, id: CommId) -> String {
         let (mut at, mut words) = (id, Vec::new());
         while words.len() < MOST_WORDS {
@@ -305,9 +304,9 @@ impl Comms {
 
 /// The handle of a process's `MPI_COMM_WORLD`; `Some(0)` where handles are not recorded.
 ///
-/// Open MPI's is an address. It is the one that no call has made; where there are several,
-/// those of one rank are `MPI_COMM_SELF`, and of the others it is the one in which the
-/// process has the rank that the launcher gave it.
+/// Open MPI's is an address: the one that no call has made. Where there are several, those of one
+/// rank are `MPI_COMM_SELF`. Among the others it is the one in which the process has the rank that
+/// the launcher gave it.
 pub(super) fn world_of(timeline: &Timeline, process: &MpiProcess) -> Option<u64> {
     match process.library {
         MpiLibrary::Unknown => return Some(0),

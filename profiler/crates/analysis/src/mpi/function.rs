@@ -48,7 +48,7 @@ pub(super) enum MpiFunction {
 /// How a communicator comes to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Maker {
-    /// Of the same ranks.
+    /// One with the same ranks.
     Dup,
     /// Ranks with the same color, ordered by key.
     Split,

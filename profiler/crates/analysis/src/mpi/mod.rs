@@ -61,7 +61,7 @@ pub struct Unmatched {
     pub unknown_senders: u64,
     /// Sends and receives of communicators in which the rank is not known.
     pub unknown_ranks: u64,
-    /// Calls of collectives that nothing tells the others of.
+    /// Calls of collectives whose counterparts are not known.
     pub collectives: u64,
     /// Messages that are matched because as many were sent as received: the begin of the
     /// run was not seen.
@@ -176,7 +176,7 @@ impl MpiTraffic {
     }
 }
 
-/// A process's rank in the run, as the library told it.
+/// A process's rank in the run, by the library.
 fn rank_in_world(timeline: &Timeline, process: &MpiProcess) -> Option<u32> {
     let world = comms::world_of(timeline, process)?;
     let mut asked = process.calls.iter();
@@ -188,8 +188,8 @@ fn rank_in_world(timeline: &Timeline, process: &MpiProcess) -> Option<u32> {
     })
 }
 
-/// Which run each process belongs to, where a recording has several one after another;
-/// `None`: two processes have one rank at the same time, and nothing tells them apart.
+/// Which run each process belongs to, where a recording has several one after another; `None`: two
+/// processes have one rank at the same time, and nothing distinguishes them.
 fn runs(processes: &[MpiProcess]) -> Vec<Option<u32>> {
     let mut by_rank: BTreeMap<u32, Vec<(Time, Time, usize)>> = BTreeMap::new();
     let mut runs = vec![None; processes.len()];

@@ -1,11 +1,11 @@
 //! Which send belongs to which receive.
 //!
-//! Messages of one rank to another with one tag in one communicator do not overtake each
-//! other (MPI 4.0, 3.5): the k-th that is sent is received by the k-th receive that takes
-//! such a message, in the order in which receives were begun. That needs no clock. Where a
-//! receive names its source, but takes any tag, what it takes follows as well: the next that
-//! no receive before it takes. A receive from anybody takes what its status says; where a
-//! program ignores that, nothing tells, and it is counted.
+//! Messages of one rank to another with one tag in one communicator do not overtake each other (MPI
+//! 4.0, 3.5). So the k-th that is sent is received by the k-th receive that takes such a message,
+//! in the order in which receives were begun. That needs no clock. Where a receive names its
+//! source, but takes any tag, what it takes follows as well: the next that no receive before it
+//! takes. A receive from any source takes what its status names. Where a program ignores the
+//! status, the message is not known, and it is counted.
 
 use super::calls::{CallSpan, MpiProcess, Peer};
 use super::comms::{CommId, Comms};
@@ -29,7 +29,7 @@ type PostAt = (usize, usize);
 #[derive(Default)]
 struct Sides {
     sends: Vec<(i64, PostAt)>,
-    /// Without a tag: of any, and nothing says which.
+    /// Without a tag: of any, and no record shows which.
     receives: Vec<(Option<i64>, PostAt)>,
 }
 
@@ -191,8 +191,8 @@ impl Matcher<'_> {
         messages.extend(found.filter_map(|(tag, send, receive)| self.message(send, receive, tag)));
     }
 
-    /// Whether as many bytes were received as sent, and not before, as far as that is known:
-    /// else calls are missing.
+    /// Whether as many bytes were received as sent, and not before. What is not known counts as
+    /// right. If not, calls are missing.
     fn is_possible(&self, send: PostAt, receive: PostAt, by_time: bool) -> bool {
         let Some((send, receive)) = self.post(send).zip(self.post(receive)) else {
             return false;

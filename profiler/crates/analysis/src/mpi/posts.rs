@@ -6,7 +6,7 @@ use super::function::{Flow, Mode, MpiFunction, is_begun_only};
 use aiprof_model::timeline::Timeline;
 use rustc_hash::FxHashMap;
 
-/// A number of nobody, for tags that no message was seen with.
+/// A number that is no tag, for tags that no message was seen with.
 const ANY_TAG: i64 = -1;
 
 /// A send or a receive.
@@ -27,7 +27,7 @@ pub(super) struct Post {
     pub(super) call: CallSpan,
     /// The call in which it was over.
     pub(super) over: Option<CallSpan>,
-    /// What the status says of the message: sender, tag.
+    /// The status of the message: sender, tag.
     pub(super) from: Option<(u32, i64)>,
     pub(super) received: Option<u64>,
     pub(super) is_cancelled: bool,
@@ -161,8 +161,8 @@ impl PostReader<'_> {
         }
     }
 
-    /// Bytes of so many elements: Open MPI's tables read the size of one, MPICH has it in
-    /// the handle of predefined types.
+    /// Bytes of `count` elements: Open MPI's tables read the size of one, MPICH has it in the
+    /// handle of predefined types.
     fn bytes(&self, args: MpiArgs<'_>, count: &str) -> Option<u64> {
         let count = u64::try_from(args.number(count)?).ok()?;
         let element = match self.process.library {
@@ -350,7 +350,7 @@ fn over(call: &MpiCall) -> Option<CallSpan> {
     call.is_ended.then_some(call.span)
 }
 
-/// Takes what a status says.
+/// Takes the fields of a status.
 fn status(post: &mut Post, args: MpiArgs<'_>) {
     let source = args.number("source").and_then(|n| u32::try_from(n).ok());
     if let Some((source, tag)) = source.zip(args.number("received_tag")) {

@@ -7,8 +7,8 @@ type Called<'c> = (u32, f64, f64, &'c str, &'c str);
 
 const WORLD: &str = r#""api":"MPICH","communicator":"0x44000000""#;
 
-/// A timeline of processes whose numbers are 100 more than their ranks. `files` says which
-/// file each rank is in.
+/// A timeline of processes whose numbers are 100 more than their ranks. `files` has the file that
+/// each rank is in.
 fn timeline(files: &[u32], calls: &[Called<'_>]) -> Timeline {
     let mut timeline = Timeline::default();
     for file in 0..=files.iter().copied().max().unwrap_or(0) {
@@ -186,7 +186,7 @@ fn what_was_cut_off_is_not_guessed() {
     let traffic = MpiTraffic::of(&begun(&[0, 0], &calls));
     assert_eq!(pairs(&traffic), [(0, 1, 5, 0.0, 10.0)]);
     assert_eq!(traffic.unmatched.sends, 1);
-    // The begin is missing: nobody knows.
+    // The begin is missing: the match is not known.
     let traffic = MpiTraffic::of(&timeline(&[0, 0], &calls));
     assert_eq!((pairs(&traffic).len(), traffic.unmatched.sends), (0, 2));
     assert_eq!(traffic.unmatched.receives, 1);
@@ -252,7 +252,7 @@ fn split_communicators_have_their_own_ranks() {
     calls.push((3, 0.0, 1.0, "PMPI_Recv", &from));
     let traffic = MpiTraffic::of(&begun(&[0; 4], &calls));
     assert_eq!(pairs(&traffic), [(1, 3, 5, 0.0, 0.0)]);
-    // Without one of the four, nobody knows its place.
+    // Without one of the four, its place is not known.
     let calls: Vec<_> = calls.into_iter().filter(|call| call.0 != 2).collect();
     let traffic = MpiTraffic::of(&begun(&[0; 4], &calls));
     assert_eq!(pairs(&traffic).len(), 0, "{traffic:?}");

@@ -74,7 +74,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         sort_by: Some(order.to_owned()),
         ..Options::default()
     };
-    // Whoever asked for a column that is not there is told so later.
+    // A column that was asked for and is not there is reported later.
     let _ = table.arrange(&all);
     table.layout = Layout::Torch(parts.layout(&table, &averages));
     if let Some(limit) = options.limit {

@@ -71,7 +71,7 @@ pub struct Options {
     pub what_if: Vec<WhatIf>,
     /// Operators whose name contains this are looked at; `None`: all.
     pub operator: Option<String>,
-    /// Calls are told apart by the shapes of their inputs.
+    /// Calls with different shapes of their inputs are kept apart.
     pub by_shape: bool,
     /// What puts names of kernels in categories.
     pub categories: Option<Categories>,
@@ -217,13 +217,13 @@ impl Layout {
 pub struct Table {
     /// Its name: the word that `--table` takes.
     pub name: &'static str,
-    /// What it is of, in a line.
+    /// Its title, in a line.
     pub title: String,
     /// Its columns.
     pub columns: Vec<Column>,
     /// Its rows, each with a cell for each column.
     pub rows: Vec<Vec<Cell>>,
-    /// What is to be known of the numbers.
+    /// Notes on the numbers.
     pub notes: Vec<String>,
     /// Sums over all that the rows are of, by name, nanoseconds.
     pub totals: Vec<(String, Cell)>,
@@ -258,7 +258,7 @@ impl Table {
         Ok(())
     }
 
-    /// Leaves out all rows but so many, and says so.
+    /// Leaves out all rows after the first `limit`, and notes it.
     pub fn cut(&mut self, limit: usize) {
         if self.rows.len() > limit {
             let more = self.rows.len() - limit;
@@ -274,7 +274,7 @@ pub enum TableError {
     /// None is called so.
     #[error("there is no table `{0}`; use `--table list` to see all tables")]
     NoTable(String),
-    /// It does not say what takes another time.
+    /// It does not name what takes another time.
     #[error(
         "`{0}` is not NAME=FACTOR; for example, gemm=0.5 halves the time of kernels with gemm in \
          their name"

@@ -31,7 +31,7 @@ pub(super) const COLLECTIVES: TableEntry = TableEntry {
     make: make_collectives,
 };
 
-/// Said where collectives and messages could not be matched.
+/// Notes for collectives and messages that could not be matched.
 fn notes(found: &Collectives, mpi: &MpiTraffic) -> Vec<String> {
     let mut notes = messages::notes(mpi);
     let is_empty = found.matched.is_empty() && mpi.collectives.is_empty();
@@ -218,7 +218,7 @@ fn make_collectives(request: &Request<'_>) -> Vec<Table> {
     let mut notes = notes(&found, &request.outcome.mpi);
     let mpi = &request.outcome.mpi;
     if found.matched.is_empty() && found.unmatched == 0 && mpi.collectives.is_empty() {
-        // Of one rank: what it waits for others cannot be told from the rest.
+        // With one rank its waits for others cannot be separated from the rest.
         notes = vec![
             "times include waits for other ranks, because the input has only one rank".to_owned(),
         ];
@@ -304,7 +304,7 @@ fn alike_of_mpi(one: &MpiCollective) -> Alike {
     }
 }
 
-/// What Kineto says of a kernel of a collective (torch's `ParamCommsUtils.hpp`).
+/// Kineto's description of a kernel of a collective (torch's `ParamCommsUtils.hpp`).
 fn alike(timeline: &Timeline, event: &Event) -> Alike {
     let text = |key| {
         timeline
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn the_last_rank_is_waited_for() {
-        // Clocks of rank 1 are 1 s ahead: lengths tell, begins do not.
+        // Clocks of rank 1 are 1 s ahead: lengths show who waits, begins do not.
         let timeline = timeline(&[
             (0, 100.0, 50.0, NCCL, ""),
             (1, 1_000_140.0, 10.0, NCCL, ""),

@@ -12,14 +12,13 @@ use std::borrow::Cow;
 /// Most elements of an array that are written; the rest is counted.
 const MAX_ELEMENTS: usize = 64;
 
-/// Keys that say something of the call as a whole. An argument of that name gets
-/// an underscore.
+/// Keys that describe the call as a whole. An argument of that name gets an underscore.
 const RESERVED: [&str; 13] = [
     "result", "failed", "error", "inner", "end", "stack", "work", "works", "launch", "launches",
     "groups", "local", "api",
 ];
 
-/// What a value says that could not be read.
+/// Shown for a value that could not be read.
 const UNREADABLE: &str = "[not readable]";
 
 /// The key of an argument.
@@ -34,7 +33,7 @@ fn key(name: &str) -> Cow<'_, str> {
 pub(super) fn write(args: &mut Args, call: &FinishedCall) {
     let probe = &*call.probe;
     let layout = probe.layout.as_deref();
-    // Of those with equal names, the first that is known.
+    // Among arguments with equal names, the first known one is written.
     let is_written = |at: usize, name: &str| {
         let before = probe.values.iter().take(at);
         let mut before = before.filter(|info| !info.at_exit || call.end_ns.is_some());

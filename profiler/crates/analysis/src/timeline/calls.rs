@@ -37,8 +37,8 @@ pub(super) struct Pending {
 }
 
 impl<S: EventSink> Builder<S> {
-    /// When a call ended, or is said to have ended: a nanosecond after what is in it,
-    /// and before what comes next.
+    /// When a call ended, or is drawn to have ended: a nanosecond after what is in it, and before
+    /// what comes next.
     fn end_of(&mut self, call: &FinishedCall) -> u64 {
         let shown = call.end_ns.unwrap_or_else(|| {
             let short = call.start_ns.saturating_add(UNSEEN_NS);

@@ -1,8 +1,8 @@
 //! Spans of devices that record nothing: what the program timed itself, and between
 //! which calls the rest must have been at work.
 //!
-//! What is only bounded stands on rows of its own that say so, a span for each kernel's
-//! name and wait: never as if the device had been busy all that time.
+//! Operations that only have bounds are on rows of their own, which are marked so. There is a
+//! span for each kernel's name and wait, never as if the device had been busy all that time.
 
 use super::launches::{Bounded, LaunchShape, Ran};
 use super::{Builder, Key, Span, args, late};
@@ -34,8 +34,8 @@ impl<S: EventSink> Builder<S> {
         self.kernels.write(args, shape.kernel);
     }
 
-    /// Takes a launch in. `is_ioctl`: the driver's own submission, of which the kernel's
-    /// fences tell.
+    /// Takes a launch in. `is_ioctl`: the driver's own submission, which the Linux kernel's
+    /// fences report.
     pub(super) fn launched(&mut self, launch: &Launch, is_ioctl: bool) {
         let is_work = match launch.kind {
             CallKind::Launch | CallKind::Submit => true,

@@ -1,5 +1,5 @@
-//! What kernels are made of: by the module that the program gave its runtime, and by what
-//! the runtime told the program when it asked.
+//! What kernels are made of: by the module that the program gave its runtime, and by what the
+//! runtime returned when the program asked.
 
 use crate::aggregate::ModuleArrivals;
 use crate::correlate::{FinishedCall, ImagePiece, KernelName, Launch};
@@ -46,13 +46,13 @@ impl Facts {
 #[derive(Debug, Default)]
 pub(super) struct KernelFacts {
     arrivals: ModuleArrivals,
-    /// What compilers say of the kernels of modules, by the modules' digests.
+    /// What compilers wrote about the kernels of modules, by the modules' digests.
     modules: FxHashMap<[u8; 32], FxHashMap<String, Attributes>>,
     /// How many kernels these are.
     compiled: usize,
     /// By [`Launch::kernel_number`].
     kernels: FxHashMap<u64, Facts>,
-    /// What runtimes told of kernels, by process and handle.
+    /// What runtimes returned about kernels, by process and handle.
     told: FxHashMap<(u32, u64), Facts>,
 }
 
@@ -105,8 +105,8 @@ impl KernelFacts {
         self.told.insert((call.pid, handle), facts);
     }
 
-    /// Takes note of what a launched kernel is made of, when it is launched first, and of
-    /// what was told of it since.
+    /// Takes note of what a launched kernel is made of, when it is launched first, and of what
+    /// the runtime returned about it since.
     pub(super) fn launched(&mut self, launch: &Launch) {
         if launch.kernel_number == 0 || launch.kind != CallKind::Launch {
             return;

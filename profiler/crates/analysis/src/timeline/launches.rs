@@ -1,9 +1,8 @@
 //! Launches on devices that record nothing: when each can have been at work.
 //!
-//! A launch ran after it was handed over and before a wait for it ended. Where the
-//! program read the timestamps of the launch's event, it ran as long as they say, at a
-//! time by the device's clock, which is known within bounds
-//! ([`Clocks`](crate::correlate::device::Clocks)).
+//! A launch ran after it was handed over and before a wait for it ended. Where the program read
+//! the timestamps of the launch's event, their difference is how long it ran. When it ran is
+//! known by the device's clock, within bounds ([`Clocks`](crate::correlate::device::Clocks)).
 //!
 //! Launches of one queue that one wait is for are taken together by name and shape. Those
 //! that signal an event are kept one by one until the event is used again: their
@@ -19,7 +18,7 @@ use aiprof_model::{probes::CallKind, timeline::Sym};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// Most queues with work that nobody waited for yet.
+/// Most queues with work that was not waited for yet.
 const MAX_QUEUES: usize = 1 << 14;
 /// Most groups of a queue's launches that wait for different fences.
 const MAX_GROUPS: usize = 64;
@@ -27,10 +26,10 @@ const MAX_GROUPS: usize = 64;
 const MAX_WORKS: usize = 128;
 /// Most launches whose events are remembered.
 const MAX_SIGNALS: usize = 1 << 16;
-/// Launches that were timed are dated when they are so many, so that all of them are
-/// dated by what is known of the clock at one time.
+/// Timed launches are dated once there are this many, so that all of them are dated by what is
+/// known of the clock at one time.
 const MAX_TIMED: usize = 256;
-/// Groups that have ended are handed on when they are so many.
+/// Groups that have ended are handed on once there are this many.
 const MAX_ENDED: usize = 256;
 /// Most devices and queues that have numbers.
 const MAX_NUMBERS: usize = 1 << 16;
@@ -38,7 +37,7 @@ const MAX_NUMBERS: usize = 1 << 16;
 /// A queue of a process; 0: not known.
 type Queue = (u32, u64);
 
-/// What tells launches of one name apart.
+/// Distinguishes launches of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LaunchShape {
     pub(super) kind: CallKind,
@@ -87,7 +86,7 @@ impl Work {
     }
 }
 
-/// Launches that ended together, as far as is known.
+/// Launches that ended together, by what is known.
 #[derive(Clone, Debug)]
 struct Group {
     api: Rc<str>,
@@ -126,7 +125,7 @@ impl Group {
     }
 }
 
-/// A launch whose event may still tell when it ran.
+/// A launch whose event may still show when it ran.
 #[derive(Clone, Debug)]
 pub(super) struct Signal {
     pub(super) api: Rc<str>,
@@ -146,7 +145,7 @@ pub(super) struct Signal {
     handed_over_ns: u64,
     /// It had ended then; `u64::MAX`: that is not known.
     ended_ns: u64,
-    /// Its begin and its end by the device's clock, as far as the program has read them.
+    /// Its begin and its end by the device's clock; `None`: the program has not read it.
     read: [Option<u64>; 2],
 }
 
@@ -210,7 +209,7 @@ pub(super) struct Bounded {
 /// Follows launches, waits and timestamps.
 #[derive(Debug, Default)]
 pub(super) struct Launches {
-    /// Each launch is kept by itself, as far as there is room.
+    /// Each launch is kept by itself while there is room.
     pub(super) each: bool,
     clocks: Clocks,
     open: FxHashMap<Queue, Vec<Group>>,
@@ -280,7 +279,7 @@ impl Launches {
         }
     }
 
-    /// Whether any launch's event may still tell something.
+    /// Whether any launch's event may still show when it ran.
     pub(super) fn has_signals(&self) -> bool {
         !self.signals.is_empty()
     }
@@ -635,7 +634,7 @@ mod tests {
         all.launched(&launch(0, 10), sym(1));
         all.launched(&launch(0, 20), sym(2));
         all.launched(&launch(0, 30), sym(1));
-        // Of another queue, device and process: it ends nothing here.
+        // A wait of another queue, device and process ends nothing here.
         all.fact(&wait(Waited::Queue(1), 35, 36));
         all.fact(&wait(Waited::Device(1), 35, 36));
         let other = DeviceFact {
@@ -720,8 +719,8 @@ mod tests {
         let clock = TickClock::of_hz(1_000_000_000, 64).unwrap();
         let device = 0xd0;
         all.fact(&fact(1, 2, DeviceFactKind::Clock { device, clock }));
-        // Ticks are 1,000 more than nanoseconds; two launches, the second just before the
-        // wait ended, tell it to within 30.
+        // Ticks are 1,000 more than nanoseconds. Two launches, the second just before the wait
+        // ended, bound the offset to within 30.
         for (event, at) in [(0x41, 5_000), (0x42, 6_000)] {
             all.launched(&launch(event, at), sym(1));
         }

@@ -3,21 +3,20 @@
 //! A [`Builder`] takes what the [`Tracker`] finds and what else a recording has, and
 //! hands on events as they become certain:
 //!
-//! * Threads have the calls of runtimes and drivers as spans: what inner libraries did
-//!   of the same call is in its `inner`. Launches are arguments of the call that made
-//!   them, and a call whose end was not seen is short and says so.
+//! * Threads have the calls of runtimes and drivers as spans: what inner libraries did of the
+//!   same call is in its `inner`. Launches are arguments of the call that made them, and a call
+//!   whose end was not seen is short and marked so.
 //! * Threads have their waits as spans among their calls: what for, and with which stack.
 //! * Threads have their CPU samples, with stacks.
 //! * Threads have the operators of PyTorch that their program reported, as spans around
 //!   their calls, with the line of Python that called them, see `ops.rs`.
 //! * Threads have the ranges that their program names, as spans around their calls, see
 //!   `ranges.rs`. Ranges that may end on another thread are on a track of their process.
-//! * Devices have what was submitted to each of their queues, as the kernel's fences and
-//!   scheduler jobs tell: not the time that they were busy.
-//! * Devices whose runtime records what they do have spans of their own, and arrows
-//!   (`ac2g`) from the launch. So have launches whose timestamps the program read. Of all
-//!   other launches there are spans that say in which time the device must have been at
-//!   work, and that these are bounds.
+//! * Devices have what was submitted to each of their queues, by the Linux kernel's fences and
+//!   scheduler jobs: not the time that they were busy.
+//! * Devices whose runtime records what they do have spans of their own, and arrows (`ac2g`) from
+//!   the launch. So have launches whose timestamps the program read. All other launches have
+//!   spans for the time in which the device must have been at work, marked as bounds.
 //! * Counters are those of metrics files.
 //!
 //! All is certain only at the end: [`Builder::finish`] gives what the events refer to.
@@ -113,8 +112,8 @@ enum Key {
 pub struct CommandDetail {
     /// Barriers.
     pub barriers: bool,
-    /// Each command by itself, also where its times are not known, as far as there is
-    /// room; else those of one name, shape and wait have one span.
+    /// Each command by itself while there is room, also where its times are not known; else those
+    /// of one name, shape and wait have one span.
     pub each: bool,
 }
 
@@ -154,7 +153,7 @@ pub struct Builder<S> {
     bounded_of: FxHashMap<u32, u64>,
     /// Processes whose devices record what they do.
     with_records: FxHashSet<u32>,
-    /// Of open calls: the latest end of calls in them.
+    /// By open call: the latest end of the calls in it.
     inside: FxHashMap<u64, u64>,
     /// The last call, whose launches follow it.
     pending: Option<calls::Pending>,
@@ -201,7 +200,7 @@ impl<S: EventSink> Builder<S> {
         }
     }
 
-    /// One that says of waits who ended them.
+    /// A builder that shows for each wait which thread ended it.
     #[must_use]
     pub fn with_wakers(mut self, wakers: bool) -> Self {
         self.waits.wakers = wakers;

@@ -167,7 +167,7 @@ impl People {
         let of_process = self.alive.get(&pid).map(|name| &**name);
         set(self.threads.entry((pid, tid)).or_default(), own, of_process);
         let process = self.processes.entry(pid).or_default();
-        // Of a process whose main thread is unknown, any name is better than none.
+        // If a process's main thread is unknown, any name is better than none.
         set(&mut process.name, of_process, own);
         Some(process)
     }

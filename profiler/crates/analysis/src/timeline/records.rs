@@ -147,7 +147,7 @@ impl<S: EventSink> Builder<S> {
         }
     }
 
-    /// Dates the records that wait, but for those whose launch may not have been told of.
+    /// Dates the records that wait, except those whose launch may not have been reported yet.
     pub(super) fn date_records(&mut self, dating: Dating) {
         let waiting = std::mem::take(&mut self.waiting);
         // CUPTI may report what the device did before it reports the calls.
@@ -395,7 +395,7 @@ fn category_of(record: &ActivityRecord) -> &'static str {
     }
 }
 
-/// What a record says, but for its correlation.
+/// Writes a record's content, except for its correlation.
 fn write_args(args: &mut Args, record: &ActivityRecord, times: (u64, u64)) {
     if record.kind == Kind::Compute && record.code.is_some() {
         let phase = record.code.map(|code| match code {

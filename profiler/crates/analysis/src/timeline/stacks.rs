@@ -49,7 +49,7 @@ impl StackTree {
         self.of_calls.insert(stack.id, node);
     }
 
-    /// The stack of a call; or a node that says why there is none.
+    /// The stack of a call; or a node that shows why there is none.
     pub(super) fn of_call(&mut self, call: &FinishedCall) -> u32 {
         match self.of_calls.get(&call.stack) {
             Some(&node) => node,
@@ -57,7 +57,7 @@ impl StackTree {
         }
     }
 
-    /// The stack of a wait; or a node that says why there is none.
+    /// The stack of a wait; or a node that shows why there is none.
     pub(super) fn of_wait(&mut self, wait: &Wait) -> u32 {
         match self.of_calls.get(&wait.stack) {
             Some(&node) => node,

@@ -1,9 +1,9 @@
 //! Waits as spans of their threads: first what for, then until the thread ran again.
 //!
 //! A span is as long as the wait was. What a wait stands for (of short waits only some are
-//! recorded) is its argument `stands_for_us`: sums of times are sums of that. Several waits
-//! of one system call are recorded as one; where the thread was preempted between them,
-//! that has its own span, and the wait is drawn around it in pieces.
+//! recorded) is its argument `stands_for_us`: sums of times are sums of that. Several waits of
+//! one system call are recorded as one. Where the thread was preempted between them, that has its
+//! own span, and the wait is drawn around it in pieces.
 
 use super::{Builder, Key, Span};
 use crate::correlate::FinishedCall;
@@ -31,7 +31,7 @@ type Times = (u64, u64);
 /// The last waits of threads.
 #[derive(Debug, Default)]
 pub(super) struct ThreadWaits {
-    /// Who ended a wait is said.
+    /// Waits show which thread ended them.
     pub(super) wakers: bool,
     last: FxHashMap<u32, LastWait>,
 }
@@ -63,9 +63,9 @@ impl ThreadWaits {
         }
     }
 
-    /// The end of a call whose own was not seen, and which would be drawn until `shown`: a
-    /// wait that begins in it is the call's if it waits for the device, else the call is
-    /// drawn until then.
+    /// The drawn end of a call whose own end was not seen, and which would be drawn until
+    /// `shown`. A wait that begins in it is part of the call if the call waits for the device.
+    /// Else the call is drawn until the wait.
     pub(super) fn end_of(&self, call: &FinishedCall, shown: u64) -> u64 {
         let Some(LastWait { times, .. }) = self.last.get(&call.tid) else {
             return shown;
@@ -133,8 +133,9 @@ impl<S: EventSink> Builder<S> {
     }
 }
 
-/// What of a wait is drawn: around the holes in it, first what it was for, then the time in
-/// which the thread could run and did not, by their shares of what the wait stands for.
+/// The pieces of a wait that are drawn, around the holes in it. First comes what it was for, then
+/// the time in which the thread could run and did not. Their lengths are by their shares of what
+/// the wait stands for.
 fn pieces(wait: &Wait, times: Times, holes: &[Times]) -> Vec<WaitPiece> {
     let free = without(times, holes);
     let length: u64 = free.iter().map(|(begin, end)| end - begin).sum();
@@ -216,7 +217,7 @@ mod tests {
         let preempted = pieces(&wait(0, 100), (1000, 1100), &[]);
         assert_eq!(of(&preempted), [(Cpu, 1000, 1100, 100)]);
         assert_eq!(pieces(&wait(1, 1), (5, 5), &[]), []);
-        // Of a damaged recording.
+        // A damaged recording has such values.
         let odd = pieces(&wait(u64::MAX, u64::MAX), (0, u64::MAX), &[]);
         assert_eq!(
             odd.iter().map(|p| p.times.1 - p.times.0).sum::<u64>(),

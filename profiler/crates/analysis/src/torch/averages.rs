@@ -15,7 +15,7 @@ pub(crate) struct Average {
     pub is_device: bool,
     /// They are notes of the program.
     pub is_note: bool,
-    /// Shapes of their inputs, where calls are told apart by them: `[[64, 3], []]`.
+    /// Shapes of their inputs, where these keep calls apart: `[[64, 3], []]`.
     pub shapes: Option<String>,
     /// How many there are.
     pub count: u64,
@@ -149,7 +149,7 @@ fn add(sum: &mut i64, bytes: i64) {
     *sum = sum.saturating_add(bytes);
 }
 
-/// Whether the traces' headers say so: `"with_flops": 1`.
+/// Whether the traces' headers have it: `"with_flops": 1`.
 fn says(timeline: &Timeline, key: &str) -> bool {
     let mut said = timeline.metadata.iter().filter(|(known, _)| known == key);
     said.any(|(_, value)| value == "1")
@@ -159,7 +159,7 @@ fn says(timeline: &Timeline, key: &str) -> bool {
 fn device(timeline: &Timeline) -> &'static str {
     let is_there = |test: &dyn Fn(&str) -> bool| timeline.names.iter().any(|(_, text)| test(text));
     let has = |cats: &[&str]| is_there(&|text| cats.contains(&text));
-    // The build for AMD's devices says CUDA too.
+    // The build for AMD's devices has CUDA's names too.
     let cuda = [
         "cuda_runtime",
         "cuda_driver",

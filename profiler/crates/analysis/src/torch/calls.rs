@@ -40,7 +40,7 @@ pub(super) struct TorchCall {
     pub(super) event: usize,
     /// Its name; `None`: `ProfilerStep*`, which stands for all steps.
     pub(super) name: Option<Sym>,
-    /// What it is.
+    /// Its role.
     pub(super) role: CallRole,
     /// It is a note of the program.
     pub(super) is_note: bool,
@@ -200,7 +200,7 @@ impl<'t> CallReader<'t> {
             kind,
             TrackKind::Row | TrackKind::Thread | TrackKind::Records
         );
-        // Of aiprof's own traces: CPU samples, and bounds of what devices ran.
+        // In aiprof's own traces: CPU samples, and bounds of what devices ran.
         let is_other = ["sample", "estimated"].contains(&self.timeline.name(event.cat));
         let is_call = is_row && !is_other;
         is_call.then_some((CallRole::Operator, false))
@@ -334,7 +334,7 @@ impl<'t> CallReader<'t> {
         }
     }
 
-    /// Tells each call what was allocated meanwhile; what none has becomes a row of its own.
+    /// Gives each call what was allocated meanwhile; what none has becomes a row of its own.
     fn allocate(&mut self) {
         let mut memory = MemoryLedger::new(std::mem::take(&mut self.allocations));
         for one in &mut self.found {

@@ -87,7 +87,7 @@ pub struct CompileReport {
 }
 
 impl CompileReport {
-    /// What a timeline and a log say; nothing is in either as a rule.
+    /// From a timeline and a log; as a rule neither has anything on it.
     pub fn new(timeline: &Timeline, log: &TorchLog) -> Self {
         let mut report = Self {
             has_log: !log.is_empty(),
@@ -100,7 +100,7 @@ impl CompileReport {
             found = CompileScan::of(timeline);
         }
         report.steps = found.steps();
-        // What the log says of functions is known of breaks too.
+        // What the log has on functions is known of breaks too.
         report.compiled = found.compiled(log);
         report.breaks = found.breaks(log);
         report
@@ -288,7 +288,7 @@ impl CompileScan {
         let mut logged: Vec<&LoggedBreak> = Vec::new();
         for one in log.breaks.iter().filter(|one| one.id.frame == frame) {
             match logged.iter_mut().find(|known| known.place == one.place) {
-                // Repeats are told at less length.
+                // Repeats are logged at less length.
                 Some(known) if known.reason.is_empty() => *known = one,
                 Some(_) => {}
                 None => logged.push(one),
@@ -324,8 +324,8 @@ impl CompileScan {
         }));
     }
 
-    /// Where a frame goes on behind a break: `torch_dynamo_resume_in_f_at_65` says the line,
-    /// its place the file.
+    /// Where a frame goes on behind a break: `torch_dynamo_resume_in_f_at_65` has the line, its
+    /// place the file.
     fn resumed_at(&self, frame: u32) -> Option<String> {
         let function = self.function(frame)?;
         let rest = function.strip_prefix("torch_dynamo_resume_in_")?;

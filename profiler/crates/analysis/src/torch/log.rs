@@ -1,4 +1,4 @@
-//! What PyTorch's compiler says of graph breaks and recompilations on standard error with
+//! What PyTorch's compiler reports on graph breaks and recompilations on standard error with
 //! `TORCH_LOGS=graph_breaks,recompiles`.
 //!
 //! A line is `V1126 04:51:02.827000 999 torch/_dynamo/guards.py:4760] [0/1]
@@ -25,8 +25,8 @@ pub struct CompileId {
 }
 
 impl CompileId {
-    /// Of `1/2`, also with the attempt behind it (`1/2_1`) or the number of a compiled
-    /// backward pass before it (`!0/1/2`).
+    /// Reads `1/2`, also with the attempt behind it (`1/2_1`) or the number of a compiled backward
+    /// pass before it (`!0/1/2`).
     pub fn parse(text: &str) -> Option<Self> {
         let text = match text.strip_prefix('!') {
             Some(rest) => rest.split_once('/')?.1,
@@ -56,7 +56,7 @@ pub struct LoggedBreak {
     pub place: String,
     /// Why.
     pub reason: String,
-    /// The same at length; empty: older versions say nothing more.
+    /// The same at length; empty: older versions print nothing more.
     pub explanation: String,
 }
 
@@ -105,7 +105,7 @@ impl TorchLog {
         Ok(log)
     }
 
-    /// Whether it says nothing.
+    /// Whether it has neither breaks nor recompilations.
     pub fn is_empty(&self) -> bool {
         self.breaks.is_empty() && self.recompiles.is_empty()
     }
@@ -145,7 +145,7 @@ impl TorchLog {
         let reason = ["Graph Break Reason: ", "Reason: "];
         let reason = reason.iter().find_map(|word| text.strip_prefix(word));
         if let Some(reason) = reason {
-            // Newer versions say the step first, and the reason on a line of its own.
+            // Newer versions print the step first, and the reason on a line of its own.
             if !reason.starts_with("Encountered graph break when") {
                 last.reason = cut(reason);
             }

@@ -14,7 +14,7 @@ pub(super) struct Allocation {
 }
 
 impl Allocation {
-    /// One of so many bytes on a device of this type: a number of `c10::DeviceType`
+    /// One of `bytes` bytes on a device of this type: a number of `c10::DeviceType`
     /// (`c10/core/DeviceType.h`).
     pub(super) fn new(event: usize, at: i64, bytes: i64, device_type: i64) -> Self {
         let is_host = matches!(device_type, 0 | 2 | 5);

@@ -53,7 +53,7 @@ impl Nested {
     }
 
     /// The first overhead in an operator gets the operator's device work a second time.
-    /// No source says so: traces and tables of PyTorch 2.11 on an H200 do.
+    /// No source has this: traces and tables of PyTorch 2.11 on an H200 show it.
     fn give_overheads(&self, calls: &mut TorchCalls) {
         let mut served = FxHashSet::default();
         for (index, call) in calls.all.iter().enumerate() {

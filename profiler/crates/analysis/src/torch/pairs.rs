@@ -1,9 +1,9 @@
 //! Forward operators and the backward ones that belong to them.
 //!
-//! Autograd gives each node of its graph a number (`Sequence number`), which is the
-//! thread's own; the backward operator has the number and the forward thread
-//! (`Fwd thread id`, which counts torch's threads, not the system's). Of several operators
-//! with a number the one that begins last made the node.
+//! Autograd gives each node of its graph a number (`Sequence number`), which is the thread's own.
+//! The backward operator has the number and the forward thread (`Fwd thread id`, which counts
+//! torch's threads, not the system's). If several operators have a number, the one that begins last
+//! made the node.
 
 use super::calls::{CallRole, TorchCall, TorchCalls};
 use super::nesting::{Cost, Nested};
@@ -24,7 +24,7 @@ pub(crate) struct Pairs {
     pub count: u64,
     /// Host and device time of the forward operators, microseconds.
     pub forward_us: (f64, f64),
-    /// Of the backward operators.
+    /// The same for the backward operators.
     pub backward_us: (f64, f64),
 }
 

@@ -127,7 +127,7 @@ impl IdlePart {
         Length(self.longest_ps).micros()
     }
 
-    /// Places, the one with most time first, microseconds. Of paths of samples: the innermost
+    /// Places, the one with most time first, microseconds. For paths of samples: the innermost
     /// function that most of them have. What no sample fell into is shared out alike.
     pub(crate) fn by_place(&self) -> Vec<(String, f64)> {
         let known = self.places.iter().filter(|(path, _)| !path.is_empty());
@@ -166,11 +166,11 @@ const SHORT_GAP: Length = Length(100_000_000);
 const MOST_PATHS: usize = 500;
 /// Between the frames of a sample's path.
 const FRAMES: char = ';';
-/// A function and so many less one that call it are named.
+/// Most functions that are named: one, and those that call it.
 const CALLERS: usize = 6;
 /// A thread without a sample for so long does not run.
 const LONG_GAP: Length = Length(50_000_000_000);
-/// What is said of a gap of which nothing but its end is known.
+/// Prefix for a gap of which nothing but its end is known.
 pub(super) const BEFORE: &str = "before ";
 /// A wait may seem to end this long before the device's work, microseconds: clocks differ.
 const SLACK_US: f64 = 20.0;
@@ -184,7 +184,7 @@ pub(crate) struct GapBlame<'t> {
 }
 
 impl GapBlame<'_> {
-    /// Says of all idle time of a device why.
+    /// Gives the reasons for all idle time of a device.
     pub(crate) fn of(&self, device: &DeviceWork<'_>) -> Idle {
         let mut idle = Idle::default();
         let mut processes: FxHashSet<Id> = FxHashSet::default();
@@ -285,7 +285,7 @@ impl GapBlame<'_> {
         }
     }
 
-    /// When a launch returned. Where nobody saw that, it was before the thread went on and
+    /// When a launch returned. Where that was not recorded, it was before the thread went on and
     /// before its work began.
     fn end_of(&self, call: &Event, work: &RankedWork) -> Time {
         let is_seen = call.quality == Quality::Exact && self.timeline.arg(call, "end").is_none();
@@ -349,8 +349,8 @@ impl GapBlame<'_> {
     }
 }
 
-/// Of a path the innermost function whose time, with what it calls, is at least half of that
-/// of all paths, with what calls it; else the outermost. Of its lines the one with most time.
+/// The innermost function of a path whose time, with what it calls, is at least half of that of all
+/// paths, with what calls it; else the outermost. Among its lines the one with most time.
 fn function(path: &str, all: &[(&str, i64)]) -> String {
     let whole = sum(all.iter().map(|(_, ps)| *ps));
     let mut best: Vec<(&str, i64)> = vec![(path, 0)];
@@ -401,7 +401,7 @@ fn without_line(frame: &str) -> &str {
     line.map_or(frame, |(function, _)| function)
 }
 
-/// Whether a copy's name says that its memory on the host is not pinned.
+/// Whether a copy's name shows that its memory on the host is not pinned.
 pub(crate) fn is_pageable(name: &str) -> bool {
     name.to_ascii_lowercase().contains("pageable")
 }

@@ -1,4 +1,4 @@
-//! What threads did at a time: spans of theirs, and what samples say.
+//! What threads did at a time: spans of theirs, and samples.
 
 use crate::tables::hta::work::{SpanRole, WorkIndex};
 use aiprof_model::timeline::{Event, Id, NONE, Sym, Time, Timeline, TrackId};
@@ -16,7 +16,7 @@ pub(crate) enum HostPart {
     Compile,
     /// A Python function.
     Python,
-    /// A step of training: it says nothing of what is done in it.
+    /// A step of training: it does not show what is done in it.
     Step,
     /// Anything else.
     Other,
@@ -33,7 +33,7 @@ pub(crate) struct HostSpan {
     pub(crate) end: Time,
     /// The span round it, or [`NONE`].
     parent: u32,
-    /// What it is.
+    /// Its part.
     pub(crate) part: HostPart,
 }
 
@@ -50,7 +50,7 @@ const MOST_SPANS: usize = 4096;
 const SAMPLES: i64 = 2_000_000_000;
 
 impl HostRows {
-    /// Of all threads with calls.
+    /// The rows of all threads with calls.
     pub(crate) fn new(timeline: &Timeline, index: &WorkIndex) -> Self {
         let mut tracks: FxHashSet<TrackId> = FxHashSet::default();
         for rank in &index.ranks {
@@ -161,8 +161,8 @@ impl HostRows {
         None
     }
 
-    /// What samples of the thread say of a stretch: places, each as often as it was seen;
-    /// `None`: nobody sampled it.
+    /// Places of the thread's samples in a stretch, each as often as it was seen; `None`: it was
+    /// not sampled.
     pub(crate) fn samples(
         &self,
         timeline: &Timeline,

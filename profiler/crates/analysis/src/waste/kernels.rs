@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 const LOW: f64 = 0.95;
 /// Kernels must take so much longer at a low clock to be slow by it.
 const SLOWER: f64 = 1.03;
-/// Fewest calls at a high clock that tell how long a kernel takes.
+/// Fewest calls at a high clock that show how long a kernel takes.
 const CALLS: usize = 5;
 
 /// Looks for slow kernels.
@@ -25,12 +25,13 @@ pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
 /// A clock over time: begin and MHz.
 type ClockSteps = Vec<(Time, f64)>;
 
-/// Clocks that counters tell of.
+/// Clocks from counters.
 #[derive(Default)]
 struct ClockRows {
     /// By rank and process.
     rows: FxHashMap<(u32, Id), ClockSteps>,
-    /// Of ranks with one clock, whose it is; `None`: of several nobody knows.
+    /// For ranks with one clock, whose it is; `None`: there are several, and the right one is not
+    /// known.
     only: FxHashMap<u32, Option<Id>>,
 }
 
@@ -69,7 +70,7 @@ fn clocks(scene: &Scene<'_>) -> ClockRows {
     clocks
 }
 
-/// Whether a counter's name says that it is the clock of a device's cores.
+/// Whether a counter is the clock of a device's cores, by its name.
 fn is_clock(name: &str) -> bool {
     let small = name.to_ascii_lowercase();
     let is_clock = ["frequency", "clock", "mhz"]
@@ -223,7 +224,7 @@ fn spills(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
                 continue;
             };
             let name = name_of(timeline, event);
-            // Only the first of a kernel says what it is made of.
+            // Only the first event of a kernel has its properties.
             let given = timeline
                 .arg(event, "spill_bytes")
                 .and_then(|text| text.parse().ok());

@@ -9,7 +9,7 @@ use crate::tables::hta::work::name_of;
 use aiprof_model::timeline::{Time, TrackId};
 use rustc_hash::FxHashMap;
 
-/// Looks for waits for data where no device tells what they cost.
+/// Looks for waits for data where no device shows what they cost.
 pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     if !scene.devices.is_empty() {
         return;

@@ -139,7 +139,7 @@ fn groups(timeline: &Timeline) -> FxHashMap<Id, String> {
 /// Lines of evidence, places or names of one finding.
 const LINES: usize = 8;
 
-/// Cuts a list of lines, and says so.
+/// Cuts a list of lines, and adds how many are left out.
 fn cut(mut lines: Vec<String>) -> Vec<String> {
     if lines.len() > LINES {
         let more = lines.len() - LINES;

@@ -3,7 +3,7 @@
 use crate::analyze::finding::{Finding, FindingKind, Threshold};
 use FindingKind as Kind;
 
-/// What is said of a kind of waste.
+/// The threshold, cost and advice for a kind of waste.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     /// Kind.
@@ -16,7 +16,7 @@ pub(crate) struct Rule {
     pub(crate) advice: &'static str,
 }
 
-/// Least cost of all, microseconds: nobody gains by less.
+/// Least cost of all, microseconds: less is not worth a finding.
 const LEAST_US: f64 = 1000.0;
 
 const fn rule(

@@ -111,7 +111,7 @@ fn the_host_is_not_blamed_for_what_was_launched_in_time() {
         (RUNTIME, LAUNCH, 0.02, 0.03, 2),
         ("kernel", "k", 0.02, 1.0, 1),
         ("kernel", "k", 5.0, 6.0, 2),
-        // Nobody knows who launched it.
+        // Its launch is not known.
         ("kernel", "k", 8.0, 9.0, 3),
     ]));
     assert_eq!(us(&found, IdleBlame::Queued), 4000.0);

@@ -163,7 +163,7 @@ fn kernels(report: &Report, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Launches whose devices tell no times.
+/// Launches whose devices report no times.
 fn untimed(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let rows = &report.details.untimed_launches;
     if rows.is_empty() {

@@ -1,10 +1,10 @@
 //! The Chrome trace of a recording: what happened when, for Perfetto, speedscope and
 //! Chrome's own viewer; the JSON object form of the Trace Event Format.
 //!
-//! * Threads have their calls and waits as spans (`X`), the samples of a thread are a row below it,
-//!   of spans that end at the sample and last one period: they show where time went from
-//!   afar, and what a viewer adds up over a selection is CPU time. Instants would be drawn
-//!   as a comb, and speedscope ignores them. The stacks of samples are in `stackFrames`.
+//! * The calls and waits of a thread are spans (`X`). Its samples are a row below: spans
+//!   that end at the sample and last one period. They show from afar where time went, and
+//!   what a viewer adds up over a selection is CPU time. Instants would be drawn as a comb,
+//!   and speedscope ignores them. The stacks of samples are in `stackFrames`.
 //! * Devices have rows of their own; see [`Builder`](aiprof_analysis::timeline::Builder)
 //!   for what there is, and [`Layout`] for the rows.
 //!
@@ -32,7 +32,7 @@ use std::{
 const MAX_STACK: usize = 64 << 10;
 /// Stands for frames that there was no room for.
 const LEFT_OUT: &str = "[..]";
-/// Most events that wait for their turn. There are so many only in damaged recordings.
+/// Most events that wait for their turn. Only damaged recordings reach this number.
 const MAX_HELD: usize = 4096;
 /// Most bytes of the texts of stacks that are kept.
 const MAX_TEXTS: usize = 32 << 20;

@@ -5,8 +5,7 @@ use aiprof_model::profile::{BuildId, FrameKind, Location, Profile};
 /// Name of the frame that stands for a stack without any.
 pub(super) const NO_STACK: &str = "[no stack]";
 
-/// A binary, or a device: there is no other place to say what kind of processor an address
-/// is of.
+/// A binary, or a device: the kind of processor of an address has no other place.
 #[derive(Debug)]
 pub(super) struct CodeRange {
     /// Path of the binary, or the device's name in brackets.

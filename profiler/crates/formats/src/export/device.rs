@@ -1,4 +1,4 @@
-//! What is said about the samples of devices wherever a profile is shown.
+//! The text about the samples of devices wherever a profile is shown.
 
 use super::text;
 use aiprof_model::profile::{LossKind, Profile, Sample};
@@ -23,7 +23,7 @@ pub struct DeviceTotals {
     pub estimated: u64,
     /// Device samples without a launch.
     pub unattributed: u64,
-    /// Of the estimated ones, so many certainly belong to their stack.
+    /// How many of the estimated ones certainly belong to their stack.
     pub certain: u64,
     /// Pieces of work whose records have no time that can be true: in none of the others.
     pub untimed: u64,
@@ -74,7 +74,7 @@ impl DeviceTotals {
         }
     }
 
-    /// Whether there is anything to say: samples of devices, or their drops.
+    /// Whether there is anything to report: samples of devices, or their drops.
     pub fn is_empty(&self) -> bool {
         self.device_samples == 0 && self.untimed == 0 && self.drops == 0 && self.replayed.is_empty()
     }

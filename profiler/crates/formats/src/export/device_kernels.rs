@@ -29,7 +29,7 @@ impl KernelTotals {
     }
 }
 
-/// Adds what is said about devices, and their kernels, the heaviest first.
+/// Adds the totals of devices, and their kernels, the heaviest first.
 pub(super) fn add(page: &mut Page, profile: &Profile) {
     let totals = DeviceTotals::of(profile);
     if totals.is_empty() {

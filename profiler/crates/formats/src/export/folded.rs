@@ -102,8 +102,8 @@ pub struct FoldedStacks {
 }
 
 impl FoldedStacks {
-    /// Of unique stacks, sorted frame by frame, with nanoseconds: as microseconds of which the
-    /// sum is right to half of one.
+    /// Converts unique stacks, sorted frame by frame, from nanoseconds to microseconds. The
+    /// sum is right to half a microsecond.
     pub fn from_nanoseconds(mut stacks: Vec<(String, u64)>) -> Self {
         let mut values: Vec<&mut u64> = stacks.iter_mut().map(|(_, value)| value).collect();
         round_to_microseconds(&mut values);

@@ -41,8 +41,8 @@ pub fn write(profile: &Profile, out: &mut dyn Write) -> Result<(), ExportError> 
         strings: FxHashMap::default(),
     };
     let seconds = profile.meta.duration_ns as f64 / 1e9;
-    // The time of an interval is that of its end: the first one says when the second,
-    // which has everything, began.
+    // The time of an interval is its end. So the end of the first is the begin of the
+    // second, which has everything.
     writeln!(out.out, "interval\t0\t0.000000")?;
     writeln!(out.out, "interval\t1\t{seconds:.6}")?;
     for (launch, instructions) in &launches {
@@ -79,7 +79,7 @@ fn add(profile: &Profile, sample: &Sample, launches: &mut BTreeMap<Launch, Instr
     }
 }
 
-/// What the frames of a sample say, in iaprof's terms.
+/// The frames of a sample, in iaprof's terms.
 struct Frames {
     /// Frames of the host, from the root, separated by `;`.
     stack: String,

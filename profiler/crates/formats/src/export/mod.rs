@@ -135,10 +135,11 @@ impl Format {
     /// The format that a file name asks for, whatever its case; `None` when the
     /// extension is not known.
     ///
-    /// `.folded`, `.collapsed` and `.txt` are folded stacks, `.svg` is a flame
-    /// graph, `.pb.gz` and `.pprof` are pprof, `.otlp` is OTLP, `.stalls.csv` is unitrace's table of
-    /// stalls, `.iaprof` is iaprof's text, `.json` and `.json.gz` are Chrome
-    /// traces, `.pftrace` and `.perfetto-trace` are Perfetto's, `.html` is a page, `.aiprof` is a capture.
+    /// `.folded`, `.collapsed` and `.txt` are folded stacks, `.svg` is a flame graph,
+    /// `.pb.gz` and `.pprof` are pprof, `.otlp` is OTLP. `.stalls.csv` is unitrace's table
+    /// of stalls, `.iaprof` is iaprof's text, `.json` and `.json.gz` are Chrome traces.
+    /// `.pftrace` and `.perfetto-trace` are Perfetto's, `.html` is a page, `.aiprof` is a
+    /// capture.
     pub fn from_extension(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let known = [
@@ -236,15 +237,15 @@ pub struct ExportOptions {
     /// of the process. Folded stacks and flame graphs only.
     pub by_label: Option<String>,
     /// Write where in the source a frame is after its name: `parse (json.c:42)`, so that
-    /// the same function at another line is another frame. Of what runs on CPUs, and
-    /// where the profile has it. Folded stacks and flame graphs only.
+    /// the same function at another line is another frame. Only for code on CPUs, and where
+    /// the profile has it. Folded stacks and flame graphs only.
     pub source_lines: bool,
     /// Start folded output with a `# ` comment per loss and about device samples,
     /// which flame graph tools skip. Folded stacks only.
     pub loss_comments: bool,
     /// Write CPU samples of all processes also where devices were sampled. Otherwise a
-    /// profile of both has the processes that launched work ([`processes_left_out`] says
-    /// which it has not). Flame graphs, folded stacks, pprof and OTLP only.
+    /// profile of both has the processes that launched work ([`processes_left_out`] counts
+    /// the others). Flame graphs, folded stacks, pprof and OTLP only.
     pub all_processes: bool,
     /// Frames narrower than this share of the whole, in percent, are not drawn.
     /// Flame graphs only.

@@ -105,7 +105,7 @@ pub(crate) fn suffixed(name: &str, kind: FrameKind) -> String {
     name
 }
 
-/// Whether a folded name says that nothing is known: `[no symbols libfoo.so]`.
+/// Whether a folded name marks something unknown: `[no symbols libfoo.so]`.
 pub(super) fn is_bracketed(name: &str) -> bool {
     name.starts_with('[') && name.ends_with(']') && kind_of_suffix(name).is_none()
 }
@@ -123,7 +123,7 @@ pub(super) fn kind_of_suffix(name: &str) -> Option<FrameKind> {
     FrameKind::of_suffix(name).map(|(_, kind)| kind)
 }
 
-/// A folded name without the suffix of its kind, for pictures whose colours tell it.
+/// A folded name without the suffix of its kind, for pictures whose colours show the kind.
 pub(super) fn shown(name: &str) -> &str {
     match FrameKind::of_suffix(name) {
         Some((plain, _)) if !plain.is_empty() => plain,

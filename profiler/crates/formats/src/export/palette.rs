@@ -23,7 +23,7 @@ impl std::fmt::Display for Color {
     }
 }
 
-/// What a frame is, as far as its colour says.
+/// The kind of a frame that its colour shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Hue {
     /// Process name and id, and the frame that holds everything.

@@ -85,7 +85,7 @@ impl Stacks {
                 };
                 let name = *known.get_or_insert_with(|| {
                     let frame = &profile.frames[id.0 as usize];
-                    // Of an interpreted program the lines are what its author knows.
+                    // In an interpreted program the lines are what its author knows.
                     let with_line = options.source_lines || frame.kind == FrameKind::Interpreter;
                     interner.intern(match with_line {
                         true => names::located(profile, frame),
@@ -254,9 +254,9 @@ impl Stacks {
     }
 }
 
-/// Turns nanoseconds into microseconds so that the sum is right to half a
-/// microsecond: what rounding down leaves goes to the values with the largest
-/// remainders, the first of them where they are equal.
+/// Turns nanoseconds into microseconds so that the sum is right to half a microsecond. What
+/// rounding down leaves goes to the values with the largest remainders, the first of them
+/// where they are equal.
 pub(crate) fn round_to_microseconds(values: &mut [&mut u64]) {
     let total_ns: u128 = values.iter().map(|value| u128::from(**value)).sum();
     let floors: u128 = values.iter().map(|value| u128::from(**value / 1000)).sum();

@@ -98,9 +98,9 @@ struct FunctionTimes {
 }
 
 impl FunctionTimes {
-    /// Whether it does more than to call one other function: what does not, as `_start`,
-    /// `main` and the loops of interpreters, has the time of what it calls and says no
-    /// more.
+    /// Whether it does more than to call one other function. Functions that do not, as
+    /// `_start`, `main` and the loops of interpreters, only repeat the time of what they
+    /// call.
     fn branches(&self) -> bool {
         text::percent(self.through_ns, self.total_ns) < PASSED_ON
     }
@@ -175,8 +175,8 @@ impl Calls {
         }
     }
 
-    /// The most that each of so many functions gives to one other: in each process, for
-    /// `main` is another one there.
+    /// The most that each of the `functions` gives to one other, by process: `main` of
+    /// another process is another function.
     fn most(&self, functions: usize) -> Vec<u64> {
         let mut by_process: FxHashMap<(u32, usize), u64> = FxHashMap::default();
         for (&(process, caller, _), &(_, sum)) in &self.times {
@@ -366,7 +366,7 @@ impl Page<'_> {
         self.rest(processes.len());
     }
 
-    /// Says how many rows a table left out.
+    /// Writes how many rows a table left out.
     pub(super) fn rest(&mut self, rows: usize) {
         let hidden = rows.saturating_sub(self.options.rows);
         if hidden > 0 {

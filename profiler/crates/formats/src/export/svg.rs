@@ -1,7 +1,7 @@
 //! Flame graphs of profiles: SVG with search and zoom.
 //!
-//! Colours tell kinds of code apart (see `docs/output-formats.md`), the
-//! subtitle says where the profile comes from and what it lost.
+//! Colours show kinds of code (see `docs/output-formats.md`), the subtitle shows where the
+//! profile comes from and what it lost.
 
 use super::device::DeviceTotals;
 use super::flame::{Entry, Frame, Legend, Page, Table};
@@ -30,8 +30,8 @@ pub struct Caption {
 
 /// Draws a profile.
 ///
-/// The tooltips give the weight and percent. A profile without samples gives a
-/// valid picture that says so.
+/// The tooltips give the weight and percent. A profile without samples gives a valid
+/// picture that states it.
 ///
 /// # Errors
 ///
@@ -175,7 +175,7 @@ fn caption(profile: &Profile, shown: Shown, chosen: &Chosen) -> Caption {
     }
 }
 
-/// What is said about devices, and all losses, for the comment inside the file.
+/// The text about devices, and all losses, for the comment inside the file.
 fn notes(profile: &Profile, devices: &[String]) -> String {
     let losses: Vec<String> = profile
         .losses

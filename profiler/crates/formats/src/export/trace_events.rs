@@ -112,8 +112,8 @@ fn write_events(
     result
 }
 
-/// Adds the members of an event's arguments, with commas between them, to `out`: for
-/// other formats, which tell the same.
+/// Adds the members of an event's arguments, with commas between them, to `out`: for other
+/// formats, which have the same.
 pub(super) fn arguments(timeline: &Timeline, words: Words, event: &Event, out: Vec<u8>) -> Vec<u8> {
     let mut writer = EventWriter {
         timeline,
@@ -144,7 +144,7 @@ impl EventWriter<'_> {
         self.out.push(event.ph as u8);
         self.raw("\",\"name\":");
         self.text(self.timeline.name(event.name));
-        // Counters say that they have none.
+        // Counters have the member even when it is empty.
         if !event.cat.is_empty() || event.ph == Ph::Counter {
             self.raw(",\"cat\":");
             self.text(self.timeline.name(event.cat));

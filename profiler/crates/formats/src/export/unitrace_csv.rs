@@ -1,10 +1,10 @@
 //! The CSV of unitrace's `--stall-sampling`: stall counts by kernel and instruction.
 //!
-//! As Intel's unitrace 2.3 writes it, for the tools that read it
-//! (`analyzeperfmetrics.py` and others): a section per device, columns padded to the
-//! widest, kernel names in quotes, offsets in hexadecimal without `0x`. What has no
-//! place in it: call stacks, source lines, names of devices. A device here is a part
-//! that is sampled by itself, such as a GT.
+//! The format of Intel's unitrace 2.3, for the tools that read it (`analyzeperfmetrics.py`
+//! and others). It has a section per device, columns padded to the widest, kernel names in
+//! quotes, offsets in hexadecimal without `0x`. It has no place for call stacks, source
+//! lines and names of devices. A device here is a part that is sampled by itself, such as a
+//! GT.
 
 use super::{ExportError, names, text};
 use aiprof_model::profile::{Profile, StallReason, StallTable, StalledDevice};

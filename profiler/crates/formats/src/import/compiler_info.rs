@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const MAX_LOG: u64 = 1 << 30;
 
 /// Reads one log or directory for each rank, or one for all. What cannot be read is
-/// told and is without tables.
+/// reported and is without tables.
 pub fn load(paths: &[PathBuf], messages: &mut Messages) -> CompilerInfo {
     if paths.len() > 1 {
         let count = paths.len();

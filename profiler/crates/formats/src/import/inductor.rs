@@ -17,8 +17,8 @@ const MAX_KERNELS: usize = 1 << 20;
 /// Names of the folder of all kernels, as releases of torch-spyre have had it.
 const FOLDERS: [&str; 2] = ["inductor-spyre", "inductor_spyre"];
 
-/// Reads a cache directory, or the folder in it that holds the kernels. Kernels whose
-/// file cannot be used are told and left out.
+/// Reads a cache directory, or the folder in it that holds the kernels. Kernels whose file
+/// cannot be used are reported and left out.
 ///
 /// # Errors
 /// The directory cannot be read.

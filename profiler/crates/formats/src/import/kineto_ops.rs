@@ -19,7 +19,7 @@ pub const MAX_WINDOW: usize = 1 << 20;
 const MAX_THREADS: usize = 4096;
 /// Most bytes of a name or of shapes; what is longer is cut.
 const MAX_TEXT: usize = 512;
-/// The member that says what times count from.
+/// The member that gives the time from which times count.
 const BASE: &str = "baseTimeNanoseconds";
 /// The argument with the shapes of an operator's inputs.
 const SHAPES: &str = "Input Dims";
@@ -38,7 +38,7 @@ pub enum OpsError {
 /// What a trace has of operators.
 #[derive(Debug, Default)]
 pub struct OpsRead {
-    /// The spans, in parts; at least one, and the last says so.
+    /// The spans, in parts; at least one, and the last is marked.
     pub parts: Vec<OpsPart>,
     /// Spans in all.
     pub spans: u64,
@@ -50,8 +50,8 @@ pub struct OpsRead {
 /// `tid`: the thread of a trace's number, `None` if it is none.
 ///
 /// # Errors
-/// The text has no trace in it, or does not say what its times count from. What is damaged
-/// is left out.
+/// The text has no trace in it, or does not give the time from which its times count. What
+/// is damaged is left out.
 pub fn read_ops(
     from: impl Read + Send,
     clock: &ClockPair,

@@ -15,7 +15,7 @@ const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 /// Largest window of a zstd frame that is accepted, as a power of two: 128 MiB, which
 /// is also the limit of the zstd command.
 const ZSTD_WINDOW_LOG: u32 = 27;
-/// Bytes that are looked at to tell what a file is.
+/// Bytes that are looked at to recognize a file.
 const PEEK: usize = 4096;
 
 /// What a file holds.
@@ -52,7 +52,7 @@ pub enum Contents {
 }
 
 impl Contents {
-    /// What it is, for people.
+    /// Its name, for people.
     pub fn what(self) -> &'static str {
         match self {
             Self::Json => "a JSON trace",
@@ -81,8 +81,8 @@ pub struct Input {
     pub text: Box<dyn Read + Send>,
 }
 
-/// Opens a file and finds out what it holds: by its first bytes, decompressed, and where
-/// they tell nothing by its name.
+/// Opens a file and finds out what it holds: by its first bytes, decompressed, otherwise by
+/// its name.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -103,8 +103,8 @@ pub fn open(path: &Path) -> io::Result<Input> {
     Ok(Input { contents, text })
 }
 
-/// Opens a file that is a trace or a log, by its name as far as that tells, as acelyzer
-/// does.
+/// Opens a file that is a trace or a log, as acelyzer does: by its name where that is
+/// enough.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -133,7 +133,7 @@ fn opened(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A file's text, however it is compressed: its first bytes say that.
+/// A file's text, decompressed: its first bytes show the compression.
 ///
 /// # Errors
 /// When it cannot be read, or needs more memory than the zstd command allows; while

@@ -32,7 +32,7 @@ pub enum PprofError {
     /// The bytes are no such message.
     #[error("not a pprof profile, or a damaged one ({0})")]
     Damaged(#[from] prost::DecodeError),
-    /// It says of no value what it is.
+    /// It has no types for its values.
     #[error("a pprof profile without sample types")]
     NoTypes,
     /// It is larger than is read, or its stacks are.
@@ -290,7 +290,7 @@ pub fn is_device(file: &str) -> bool {
     file.starts_with("[device ") || file.starts_with("[replayed device ")
 }
 
-/// What kind of code a frame is, as far as a profile tells.
+/// The kind of code of a frame, by its names.
 fn kind(name: &str, file: &str, is_inlined: bool) -> FrameKind {
     if file == "[kernel.kallsyms]" {
         return FrameKind::Kernel;

@@ -1,6 +1,5 @@
-//! A recording as a [`Timeline`] in memory, for the analyses that need all of it: with
-//! the rows, times and arguments that its Chrome trace has, so that both are analysed
-//! alike.
+//! A recording as a [`Timeline`] in memory, for the analyses that need all of it. It has
+//! the rows, times and arguments of its Chrome trace, so that both are analysed alike.
 
 use super::json::event::{Fields, Parsed, Reader};
 use super::json::{End, Problems, Reading, job_hash};
@@ -19,8 +18,8 @@ use std::io;
 /// Bytes of arguments that are handed on at a time.
 const BLOCK: usize = 1 << 20;
 
-/// Adds a recording to a timeline, as far as it is within a stretch of time since its
-/// first event. `path` is its name for messages and for the job's.
+/// Adds the part of a recording that is within a stretch of time since its first event.
+/// `path` is its name for messages and for the job's.
 ///
 /// # Errors
 /// Those of the store, and [`memory::check`]'s.

@@ -82,8 +82,7 @@ struct StallTableReader {
     first_skipped: Option<u64>,
 }
 
-/// Whether a file that begins like this is a table of stalls, as far as its first lines
-/// tell.
+/// Whether the first lines of a file are those of a table of stalls.
 pub(crate) fn is_stall_csv(head: &[u8]) -> bool {
     let lines = head.split(|byte| *byte == b'\n');
     let mut lines = lines

@@ -14,7 +14,7 @@ use std::io::{self, BufRead};
 const MAX_LINE: usize = 1 << 20;
 /// Most text that is read, bytes.
 const MAX_INPUT: u64 = 1 << 30;
-/// Most kernels that are told apart.
+/// Most kernels that are counted separately.
 const MAX_KERNELS: usize = 1 << 16;
 
 /// What begins a header.
@@ -77,9 +77,9 @@ struct RunSums {
 /// The metrics of files.
 #[derive(Clone, Debug, Default)]
 pub struct KernelMetrics {
-    /// Of files with bytes.
+    /// Sums of files with bytes.
     bytes: BTreeMap<String, RunSums>,
-    /// Of files with operations.
+    /// Sums of files with operations.
     flops: BTreeMap<String, RunSums>,
     /// Lines that have a header but are no rows.
     pub skipped: u64,
@@ -95,7 +95,7 @@ struct MetricColumns {
 }
 
 impl MetricColumns {
-    /// Of a header; `None`: it is of something else.
+    /// The columns of a header; `None`: the header of something else.
     fn of(line: &str) -> Option<Self> {
         let heads: Vec<String> = cells(line);
         let at = |name: &str| heads.iter().position(|head| head.trim() == name);

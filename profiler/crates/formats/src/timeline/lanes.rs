@@ -4,7 +4,7 @@
 /// Most lanes of one track.
 const MAX_LANES: usize = 64;
 
-/// The spans of a lane that are open, outermost first: when each ends, and what it is.
+/// The open spans of a lane, outermost first: the end of each, and its value.
 #[derive(Debug)]
 pub(crate) struct Nest<E, T> {
     open: Vec<(E, T)>,

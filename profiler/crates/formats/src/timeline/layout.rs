@@ -2,9 +2,9 @@
 //! one is properly nested.
 //!
 //! Viewers draw one row for a process and thread, and want the spans of a row beside or
-//! inside each other. Calls of a thread are so already, but for damaged recordings. What
-//! devices do overlaps: such a track has as many rows, its *lanes*, as it needs; a span
-//! goes to the first in which it lies beside or inside of what is there already.
+//! inside each other. Calls of a thread are so already, except in damaged recordings. What
+//! devices do overlaps: such a track has as many rows, its *lanes*, as it needs. A span
+//! goes to the first lane in which it lies beside or inside of what is there already.
 
 use super::lanes::{self, Nest};
 use aiprof_model::profile::{LossKind, Losses};
@@ -461,7 +461,7 @@ mod tests {
         assert!(layout.take_new().is_empty());
     }
 
-    /// Threads have one row, whatever a damaged recording says.
+    /// Threads have one row, even in a damaged recording.
     #[test]
     fn calls_of_a_thread_are_nested_in_one_row() {
         let spans = [

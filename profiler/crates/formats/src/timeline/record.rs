@@ -1,9 +1,9 @@
 //! An event in memory or in a file.
 //!
-//! An event is, little-endian, the number of its bytes (u32) and its begin in picoseconds
-//! (i64); as numbers of seven bits a byte its length, depth, track, name, category, work,
-//! stack, kind, quality and marks, correlation, and the number of a flow if it is of one;
-//! and its arguments.
+//! An event begins, little-endian, with the number of its bytes (u32) and its begin in
+//! picoseconds (i64). Numbers of seven bits a byte follow: length, depth, track, name,
+//! category, work, stack, kind, quality and marks, correlation. Behind them are the number
+//! of a flow, if it is of one, and its arguments.
 
 use aiprof_model::timeline::{
     Event, Id, Length, Members, Ph, Quality, Sym, Time, TrackId,
@@ -11,7 +11,7 @@ use aiprof_model::timeline::{
 };
 use std::{cmp::Reverse, io};
 
-/// Bytes of an event that tell how many it has.
+/// Bytes of the length at the begin of an event.
 pub(super) const SIZE: usize = 4;
 /// Most bytes of an event without its arguments: 12, and 12 numbers of up to 10.
 const MOST: usize = 132;

@@ -21,7 +21,7 @@ const BUFFER: usize = 12 << 20;
 /// Sorted pieces of about equal size before they become one: as many files are
 /// open, times the logarithm of the whole.
 const PIECES: usize = 32;
-/// Of zstd: time counts for more than room.
+/// The level of zstd: time counts for more than room.
 const LEVEL: i32 = -3;
 /// The compressor looks back 32 KiB, and files are read in such pieces: that bounds
 /// what each open piece needs.
@@ -91,7 +91,7 @@ impl Store {
         Self::with_limit(BUFFER, scratch)
     }
 
-    /// One that keeps about so many bytes in memory.
+    /// A store that keeps about `limit` bytes in memory.
     fn with_limit(limit: usize, scratch: Scratch) -> Self {
         Self {
             scratch,
@@ -224,7 +224,7 @@ impl Batches {
 
     fn flush(&mut self) -> io::Result<()> {
         let full = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
-        // Who takes them has failed, and says why.
+        // The receiver has failed, and reports why.
         self.to.send(full).map_err(io::Error::other)
     }
 }

@@ -183,7 +183,7 @@ impl CaptureReader {
         Ok(())
     }
 
-    /// So many bytes, once they have come.
+    /// `length` bytes, once they have come.
     fn gather(&mut self, piece: &mut &[u8], length: usize) -> Option<Vec<u8>> {
         let missing = length.saturating_sub(self.kept.len()).min(piece.len());
         let (head, rest) = piece.split_at(missing);
@@ -205,7 +205,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
     field(bytes, at).map(u64::from_le_bytes)
 }
 
-/// Bytes of the name, as far as it is known.
+/// Length of the name in bytes; 0 while it is not known.
 fn name_length(header: &[u8]) -> Result<usize, CaptureError> {
     let length = word(header, HEADER - 4).map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
     if length > MAX_NAME {
@@ -302,7 +302,7 @@ impl<W: Write> CaptureWriter<W> {
         self.to.write_all(records)
     }
 
-    /// What it is written to.
+    /// Returns the writer.
     pub fn into_inner(self) -> W {
         self.to
     }

@@ -1,9 +1,8 @@
 //! Which devices have which layout, by PCI id.
 //!
 //! Source: Linux, include/drm/intel/pciids.h, and the platforms' graphics versions in
-//! drivers/gpu/drm/xe/xe_pci.c: PVC is 12.60; Lunar Lake and Battlemage are 20.xx;
-//! Panther Lake, Wildcat Lake and Nova Lake S 30.xx; Nova Lake P and Crescent Island
-//! 35.xx.
+//! drivers/gpu/drm/xe/xe_pci.c. PVC is 12.60; Lunar Lake and Battlemage are 20.xx. Panther
+//! Lake, Wildcat Lake and Nova Lake S are 30.xx; Nova Lake P and Crescent Island are 35.xx.
 
 use super::Layout;
 

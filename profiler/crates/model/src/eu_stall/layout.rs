@@ -26,7 +26,7 @@ pub enum Layout {
 pub struct UnknownLayout {
     /// PCI device id.
     pub device: u16,
-    /// Version of its graphics IP, if it tells one.
+    /// Version of its graphics IP, if it reports one.
     pub ip_version: Option<(u16, u16)>,
     /// The layout that it is most likely to have.
     pub nearest: Layout,
@@ -63,8 +63,8 @@ const IP_29: u64 = (1 << 29) - 1;
 const IP_61: u64 = (1 << 61) - 1;
 
 impl Layout {
-    /// The layout of a device's records. What the hardware says of itself (its IP
-    /// version, major and minor, where it has one) goes before its PCI id.
+    /// The layout of a device's records. The IP version that the hardware reports (major
+    /// and minor, where it has one) goes before its PCI id.
     ///
     /// # Errors
     /// Neither is known.
@@ -82,8 +82,8 @@ impl Layout {
         })
     }
 
-    /// What a device newer or older than all that are known most likely has: xe tells
-    /// layouts apart by the major version.
+    /// The most likely layout of a device newer or older than all that are known: xe
+    /// distinguishes layouts by the major version.
     fn nearest(device: u16, ip_version: Option<(u16, u16)>) -> Self {
         match ip_version {
             Some((35.., _)) => Self::Xe3p,

@@ -22,7 +22,7 @@ pub use layout::{Layout, UnknownLayout};
 pub use split::Splitter;
 pub use sums::{Sums, Window};
 
-/// Bytes of a record on all hardware so far. The driver tells it (`record_size`).
+/// Bytes of a record on all hardware so far. The driver reports it (`record_size`).
 pub const RECORD_SIZE: usize = 64;
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub struct Sums {
     slots: Vec<Slot>,
     /// What is counted, in the order of first appearance.
     entries: Vec<AddressCounts>,
-    /// Nobody can choose addresses that all fall into the same slots.
+    /// Random, so that no program can choose addresses that all fall into the same slots.
     seed: u64,
     totals: Totals,
 }
@@ -56,7 +56,7 @@ struct Totals {
 pub struct Window {
     /// Records in it, with those that were refused.
     pub records: u64,
-    /// Records in which the driver says that others were dropped.
+    /// Records in which the driver reports that others were dropped.
     pub drops: u32,
     /// Records that found no room.
     pub refused: u64,
@@ -72,8 +72,8 @@ pub struct Window {
 }
 
 impl Sums {
-    /// Nothing yet. `record_size`, in bytes, as [`Splitter`](super::Splitter) allows
-    /// it; at most `max_addresses` are told apart in a window.
+    /// Nothing yet. `record_size`, in bytes, as [`Splitter`](super::Splitter) allows it; at
+    /// most `max_addresses` are counted separately in a window.
     pub fn new(layout: Layout, record_size: usize, max_addresses: usize) -> Self {
         let seed = std::hash::RandomState::new().build_hasher().finish();
         Self {

@@ -333,7 +333,7 @@ fn layouts_are_told_by_device() {
     assert_eq!(Layout::of(0x0bd5, None), Ok(Layout::Pvc));
     assert_eq!(Layout::of(0xe20b, Some((20, 1))), Ok(Layout::Xe2));
     assert_eq!(Layout::of(0xb080, Some((30, 0))), Ok(Layout::Xe2));
-    // Not in the table, but the hardware says what it is.
+    // Not in the table, but the hardware reports its version.
     assert_eq!(Layout::of(0x1234, Some((35, 10))), Ok(Layout::Xe3p));
     let error = Layout::of(0xe2ff, None).unwrap_err();
     assert_eq!(error.nearest, Layout::Xe2);

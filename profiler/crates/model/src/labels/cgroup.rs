@@ -1,4 +1,4 @@
-//! What the path of a control group says of where a process runs.
+//! Labels from the path of a control group: where a process runs.
 //!
 //! Engines and init systems name control groups after what runs in them: Docker and
 //! Podman after the container, the kubelet after the pod, systemd after the unit. The
@@ -9,7 +9,7 @@ const MAX_LEN: usize = 256;
 /// Most parts of a path that are looked at.
 const MAX_PARTS: usize = 64;
 
-/// What a path of a control group says.
+/// The labels in a path of a control group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CgroupLabels<'a> {
     /// Id or name of the innermost container.

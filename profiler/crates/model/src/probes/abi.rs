@@ -1,10 +1,9 @@
-//! Compares the built-in tables with what the C headers of the runtimes say.
+//! Compares the built-in tables with the C headers of the runtimes.
 //!
-//! `profiler/probes/abi/TABLE.txt` holds, for each function of a table, where a C
-//! compiler puts its parameters, and the layout of the structures they point at:
-//! the output of a C program made from the header. Where the header is installed
-//! the program is made again and must agree. To write the file anew, with
-//! another header too:
+//! `profiler/probes/abi/TABLE.txt` is the output of a C program made from the header. For
+//! each function of a table, it holds where a C compiler puts its parameters, and the
+//! layout of the structures they point at. Where the header is installed the program is
+//! made again and must agree. To write the file anew, with another header too:
 //!
 //! ```text
 //! AIPROF_ABI="level-zero /path/to/include" cargo test -p aiprof --lib abi::
@@ -32,7 +31,7 @@ struct Compared {
     names: &'static [(&'static str, &'static [&'static str])],
 }
 
-/// What a header says of a function: its parameters in order.
+/// A function of a header: its parameters in order.
 type Prototype = Vec<Parameter>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +52,7 @@ struct Member {
     size: u64,
 }
 
-/// What headers say.
+/// The content of headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Abi {
     functions: BTreeMap<String, Prototype>,
@@ -146,8 +145,7 @@ fn size(expr: &Expr) -> Option<u64> {
     }
 }
 
-/// `hSignalEvent` to `signal_event`, without what only says that it is a handle or
-/// a pointer.
+/// `hSignalEvent` to `signal_event`, without the prefix for a handle or a pointer.
 fn plain(name: &str) -> String {
     let stem = ["ppfn", "pfn", "pph", "pp", "ph", "h", "p"]
         .iter()
@@ -300,7 +298,7 @@ fn a_wrong_position_offset_size_or_name_would_be_found() {
     }
 }
 
-/// Regenerates what the header says. Only what the installed header knows can be
+/// Makes the file again from the installed header. Only what that header knows can be
 /// compared: it may be older than the one the file was made with.
 #[test]
 fn the_headers_here_agree_with_the_files() {

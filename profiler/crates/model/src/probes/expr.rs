@@ -19,7 +19,7 @@ const STACK_ARGUMENTS: u8 = 32;
 pub struct Expr {
     /// What is read.
     pub ty: Type,
-    /// Where. Of a scalar the value itself, of data the address they are at.
+    /// Where: for a scalar the value itself, for data the address they are at.
     pub at: Address,
 }
 

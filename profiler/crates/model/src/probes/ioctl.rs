@@ -84,7 +84,7 @@ pub struct ArrayLayout {
     pub fields: Vec<ElementField>,
 }
 
-/// Of an ioctl: what its values and data are made of.
+/// What the values and data of an ioctl are made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoctlLayout {
     /// What it does.
@@ -95,10 +95,10 @@ pub struct IoctlLayout {
     pub arrays: Vec<ArrayLayout>,
 }
 
-/// The elements of an array, as far as they could be read.
+/// The elements of an array that could be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elements {
-    /// Of each element, its fields in the order of [`ArrayLayout::fields`].
+    /// The fields of each element, in the order of [`ArrayLayout::fields`].
     pub elements: Vec<Vec<u64>>,
     /// Elements that were not recorded or could not be read.
     pub missing: u64,

@@ -39,7 +39,7 @@ pub struct Probe {
     pub function: String,
     /// What a call of it does.
     pub kind: CallKind,
-    /// More of that, if its table says it.
+    /// More about its kind, if its table gives it.
     pub role: Option<Role>,
     /// Whether it is an ioctl of a driver.
     pub is_ioctl: bool,
@@ -52,7 +52,7 @@ pub struct Probe {
     pub result: ResultKind,
     /// Whether exits are seen; if not, a call ends with its thread's next event.
     pub has_exit: bool,
-    /// Of an ioctl: what its values and data are made of.
+    /// For an ioctl: what its values and data are made of.
     pub layout: Option<Box<ioctl::IoctlLayout>>,
 }
 
@@ -115,14 +115,14 @@ pub enum CallKind {
     Control,
     /// Anything else worth a span on the host.
     Host,
-    /// Begins or ends a range that the program names, or marks a moment (ROCTX): `role` says
-    /// which.
+    /// Begins or ends a range that the program names, or marks a moment (ROCTX): `role`
+    /// shows which.
     Range,
 }
 
 impl CallKind {
-    /// Whether it is left out while nothing is to be recorded: work, waiting, and other
-    /// functions of interest. What creates is not, for it may be used later.
+    /// Whether it is left out while recording is paused: work, waiting, and other functions
+    /// of interest. What creates is not, for it may be used later.
     pub fn is_work(self) -> bool {
         use CallKind::{Barrier, Collective, Copy, Event, Fill, Host, Launch, Submit, Synchronize};
         matches!(
@@ -132,8 +132,8 @@ impl CallKind {
     }
 }
 
-/// What a function does where that does not follow from its kind and its values: a
-/// table says it with `role`.
+/// What a function does where that does not follow from its kind and its values: a table
+/// gives it with `role`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -226,7 +226,7 @@ pub enum ValueFormat {
 pub struct DataInfo {
     /// Its name, see [`role`].
     pub name: String,
-    /// What it is.
+    /// Its format.
     pub format: DataFormat,
 }
 
@@ -261,8 +261,8 @@ pub enum ResultKind {
 }
 
 impl ResultKind {
-    /// Whether a call that returned this value succeeded; `None` if the value does
-    /// not tell.
+    /// Whether a call that returned this value succeeded; `None` if the value does not show
+    /// it.
     pub fn success(self, value: u64) -> Option<bool> {
         /// `value` as the `int` or enumeration that the function returned.
         const fn low(value: u64) -> u32 {
@@ -277,15 +277,15 @@ impl ResultKind {
         }
     }
 
-    /// Whether a return value says that what was asked about, or waited for, is not over:
+    /// Whether a return value means that what was asked about, or waited for, is not over:
     /// `ZE_RESULT_NOT_READY` (ze_api.h) is no failure, and other APIs have errors for it.
     pub fn is_not_ready(self, value: u64) -> bool {
         self == Self::Level0 && value & 0xffff_ffff == 1
     }
 }
 
-/// Whether a `ze_result_t` says that a call failed: not ready yet, warnings, answers
-/// to questions and work put off do not (ze_api.h of the specification 1.17).
+/// Whether a `ze_result_t` means that a call failed. Not ready yet, warnings, answers to
+/// questions and work put off do not (ze_api.h of the specification 1.17).
 fn is_level_zero_error(code: u32) -> bool {
     const NONE: [u32; 8] = [
         0,
@@ -364,8 +364,8 @@ pub mod role {
     pub const RECORDS: &str = "records";
     /// Where it is; [`BYTES`] of it are valid.
     pub const BUFFER: &str = "buffer";
-    /// What a program asks of a kernel; OpenCL's number for its name says that the answer
-    /// is that.
+    /// What a program asks of a kernel; if it is OpenCL's number for the name, the answer
+    /// is the name.
     pub const NAME_INFO: &str = "name_info";
     /// Address of a table of functions that an object begins with.
     pub const DISPATCH: &str = "dispatch";

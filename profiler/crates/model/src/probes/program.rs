@@ -17,7 +17,7 @@ const MAX_DATA: usize = 8;
 pub struct Field {
     /// Its name.
     pub name: String,
-    /// How it is read, as the table says it.
+    /// How it is read, as the table writes it.
     pub text: String,
     /// The same, parsed.
     pub expr: Expr,
@@ -295,7 +295,7 @@ impl Compiler {
         let slot = self.program.values.len();
         if slot >= MAX_VALUES {
             return Err(format!(
-                "too many values (limit: {MAX_VALUES}; a pointer that leads to a value is one, too)"
+                "too many values (limit: {MAX_VALUES}): a pointer that leads to a value is one, too"
             ));
         }
         self.program.values.push(ValueInfo {

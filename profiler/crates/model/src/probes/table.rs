@@ -95,14 +95,14 @@ pub struct Function {
     pub nothrow: bool,
     /// Record the caller's stack.
     pub stack: bool,
-    /// The function whose address is in the value `function`: it is probed as
-    /// this symbol. Without it the text `name` says which.
+    /// The function whose address is in the value `function`: it is probed as this symbol.
+    /// Without it the text `name` gives the symbol.
     pub hands_out: Option<String>,
     /// Symbols of the functions whose addresses it puts into the array that its
     /// second argument points at, in their order: they are probed then.
     pub fills: Vec<String>,
-    /// Of interest only to those who want to see every call: programs call it much
-    /// more often than they launch.
+    /// Only for those who want to see every call: programs call it much more often than
+    /// they launch.
     pub detail: bool,
     /// Line of the file.
     pub line: u32,
@@ -130,7 +130,7 @@ pub enum Exits {
     /// The [needed](Exit::Needed) exits, and no functions of mere
     /// [detail](Function::detail).
     Needed,
-    /// These, and the exits of calls that tell whether work is done: waits and events, and
+    /// These, and the exits of calls that show whether work is done: waits and events, and
     /// calls that give an event by which others know their work.
     Waits,
     /// All functions, and the [useful](Exit::Useful) exits too: exact ends,
@@ -169,9 +169,9 @@ impl Table {
         })
     }
 
-    /// The C++ class at or above that of the object which a function's first argument
-    /// points at, where the table says so: the function may go on in a virtual
-    /// function of that object.
+    /// The C++ class of the object which a function's first argument points at, or a class
+    /// above it, where the table names one. The function may go on in a virtual function of
+    /// that object.
     pub fn object_of(&self, function: &Function) -> Option<&str> {
         let first = function.args.iter().find(|arg| arg.text == "arg0")?;
         self.objects.get(&first.name).map(String::as_str)
@@ -341,9 +341,9 @@ impl CallKind {
         found.map_or("host", |(name, _)| name)
     }
 
-    /// Whether the caller's stack is recorded unless the table says otherwise: of
-    /// calls that give the device work, wait for it, or cost time themselves; not
-    /// of short ones that prepare or ask, which programs make in great number.
+    /// Whether the caller's stack is recorded by default. It is for calls that give the
+    /// device work, wait for it, or cost time themselves. It is not for short ones that
+    /// prepare or ask, which programs make in great number.
     pub(crate) fn wants_stack(self) -> bool {
         !matches!(
             self,

@@ -364,7 +364,7 @@ fn an_exit_that_is_useful_is_probed_when_all_are_wanted() {
         c::SPEC_STACK | c::SPEC_KEEP | c::SPEC_EXIT | c::SPEC_WORK
     );
     assert_eq!((with.spec.n_values, exit(&with).len()), (3, 1));
-    // Without anything to read, the exit tells the end and the result.
+    // Without anything to read, the exit gives the end and the result.
     let plain = compile("kind = \"synchronize\"", Exits::All);
     assert_eq!(
         plain.spec.flags,
@@ -449,7 +449,7 @@ fn names_of_kinds_are_those_of_the_wire() {
     }
 }
 
-/// What functions' names were taken to say before tables had roles.
+/// The roles that functions' names stood for before tables had roles.
 fn role_by_name(kind: CallKind, function: &str, values: &[ValueInfo]) -> Option<Role> {
     let says = |words: &[&str]| words.iter().any(|word| function.contains(word));
     let list_at_exit = values

@@ -1,7 +1,7 @@
 //! The files that processes map, each once.
 //!
-//! A file is what the kernel says is mapped: device, inode, and the number of its
-//! content. Not its build id, which anybody can copy, nor its path. Recordings made
+//! The kernel identifies a mapped file: by device, inode, and the number of its content.
+//! Its build id does not, for any program can copy it, nor does its path. Recordings made
 //! before that was so have build ids only.
 
 use super::ScriptTable;

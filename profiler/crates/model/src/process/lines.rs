@@ -114,7 +114,7 @@ fn locations(table: &[u8], stretches: &mut Stretches) {
         let lines = match kind {
             13 | 14 => signed(&mut rest),
             10..=12 => i64::from(kind - 10),
-            // Of kind 15 nothing is known: it keeps the line.
+            // Kind 15 has no line that is known: it keeps the line.
             _ => 0,
         };
         stretches.grow(lines);
@@ -153,7 +153,7 @@ mod tests {
         stretches[after - 1].1
     }
 
-    /// What real interpreters say (see `python_lines.py`).
+    /// The lines that real interpreters give (see `python_lines.py`).
     #[test]
     fn lines_are_those_of_python() {
         let text = include_str!("../../tests/data/python_lines.txt");

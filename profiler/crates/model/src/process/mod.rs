@@ -108,7 +108,7 @@ pub struct Process {
     pub complete: bool,
     /// Whether it forked processes, which may share its mappings.
     pub has_forked: bool,
-    /// Its main thread exited and others live on: no event tells its end.
+    /// Its main thread exited and others live on: no event marks its end.
     pub headless: bool,
     /// Its Python.
     pub python: Rc<ProcessPython>,
@@ -247,8 +247,8 @@ impl ProcessTable {
         self.processes.remove(&pid);
     }
 
-    /// Forgets processes whose main thread exited before `time_ns`; returns their
-    /// ids. Those of which `lives_on` says so become headless instead.
+    /// Forgets processes whose main thread exited before `time_ns`; returns their ids.
+    /// Those for which `lives_on` returns true become headless instead.
     pub fn remove_exited_before(
         &mut self,
         time_ns: u64,
@@ -274,8 +274,8 @@ impl ProcessTable {
         pids
     }
 
-    /// Whether a process has the mappings of a space of another: a fork, whose parent's
-    /// mappings were known later than it was forked, has them under an id of its own.
+    /// Whether a process has the mappings of another's space. A fork has them under an id
+    /// of its own where its parent's mappings were known only after the fork.
     pub fn shares(&self, pid: u32, space: u32) -> bool {
         let Some(own) = self.processes.get(&pid).map(|p| &p.space) else {
             return false;
@@ -284,8 +284,8 @@ impl ProcessTable {
         others.any(|other| other.id == space && other.maps == own.maps)
     }
 
-    /// Says that files became known: gives the processes that have one of them mapped,
-    /// whose mappings count as changed.
+    /// Marks files as known: returns the processes that have one of them mapped, whose
+    /// mappings count as changed.
     pub fn touch(&mut self, is_one: impl Fn(FileId) -> bool) -> Vec<u32> {
         let mut pids: Vec<u32> = self
             .processes
@@ -298,7 +298,7 @@ impl ProcessTable {
         pids
     }
 
-    /// Says that more is known of what a process has mapped, which counts as changed.
+    /// Marks the mappings of a process as changed, because more is known about them.
     pub fn renew(&mut self, pid: u32) {
         let version = self.new_version();
         if let Some(process) = self.processes.get_mut(&pid) {
@@ -370,8 +370,8 @@ impl ProcessTable {
         if pid == parent {
             return false;
         }
-        // What is told of code objects comes a little before the stacks that need it, and so
-        // before the fork that the first of them follow.
+        // The records of code objects come a little before the stacks that need them, and
+        // so before the fork that the first of them follow.
         let met = self.processes.get(&pid);
         let met = met.filter(|p| !p.complete && p.exited_ns.is_none());
         let met = met.map(|p| Rc::clone(&p.python));

@@ -152,7 +152,7 @@ fn name_of(code: &PythonCode) -> String {
     }
 }
 
-/// A module's name by its file, where it does not say so itself.
+/// A module's name by its file, where it does not give one itself.
 fn module_of(file: &str) -> &str {
     if file.starts_with('<') {
         return "";

@@ -119,7 +119,7 @@ fn is_library_or_version(rest: &str) -> bool {
     next == "so" || next == "smp" || next.bytes().all(|b| b.is_ascii_digit()) && !next.is_empty()
 }
 
-/// What the names of a process's mapped files say of the code that it generates.
+/// What the names of a process's mapped files show about the code that it generates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generated {
     /// The runtime in it that generates code.

@@ -60,7 +60,7 @@ impl ProfileBuilder {
         }
     }
 
-    /// Says what the samples are.
+    /// Sets what the samples are.
     pub fn of(&mut self, values: Values) {
         self.profile.values = values;
     }
@@ -113,7 +113,7 @@ impl ProfileBuilder {
         )
     }
 
-    /// Says which labels all samples have.
+    /// Sets the labels that all samples have.
     pub fn labels(&mut self, labels: &[(String, String)]) {
         self.profile.labels = self.strings(labels);
     }
@@ -216,7 +216,7 @@ impl ProfileBuilder {
         &mut self.profile.losses
     }
 
-    /// Says how much work was handed to drivers ([`Profile::submissions`]).
+    /// Sets how much work was handed to drivers ([`Profile::submissions`]).
     pub fn submissions(&mut self, count: u64) {
         self.profile.submissions = count;
     }

@@ -12,8 +12,8 @@ pub struct DeviceId(pub u32);
 pub struct Device {
     /// Name for people: `xe 0000:03:00.0 GT0`.
     pub name: String,
-    /// Its samples were read from a file or a socket, not from hardware: a recording,
-    /// or a generated (synthetic) stream. Every output says so.
+    /// Its samples were read from a file or a socket, not from hardware: a recording, or a
+    /// generated (synthetic) stream. Every output states it.
     pub replayed: bool,
 }
 
@@ -155,12 +155,12 @@ pub struct DeviceCode {
     /// Name of the device kernel, demangled.
     pub kernel: StrId,
     /// Bytes from the kernel's first instruction, or [`MANY`](Self::MANY); 0 where the
-    /// device tells none.
+    /// device reports none.
     pub offset: u64,
 }
 
 impl DeviceCode {
-    /// The offset of samples of instructions that were too many to be told apart.
+    /// The offset of samples of instructions that were too many to count separately.
     pub const MANY: u64 = u64::MAX;
 }
 
@@ -169,16 +169,16 @@ impl DeviceCode {
 pub struct DeviceSample {
     /// The device that was sampled.
     pub device: DeviceId,
-    /// The stall reason; `None`: the device does not tell reasons (AIU cycles).
+    /// The stall reason; `None`: the device does not report reasons (AIU cycles).
     pub reason: Option<StallReason>,
     /// The instruction, of an AIU the kernel or operation alone; `None`: its kernel is
     /// not known.
     pub code: Option<DeviceCode>,
     /// How it got its stack.
     pub method: Method,
-    /// So many of the sample's `count` belong to its stack for certain.
+    /// How many of the sample's `count` belong to its stack for certain.
     pub certain: u64,
-    /// At most so many belong to its stack: `count` lies between both.
+    /// The most that may belong to its stack: `count` lies between both.
     pub possible: u64,
 }
 

@@ -120,7 +120,7 @@ mod tests {
         let device = |sample: &Sample| profile.label(sample, "device").map(Cow::into_owned);
         assert_eq!(device(&of_device).as_deref(), Some("xe 0000:03:00.0"));
         assert_eq!(device(&sample).as_deref(), Some("several"));
-        // Of a device's sample it is no label of the process.
+        // For a device's sample it is no label of the process.
         let of_device = profile.shown_labels(&of_device);
         assert!(of_device.iter().all(|(key, _)| *key != "device"));
         let elsewhere = Sample {

@@ -59,7 +59,7 @@ pub enum LossKind {
     CallStacksLimited,
     /// Stacks of calls left out because no scratch memory was free.
     CallStacksBusy,
-    /// Calls whose exit could not be told, for want of memory for their state.
+    /// Calls whose exit could not be recorded, for want of memory for their state.
     CallsUntracked,
     /// Functions of runtimes that could not be probed.
     ProbesRefused,
@@ -119,7 +119,7 @@ pub enum LossKind {
     SpansRefused,
     /// Values of counters that were overwritten before they were read, or dropped.
     CountersLost,
-    /// Times that a device dropped samples because nobody had read the earlier ones.
+    /// Times that a device dropped samples because the earlier ones had not been read.
     DeviceDrops,
     /// Samples of devices in no layout that is known.
     DeviceUndecodable,
@@ -168,15 +168,15 @@ pub enum LossKind {
     /// Spans of operators left out: outside of the recording, of a thread that is not
     /// known, or beyond what is kept.
     OpsRefused,
-    /// Commands that `--device-timing` could not time: their event tells no times
-    /// (counter-based, of another process), or their list is executed in a way that is
-    /// not seen.
+    /// Commands that `--device-timing` could not time: their event reports no times
+    /// (counter-based, of another process), or their list is executed in a way that is not
+    /// seen.
     TimingNoEvent,
     /// Commands that `--device-timing` could not time: their event was signalled again, or
     /// reset, before their times were read.
     TimingAmbiguous,
-    /// Begins and ends of ranges, and moments, that were not recorded: there was no room for
-    /// them in their program, or nobody read them for long.
+    /// Begins and ends of ranges, and moments, that were not recorded: there was no room
+    /// for them in their program, or they were not read for long.
     RangesDropped,
     /// Ends of ranges without a begin: more were ended than begun, they were begun before
     /// the recording, in the process that forked this one, or their begin was lost.

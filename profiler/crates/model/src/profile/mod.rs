@@ -149,8 +149,8 @@ pub enum FrameKind {
     DeviceSoftware,
     /// Device hardware: instruction, stall reason, offset, `_[g]`.
     DeviceHardware,
-    /// A frame that could not be named, or the place where the walk stopped:
-    /// its name says why in brackets (`[no symbols libfoo.so]`).
+    /// A frame that could not be named, or the place where the walk stopped: its name gives
+    /// the reason in brackets (`[no symbols libfoo.so]`).
     Unknown,
     /// An operator of PyTorch, or what its program marked with `record_function`, `_[o]`.
     Operator,
@@ -223,7 +223,7 @@ pub struct Stack {
     pub locations: Vec<LocationId>,
     /// Whether the user part reaches the outermost frame.
     pub complete: bool,
-    /// Of the stack of a launch: how many of its locations, right above the `-`, are the
+    /// For the stack of a launch: how many of its locations, right above the `-`, are the
     /// driver's and the kernel's, which handed the launch over. Above them is the function
     /// that the program called.
     pub driver: u32,
@@ -248,9 +248,9 @@ pub struct Sample {
     pub time_ns: u64,
     /// Bytes moved; of CPU samples 0.
     pub bytes: u64,
-    /// Of samples of a device, what else is known; `None`: it was a CPU.
-    /// `count` is the device's samples (or cycles) then, `time_ns` their share of the
-    /// time in which the device was busy.
+    /// For samples of a device, what else is known; `None`: it was a CPU. `count` is the
+    /// device's samples (or cycles) then, `time_ns` their share of the time in which the
+    /// device was busy.
     pub device: Option<DeviceSample>,
 }
 
@@ -295,13 +295,13 @@ pub struct Profile {
     pub devices: Vec<Device>,
     /// Aggregated samples.
     pub samples: Vec<Sample>,
-    /// What the recorder says of itself, of one that runs as an agent: keys and numbers, as
-    /// in `own_cpu_ns`.
+    /// Numbers about the recorder itself, where it runs as an agent: keys and values, as in
+    /// `own_cpu_ns`.
     pub facts: Vec<(String, u64)>,
     /// What was lost on the way.
     pub losses: Losses,
-    /// Work handed to drivers, as the kernel's fences and scheduler jobs tell; counted
-    /// in profiles of launches only.
+    /// Work handed to drivers, counted by the kernel's fences and scheduler jobs; in
+    /// profiles of launches only.
     pub submissions: u64,
 }
 

@@ -34,8 +34,8 @@ pub struct StallRow {
 }
 
 impl StallTable {
-    /// The stalls of a profile. Samples without a reason or an instruction have no
-    /// place in it: [`uncounted`](Self::uncounted) says how many there are.
+    /// The stalls of a profile. Samples without a reason or an instruction have no place in
+    /// it: [`uncounted`](Self::uncounted) counts them.
     pub fn of(profile: &Profile) -> Self {
         let mut rows: BTreeMap<(DeviceId, &str, u64), Counts> = BTreeMap::new();
         for (sample, device) in device_samples(profile) {

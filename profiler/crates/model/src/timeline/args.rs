@@ -338,7 +338,7 @@ impl Value<'_> {
 
 /// Microseconds of nanoseconds.
 pub fn micros(ns: u64) -> f64 {
-    // Of what a double does not hold exactly, the nanoseconds do not show.
+    // Where a double is not exact, the nanoseconds do not show.
     ns as f64 / 1000.0
 }
 

@@ -9,7 +9,7 @@ pub enum Quality {
     /// As the source has them.
     #[default]
     Exact,
-    /// What it is of lies within: between a launch and the end of a wait for it.
+    /// The work lies within the event: between a launch and the end of a wait for it.
     Bounded,
     /// Its begin is exact, its end was not seen.
     Estimated,
@@ -22,13 +22,13 @@ pub struct Event {
     pub start: Time,
     /// Length; of slices only.
     pub length: Length,
-    /// Of flows and asynchronous slices.
+    /// The id of flows and asynchronous slices.
     pub id: Id,
     /// `args.correlation`, which launches and their kernels share; 0: none.
     pub correlation: u64,
     /// The other arguments: members of a JSON object, with commas between them.
     pub args: Text,
-    /// What it is of.
+    /// Its track.
     pub track: TrackId,
     /// Name; empty for a sample: the name is its stack's leaf.
     pub name: Sym,
@@ -115,7 +115,7 @@ impl Event {
         self.length = Length::from_micros(micros);
     }
 
-    /// Moves it by so many microseconds, unless it is at the edge of all times.
+    /// Moves it by `by` microseconds, unless it is at the edge of all times.
     pub fn shift(&mut self, by: f64) {
         if self.start != Time::FIRST {
             self.start = self.start + Length::from_micros(by);

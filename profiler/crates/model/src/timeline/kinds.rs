@@ -2,7 +2,7 @@
 
 use super::{Dialect, Event, Sym, Timeline};
 
-/// What is said of a name or category, as bits.
+/// The properties of a name or category, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kind(u32);
 
@@ -33,7 +33,7 @@ macro_rules! kinds {
         impl Kind {
             $($(#[$doc])* pub const $name: Self = Self(1 << $bit);)*
 
-            /// What a text says.
+            /// The kind of a text.
             fn of(text: &str) -> Self {
                 let small = text.to_ascii_lowercase();
                 let text = Spelled { text, small: &small };
@@ -82,9 +82,9 @@ kinds! {
     CAT_KINETO = 20, t => KINETO.contains(&t.small);
     /// Category of flows from a forward operator to its backward one.
     CAT_FORWARD = 21, t => t.small == "fwdbwd";
-    /// A copy's name says that it is to the device.
+    /// A copy's name shows that it is to the device.
     TO_DEVICE = 22, t => t.has(&INWARD);
-    /// A copy's name says that it is from the device.
+    /// A copy's name shows that it is from the device.
     FROM_DEVICE = 23, t => t.has(&OUTWARD);
     /// Name of a kernel by which a library moves data between devices.
     COMMUNICATION = 24, t => t.has(&LIBRARIES);
@@ -94,7 +94,7 @@ kinds! {
     HCOLL = 15, t => t.contains("HCOLL");
     /// Name has "DmaI" or "DmaO".
     HAS_DMA = 17, t => t.contains("DmaI") || t.contains("DmaO");
-    /// Name says that it is of the whole machine, not of a row.
+    /// Name of an event of the whole machine, not of a row.
     GLOBAL = 16, t => GLOBALS.iter().any(|part| t.contains(part));
 }
 
@@ -141,7 +141,7 @@ const KINETO: [&str; 25] = [
     "collective_comm",
     "overhead",
 ];
-/// How names of copies say that they go to the device: those of CUDA, HIP and Level Zero.
+/// Parts of names of copies to the device: those of CUDA, HIP and Level Zero.
 const INWARD: [&str; 8] = [
     "htod",
     "h2d",
@@ -174,7 +174,7 @@ fn has_memcpy(text: &str, direction: &str) -> bool {
 }
 
 impl Kind {
-    /// Whether it is said.
+    /// Whether it has one of the bits of `other`.
     pub fn is(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -187,7 +187,7 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// Of all names there are.
+    /// The kinds of all names there are.
     pub fn new(timeline: &Timeline) -> Self {
         let kinds = timeline.names.iter().map(|(_, text)| Kind::of(text));
         Self {
@@ -195,7 +195,7 @@ impl Kinds {
         }
     }
 
-    /// What a name or category says.
+    /// The kind of a name or category.
     pub fn of(&self, sym: Sym) -> Kind {
         self.kinds.get(sym.index()).copied().unwrap_or_default()
     }

@@ -2,9 +2,8 @@
 //! counters of accelerator events. Readers fill it, analyses change and add to it,
 //! exporters write it.
 //!
-//! Made for traces of ten million events: an event is some hundred bytes, texts that
-//! repeat are kept once, and arguments that no analysis needs stay the JSON text
-//! they were.
+//! It is made for traces of ten million events. An event is some hundred bytes, texts that
+//! repeat are kept once, and arguments that no analysis needs stay the JSON text they were.
 //!
 //! Times are whole picoseconds from [`Timeline::origin`]; where an analysis calculates
 //! it does so with microseconds, as all these formats have them.
@@ -148,7 +147,7 @@ pub struct Device {
     pub is_listed: bool,
 }
 
-/// What an event says of a transfer.
+/// The arguments of an event that describe a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Transfer {
     /// `CollGroup`: the collective it belongs to.
@@ -181,7 +180,7 @@ pub struct Job {
     pub path: String,
     /// The path's last part.
     pub name: String,
-    /// A number that tells it from others, 0 to 9999: the same as acelyzer's under
+    /// A number that distinguishes it from others, 0 to 9999: the same as acelyzer's under
     /// `PYTHONHASHSEED=0`.
     pub hash: u32,
     /// What wrote it.
@@ -197,7 +196,7 @@ pub struct Job {
 /// All that was read.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    /// Events: by time within a file as far as the file has them so.
+    /// Events: by time within a file, if the file has them so.
     pub events: Vec<Event>,
     /// Events whose times cannot be true: they are written, but not analysed.
     pub aside: Vec<Event>,
@@ -226,8 +225,8 @@ pub struct Timeline {
     /// Ticks of a device's counter per microsecond, of each part of the clocks whose
     /// frequency changes.
     pub pieces_mhz: Vec<f64>,
-    /// Of rows that slices were moved to, because they overlapped others of theirs in part:
-    /// the row they are of.
+    /// For rows that slices were moved to, because they overlapped others of theirs in
+    /// part: the row they are of.
     pub moved: FxHashMap<TrackId, TrackId>,
     /// Members of the files' outermost object that are passed on: key and JSON text.
     pub metadata: Vec<(String, String)>,
@@ -294,7 +293,7 @@ impl Timeline {
         }
     }
 
-    /// The time that the files' clocks show as 0, as far as there is one.
+    /// The time that the files' clocks show as 0, or the nearest there is.
     pub fn zero(&self) -> Time {
         Time::from_whole_micros(self.origin().saturating_neg())
     }

@@ -26,7 +26,7 @@ impl Micros {
         Self::from_f64(number)
     }
 
-    /// Of a double.
+    /// The number of a double.
     fn from_f64(number: f64) -> Option<Self> {
         let whole = number.floor();
         (whole.abs() < (1i64 << 62) as f64).then_some(Self {

@@ -16,7 +16,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The phase that an event's name tells.
+    /// The phase that an event's name shows.
     pub fn of(name: &str) -> Self {
         let parts = [
             (" DmaI", Self::DmaIn),

@@ -14,7 +14,7 @@ use std::io;
 /// Takes the events of a recording as they become known.
 pub trait EventSink {
     /// Takes an event. Its times count from [`Recorded::origin_ns`]; `depth` is how many
-    /// spans of its track are around it, as far as known; `args` are its arguments
+    /// spans of its track are known to be around it; `args` are its arguments
     /// ([`Event::args`] is not used).
     ///
     /// # Errors
@@ -65,9 +65,9 @@ pub struct StackFrame {
 pub struct Stacks {
     /// Every frame once.
     pub frames: Vec<StackFrame>,
-    /// Of each node the one towards the root ([`NONE`](super::NONE): it is the
-    /// outermost), and its frames in `lists`, outermost first: several, where functions
-    /// are inlined into each other.
+    /// For each node, the one towards the root ([`NONE`](super::NONE): it is the
+    /// outermost), and its frames in `lists`, outermost first. There are several frames
+    /// where functions are inlined into each other.
     pub nodes: Vec<StackNode>,
     /// Numbers of frames, referred to by `nodes`.
     pub lists: Vec<u32>,

@@ -10,7 +10,7 @@ pub struct TrackId(pub u32);
 /// What a track shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrackKind {
-    /// Whatever its source says: rows of other tools' traces.
+    /// A row of another tool's trace: its source decides what it holds.
     #[default]
     Row,
     /// Calls of a thread, properly nested.
@@ -45,7 +45,7 @@ pub struct Track {
 }
 
 impl Track {
-    /// A row of nobody knows which file and rank.
+    /// A row of an unknown file and rank.
     pub fn row(pid: Id, tid: Id) -> Self {
         Self {
             job: NONE,

@@ -37,7 +37,7 @@ pub struct Call {
     pub unread: u16,
     /// `CALL_*` bits of `aiprof_common`.
     pub flags: u16,
-    /// Values by slot; what they mean says the [`Probe`](crate::probes::Probe).
+    /// Values by slot; the [`Probe`](crate::probes::Probe) describes what they mean.
     pub values: [u64; MAX_VALUES],
 }
 
@@ -63,7 +63,7 @@ impl Call {
     }
 }
 
-/// The value in a slot, if no bit of `unread` says that it was not read.
+/// The value in a slot, unless its bit in `unread` marks it as not read.
 pub fn value(values: &[u64; MAX_VALUES], unread: u16, slot: usize) -> Option<u64> {
     let value = values.get(slot).copied()?;
     (unread >> slot & 1 == 0).then_some(value)

@@ -10,7 +10,7 @@ pub struct DeviceStream {
     pub id: u32,
     /// Name of what is sampled, for people: `xe 0000:03:00.0 GT0`.
     pub name: String,
-    /// Device number of the node of the card, as ioctls tell it; 0 if not known.
+    /// Device number of the node of the card, as in ioctls; 0 if not known.
     pub device: u32,
     /// Index of the card among those sampled.
     pub card: u32,
@@ -33,7 +33,7 @@ pub struct StallWindow {
     pub from_ns: u64,
     /// Nothing in it was sampled after.
     pub to_ns: u64,
-    /// Nanoseconds in which the engines were busy, where counters tell it.
+    /// Nanoseconds in which the engines were busy, where counters give it.
     pub busy_ns: Option<u64>,
     /// Records it was made of.
     pub records: u64,
@@ -65,7 +65,7 @@ impl StallCount {
 /// How it was found out where a kernel lies on its device; the first are the surest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum PlacedBy {
-    /// The runtime told the program, or told by a probe of its own (USDT).
+    /// The runtime gave it to the program, or reported it by a probe of its own (USDT).
     Runtime,
     /// It was read from the driver's object behind the kernel's handle.
     Object,
@@ -78,7 +78,7 @@ pub enum PlacedBy {
 /// A kernel lies at an address from here on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelPlaced {
-    /// Since when, as far as is known: CLOCK_MONOTONIC nanoseconds.
+    /// Since when, if known: CLOCK_MONOTONIC nanoseconds.
     pub time_ns: u64,
     /// Process.
     pub pid: u32,

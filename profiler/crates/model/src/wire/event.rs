@@ -116,7 +116,7 @@ impl Event {
             Self::Wait(wait) => wait.time_ns,
             Self::Ops(ops) => ops.time_ns,
             Self::Pause(pause) => pause.time_ns,
-            // Of the recording, not in it.
+            // They describe the recording and have no time in it.
             Self::Probe(_)
             | Self::ProbedFile(_)
             | Self::TracePoint(_)
@@ -178,7 +178,7 @@ pub enum ProcessEventKind {
 }
 
 impl ProcessEventKind {
-    /// What is missing from the recording, if that is what the event says.
+    /// The loss from the recording that the event reports, if any.
     pub fn loss(&self) -> Option<(LossKind, u64)> {
         match self {
             Self::Lost { count } => Some((LossKind::ProcessEventsLost, *count)),

@@ -37,7 +37,7 @@ use thiserror::Error;
 /// Why a record could not be decoded.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum WireError {
-    /// Shorter than its header, or than its header says.
+    /// Shorter than its header, or than the size in its header.
     #[error("record of {have} bytes is shorter than the {need} it should have")]
     Truncated {
         /// Bytes given.

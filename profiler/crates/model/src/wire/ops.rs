@@ -1,6 +1,6 @@
 //! Operators of PyTorch, as events.
 //!
-//! A program reports the operators that it ran in a window of time after that window: so
+//! A program reports the operators that it ran in a window of time after that window. So
 //! the events of a window come behind the samples that were taken in it.
 
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ impl OpKind {
 pub struct OpSpan {
     /// Thread id in the root pid namespace.
     pub tid: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: OpKind,
     /// Its name, in [`OpsPart::texts`].
     pub name: u32,
@@ -96,7 +96,8 @@ pub struct OpSpan {
     pub length_ns: u64,
     /// Autograd's number: a forward operator and its backward share it.
     pub sequence: Option<u64>,
-    /// Of a backward operator: PyTorch's own number of the thread that ran the forward one.
+    /// For a backward operator: PyTorch's own number of the thread that ran the forward
+    /// one.
     pub forward_thread: Option<u64>,
 }
 

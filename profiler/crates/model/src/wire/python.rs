@@ -38,7 +38,8 @@ pub struct PythonCode {
     pub id: u64,
     /// Line of its definition.
     pub first_line: u32,
-    /// How its instructions are numbered (`PYTHON_AT_*`), which says what `lines` is.
+    /// How its instructions are numbered (`PYTHON_AT_*`), which decides the meaning of
+    /// `lines`.
     pub instruction: u8,
     /// Name of its module; empty: not known.
     pub module: String,
@@ -63,15 +64,15 @@ pub struct PythonStack {
     pub words: Vec<u64>,
 }
 
-/// How long before its first stack a code object counts as known: longer than the
-/// programs take from the time of a stack to its record, so that another CPU's stack,
-/// which relies on the record, does not come before it.
+/// How long before its first stack a code object counts as known. It is longer than the
+/// programs take from the time of a stack to its record. So another CPU's stack, which
+/// relies on the record, does not come before it.
 const AHEAD_NS: u64 = 1_000_000;
 
 /// A record of a code object, or of more of its line table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PythonRecord {
-    /// What the record says; `lines` is a piece only.
+    /// The content of the record; `lines` is a piece only.
     pub code: PythonCode,
     /// Where the piece begins.
     pub lines_at: usize,
@@ -137,7 +138,7 @@ fn slice(data: &[u8], at: usize, len: usize) -> Result<&[u8], WireError> {
     })
 }
 
-/// The characters of a string, of so many bytes each: Latin-1, UCS-2 or UCS-4 (PEP 393).
+/// The characters of a string, of `width` bytes each: Latin-1, UCS-2 or UCS-4 (PEP 393).
 fn decode_text(bytes: &[u8], width: u8) -> String {
     let character = |code: u32| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
     match width {
@@ -207,7 +208,7 @@ mod tests {
     use crate::wire::{Record, decode};
 
     /// A record as the kernel side lays it out, written by hand from the offsets of its
-    /// header: texts of Latin-1, UCS-2 and UCS-4, and the first piece of a table.
+    /// header. It has texts of Latin-1, UCS-2 and UCS-4, and the first piece of a table.
     fn record(kind: u32, lines_at: u32, texts: &[(&[u8], u8)], piece: &[u8]) -> Vec<u8> {
         let mut data = vec![0; 64];
         let mut put = |at: usize, bytes: &[u8]| data[at..at + bytes.len()].copy_from_slice(bytes);

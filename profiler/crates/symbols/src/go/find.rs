@@ -22,8 +22,8 @@ const MAX_SEARCHED: u64 = 128 << 20;
 const CHUNK: usize = 1 << 20;
 /// Most places that may be a program's module data.
 const MAX_PLACES: usize = 16;
-/// Words of module data that are read, and those that are needed: addresses of the
-/// first function, behind the last one, and of the text (`moduledata` of
+/// Words of module data that are read, and the indices of those that are needed. These are the
+/// addresses of the first function, behind the last one, and of the text (`moduledata` of
 /// `src/runtime/symtab.go`; the same from 1.16 on).
 const WORDS: usize = 48;
 const MIN_PC: usize = 20;
@@ -61,7 +61,7 @@ impl GoTable {
         Ok(sound.then_some(table))
     }
 
-    /// Takes in what module data say: where the text is, and functions' data.
+    /// Takes over from the module data where the text and the functions' data are.
     fn take_module<R: ReadAt>(&mut self, source: &R, elf: &Elf) -> io::Result<()> {
         if self.version < Version::V18 {
             return Ok(());
@@ -191,7 +191,7 @@ fn modules<R: ReadAt>(source: &R, elf: &Elf, table: u64) -> io::Result<Vec<Vec<u
             }
         })?;
     }
-    // Of a file that may be loaded anywhere, addresses are with the relocations.
+    // In a file that may be loaded anywhere, the relocations hold the addresses.
     let tables = elf.relocation_tables(source)?;
     each_relocation(source, &tables, |at, value| {
         if value == table {
@@ -219,8 +219,7 @@ fn modules<R: ReadAt>(source: &R, elf: &Elf, table: u64) -> io::Result<Vec<Vec<u
     Ok(modules)
 }
 
-/// Calls a function with each address that is set when the file is loaded, and what it
-/// is set to.
+/// Calls a function with each address that is set when the file is loaded, and with its new value.
 fn each_relocation<R: ReadAt>(
     source: &R,
     tables: &[Span],

@@ -31,8 +31,7 @@ pub(crate) enum Version {
 
 /// `_func.flag`: the function is the outermost of its stack.
 const TOP_FRAME: u8 = 1;
-/// `_func.flag`: the function sets the stack pointer in a way that its table does not
-/// say.
+/// `_func.flag`: the function sets the stack pointer in a way that its table does not describe.
 const WRITES_SP: u8 = 2;
 
 /// Where the parts of a file's table are.
@@ -83,7 +82,7 @@ impl GoFunction {
         self.flag & TOP_FRAME != 0
     }
 
-    /// Whether it moves the stack pointer in a way that its table does not say.
+    /// Whether it moves the stack pointer in a way that its table does not describe.
     pub(crate) fn writes_sp(&self) -> bool {
         self.flag & WRITES_SP != 0
     }
@@ -170,7 +169,7 @@ pub(crate) struct GoReader<'a, R> {
 }
 
 impl<'a, R: ReadAt> GoReader<'a, R> {
-    /// Of a file.
+    /// A reader of a file's table.
     pub(crate) fn new(source: &'a R, table: &'a GoTable) -> Self {
         Self {
             source,
@@ -279,7 +278,7 @@ impl<'a, R: ReadAt> GoReader<'a, R> {
             return Ok(None);
         }
         let version = self.table.version;
-        // Of the oldest tables, records are counted from the table's start.
+        // In the oldest tables, records are counted from the table's start.
         let base = match version {
             Version::V2 => 0,
             _ => self.table.functions,

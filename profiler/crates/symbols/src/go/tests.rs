@@ -1,5 +1,5 @@
-//! A small program of Go, if Go is installed: what its table says against what its DWARF
-//! says, which binutils and gimli read.
+//! Compares the table of a small Go program, if Go is installed, with its DWARF, as read by
+//! binutils and gimli.
 
 use super::{GoReader, GoTable};
 use crate::unwind::elf::Elf;

@@ -14,8 +14,8 @@ const MAX_STEPS: usize = 1 << 16;
 /// Values, by the addresses that they are valid for, in order.
 pub(crate) type GoValues = Vec<(Range<u64>, i32)>;
 
-/// A cursor over a table of values: pairs of numbers, the change of the value
-/// (zigzag) and the bytes of code it is valid for, until a change of 0 that is not the
+/// A cursor over a table of values. The table holds pairs of numbers: the change of the value
+/// (zigzag) and the bytes of code that it is valid for. It ends at a change of 0 that is not the
 /// first (`step` of `src/runtime/symtab.go`).
 struct Steps<'a> {
     bytes: &'a [u8],
@@ -24,7 +24,7 @@ struct Steps<'a> {
 
 /// What comes next in a table.
 enum Step {
-    /// The value changes by this, and then is valid for so many bytes.
+    /// The change of the value, and the number of bytes for which it then is valid.
     Change(i32, u32),
     /// The table ends.
     End,

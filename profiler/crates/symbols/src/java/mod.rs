@@ -104,7 +104,7 @@ struct Heap {
     segments: u64,
 }
 
-/// A number in a structure, and what it is relative to.
+/// A number in a structure, absolute or relative to another place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum BlobPlace {
     /// An address.
@@ -119,7 +119,7 @@ enum BlobPlace {
     From(u16, u16),
 }
 
-/// Where a compiled method says which methods were inlined into it.
+/// Where a compiled method lists the methods that were inlined into it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ScopeFields {
     /// `PcDesc`s: their beginning and their end.
@@ -161,7 +161,7 @@ struct BlobFields {
     frame_complete_bytes: u16,
     code: BlobPlace,
     entry: BlobPlace,
-    /// Of compiled methods: what was compiled, and the number of the compilation.
+    /// For compiled methods: the method that was compiled, and the number of the compilation.
     method: u16,
     compilation: u16,
 }
@@ -370,7 +370,7 @@ fn interpreter<R: ReadAt>(
     Ok(start..start + size)
 }
 
-/// Where the stub goes on that calls Java from C; 0: this version does not say.
+/// Where the stub that calls Java from C goes on; 0: this version does not export it.
 fn call_stub<R: ReadAt>(about: &Description, memory: &Memory<'_, R>) -> u64 {
     let place = about.address("StubRoutines::_call_stub_return_address");
     place.ok().and_then(|at| memory.u64(at)).unwrap_or(0)
@@ -417,8 +417,8 @@ fn method_fields(about: &Description) -> Result<MethodFields, HotSpotError> {
     })
 }
 
-/// Of JDK 11 to 22 everything lies behind the method's code. Since 23 what does not change
-/// is elsewhere; since 25 so is what does.
+/// In JDK 11 to 22 everything lies behind the method's code. Since 23 what does not change is
+/// elsewhere; since 25 so is what does.
 fn scope_fields(about: &Description, version: i32) -> Result<ScopeFields, HotSpotError> {
     let metadata = match about.find("nmethod::_metadata_offset") {
         Some(offset) if offset.type_name == "int" => {

@@ -50,7 +50,7 @@ struct NamedProcess {
     bytes: usize,
 }
 
-/// What tells a compiled method from others that were at its address.
+/// Distinguishes a compiled method from others that were at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     method: u64,
@@ -466,8 +466,8 @@ pub(super) fn unsigned5(rest: &mut &[u8], has_no_zero: bool) -> Option<u32> {
     Some(sum)
 }
 
-/// A class as programmers call it. Of classes that are made at run time HotSpot adds where
-/// they are: the same in no two runs.
+/// A class as programmers call it. HotSpot adds the address to the names of classes made at run
+/// time; it differs in each run.
 fn class_name(name: &str) -> String {
     let name = match name.rsplit_once("+0x") {
         Some((name, hex)) if hex.bytes().all(|b| b.is_ascii_hexdigit()) => name,

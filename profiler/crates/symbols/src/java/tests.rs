@@ -166,7 +166,7 @@ fn described(fields: &Fields) -> Image {
         let entry = [text(&mut image, name), 0, 0, 0, size, 0];
         image.words(TYPE_TABLE + STRIDE * index as u64, &entry);
     }
-    // The tables, and what says how they are made, as the symbols have it.
+    // The tables, and the numbers that describe their layout, as the symbols have them.
     image.words(
         BIAS,
         &[TABLE, 0, 8, 16, 32, 40, STRIDE, TYPE_TABLE, 0, 32, STRIDE],
@@ -387,7 +387,7 @@ fn code_that_takes_the_place_of_other_code_has_its_own_name() {
     assert_eq!(at(&mut names, &hotspot, Some(&image), 0x10), [OUTER]);
     image.words(BLOB + 112, &[METHODS + 0x400]);
     image.int(BLOB + 212, 77);
-    // What its scopes say is of another method.
+    // Its scopes belong to another method.
     assert_eq!(
         at(&mut names, &hotspot, Some(&image), 0x3f),
         ["java.lang.Math.inner_[j]"]
@@ -440,8 +440,7 @@ fn versions_without_a_field_are_declined() {
     }
 }
 
-/// Whatever a process has in its memory, reading it ends, and says nothing wrong of
-/// others.
+/// Whatever a process has in its memory, reading it ends, and yields no wrong names for others.
 #[test]
 fn memory_that_makes_no_sense_is_declined() {
     let mut image = process(17);

@@ -31,7 +31,7 @@ pub(super) fn offset(code: &[u8], address: u64, runtime: u64) -> Option<u64> {
                 within(instruction.memory_displacement64().wrapping_sub(runtime))
             }
             (Mnemonic::Lea, _) => within(instruction.memory_displacement64()),
-            // The key itself, an int behind the int that says whether there is one.
+            // The key itself, an int behind the int that shows whether there is one.
             (Mnemonic::Mov, Register::RIP) if instruction.op0_register() == Register::EDI => {
                 within(
                     instruction

@@ -221,7 +221,7 @@ fn described(debug: &[u64], list: &List) -> Option<PythonLayout> {
         frame_instruction: field(list.frame_instruction)?,
         frame_owner: field(list.frame_owner)?,
         frame_bytecode: own(list.frame_bytecode)?,
-        // Not in the list, and no part of what tells code objects apart.
+        // Not in the list, and not needed to distinguish code objects.
         code_flags: 0,
         code_first_line: field(list.code_first_line)?,
         code_filename: field(list.code_filename)?,

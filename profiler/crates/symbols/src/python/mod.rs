@@ -1,5 +1,4 @@
-//! CPython's interpreters: where a process has its Python frames, by what its
-//! file says.
+//! CPython's interpreters: where a process has its Python frames, according to its file.
 //!
 //! [`Interpreter::find`] reads a file that may hold an interpreter; what it finds,
 //! moved to where a process has the file mapped, is the [`PythonLayout`] that the
@@ -79,9 +78,9 @@ impl Interpreter {
         })
     }
 
-    /// Where a process has its frames; `None`: the version is not known, or says what
-    /// cannot be. `bias` is what is added to the file's addresses, `is_musl` whether the
-    /// process has musl's C library and not glibc's.
+    /// Where a process has its frames; `None`: the version is not known, or describes an impossible
+    /// layout. `bias` is what is added to the file's addresses, `is_musl` whether the process has
+    /// musl's C library and not glibc's.
     pub fn layout(&self, bias: u64, is_musl: bool) -> Option<PythonLayout> {
         let layout = layout::of(self.version, &self.debug)?;
         Some(PythonLayout {
@@ -111,8 +110,7 @@ fn debug_offsets<R: ReadAt>(symbols: &Dynamic<'_, R>, runtime: u64) -> Vec<u64> 
     }
 }
 
-/// The version: as it says itself (`Py_Version`, from 3.11 on), else by functions that
-/// came with one.
+/// The version: from `Py_Version` (3.11 and later), else by functions that came with one.
 fn version<R: ReadAt>(symbols: &Dynamic<'_, R>, debug: &[u64]) -> Option<Version> {
     let hex = match debug.get(1) {
         Some(&version) => u32::try_from(version).ok(),

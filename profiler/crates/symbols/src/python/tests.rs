@@ -113,7 +113,7 @@ const DEBUG_3_13: [u64; 73] = [
 #[test]
 fn an_interpreter_that_describes_itself_is_believed_where_that_can_be() {
     let layout = layout::of(version(13, false), &DEBUG_3_13).unwrap();
-    // As its headers say.
+    // As in its headers.
     assert_eq!(layout.kind, PYTHON_SHIMS);
     assert_eq!((layout.thread_frame, layout.thread_id), (72, 152));
     assert_eq!((layout.frame_previous, layout.frame_code), (8, 0));

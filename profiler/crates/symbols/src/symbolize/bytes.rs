@@ -66,7 +66,7 @@ impl<'a> Bytes<'a> {
         self.tail = self.tail.get(len..).unwrap_or_default();
     }
 
-    /// At most so many of the bytes before the next NUL, or before the end.
+    /// At most `most` of the bytes before the next NUL, or before the end.
     pub(super) fn text(&self, most: usize) -> Result<Cow<'a, [u8]>> {
         let mut rest = *self;
         let mut text = Cow::Borrowed(&[][..]);

@@ -1,9 +1,9 @@
 //! Has files read by a process that may get stuck.
 //!
-//! A read of a FUSE file waits until the file system answers, and once the request
-//! was handed over, no signal ends the wait: a thread in it would keep the whole
-//! program from ending. So the files of others are read by another process
-//! ([`super::server`], [`aiprof_system::remote`]); one that hangs is left behind.
+//! A read of a FUSE file waits until the file system answers. Once the request was handed over, no
+//! signal ends the wait: a thread in it would keep the whole program from ending. So the files of
+//! others are read by another process ([`super::server`], [`aiprof_system::remote`]); one that
+//! hangs is left behind.
 
 use super::{Answer, Job, Jobs, SymbolizeOptions};
 use aiprof_system::files::others;
@@ -194,7 +194,7 @@ impl Server {
     }
 }
 
-/// Tells working from hanging.
+/// Distinguishes a process that works from one that hangs.
 struct Watch<'a> {
     patience: &'a Patience,
     clock: libc::clockid_t,

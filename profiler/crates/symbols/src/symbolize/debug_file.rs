@@ -59,7 +59,7 @@ impl Finder<'_> {
         self.search(paths, |file| accept_supplement(file, link.build_id))
     }
 
-    /// The package of split units of the binary. Which it has tells their ids.
+    /// The package of the binary's split units. Their ids show which units it has.
     pub(super) fn package(&self) -> Option<(File, ElfInfo)> {
         let mut name = self.path.as_os_str().to_owned();
         name.push(".dwp");

@@ -5,10 +5,9 @@
 //! program. It runs on a thread of its own, one download at a time; nothing here
 //! ever waits for it unless asked to.
 //!
-//! It reads what servers send, so it gets no capabilities. Where this process has
-//! rights that its caller lacks, it is taken from fixed directories and only if
-//! nobody but root can change it, never from PATH. It runs as the same user: root's
-//! cache is root's own.
+//! It reads what servers send, so it gets no capabilities. Where this process has rights that its
+//! caller lacks, it is taken from fixed directories, never from PATH, and only if root alone can
+//! change it. It runs as the same user: root's cache is root's own.
 
 use aiprof_model::profile::BuildId;
 use aiprof_system::files::others::{RootDir, Trust};

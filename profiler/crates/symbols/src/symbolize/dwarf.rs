@@ -1,10 +1,10 @@
 //! Inlined functions and source lines, from DWARF 2 to 5.
 //!
-//! Made for hostile files of any size. Only the units that are needed are read, of the
-//! pages that hold them. No tree is kept: a unit is walked once for all addresses of a
-//! batch, without recursion, and only the chain of functions around each address is
-//! remembered; ranges, names and lines are tested as they come. What stays from batch
-//! to batch is the bounded list of the units' address ranges. Each batch has a deadline.
+//! Made for hostile files of any size. Only the units that are needed are read, from the pages that
+//! hold them. No tree is kept: a unit is walked once for all addresses of a batch, without
+//! recursion. Only the chain of functions around each address is remembered; ranges, names and
+//! lines are tested as they come. What stays from batch to batch is the bounded list of the units'
+//! address ranges. Each batch has a deadline.
 //!
 //! What a unit refers to is followed to the supplementary file that `dwz -m` makes and to
 //! split DWARF (`.dwo` and `.dwp` files).
@@ -264,7 +264,7 @@ impl DwarfFile {
     }
 }
 
-/// The DWARF of some sections, which `name` tells the names of.
+/// The DWARF of some sections, whose names `name` returns.
 pub(super) fn load(
     sections: &Sections,
     name: fn(gimli::SectionId) -> Option<&'static str>,

@@ -79,10 +79,10 @@ impl<'d, 'a> Names<'d, 'a> {
         Ok(unit)
     }
 
-    /// The name of the function described at an offset: its linkage name if that
-    /// is mangled, and so says more, else its plain name (a C function's linkage
-    /// name differs only where an `asm` label renames it, as glibc's `__GI_...`);
-    /// empty if it has none or is not readable.
+    /// The name of the function described at an offset: its linkage name if that is mangled and so
+    /// has more detail, else its plain name. A C function's linkage name differs only where an
+    /// `asm` label renames it, as glibc's `__GI_...`. Empty if the function has no name, or none
+    /// that is readable.
     pub(super) fn get(&mut self, unit: usize, offset: UnitOffset) -> String {
         if let Some(name) = self.known.get(&(unit, offset.0)) {
             return name.clone();

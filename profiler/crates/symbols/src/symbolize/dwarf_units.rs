@@ -15,7 +15,7 @@ const MAX_CANDIDATES: usize = 16;
 /// Largest index of gdb's that is read.
 const MAX_GDB_INDEX: usize = 64 << 20;
 
-/// Addresses that a unit says it covers.
+/// Addresses that a unit covers by its own description.
 #[derive(Clone, Copy, Debug)]
 struct UnitRange {
     begin: u64,
@@ -36,8 +36,8 @@ pub(super) struct UnitIndex {
 }
 
 impl UnitIndex {
-    /// From `.debug_aranges` where a unit has any there, else from `.gdb_index`, else
-    /// from the unit itself. Of units found otherwise nothing but their length is read.
+    /// From `.debug_aranges` where a unit has any there, else from `.gdb_index`, else from the unit
+    /// itself. If a unit is found in one of the first two, only its length is read.
     pub(super) fn new(
         sections: &Sections,
         dwarf: &Dwarf<'_>,
@@ -185,7 +185,7 @@ impl Ranges {
         Ok(units)
     }
 
-    /// Takes what a unit says of itself.
+    /// Takes over a unit's description of itself.
     fn take_unit(
         &mut self,
         dwarf: &Dwarf<'_>,
@@ -262,7 +262,7 @@ fn sort_and_join(ranges: &mut Vec<UnitRange>) {
     }
 }
 
-/// What a unit says of itself. Its line table is not read, nor the text of its names.
+/// A unit's description of itself. Its line table is not read, nor the text of its names.
 pub(super) struct Root<'a> {
     pub unit: Unit<'a>,
     /// Where its line table is.

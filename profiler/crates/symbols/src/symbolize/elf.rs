@@ -59,7 +59,7 @@ pub enum ElfError {
     Malformed(&'static str),
 }
 
-/// What `.gnu_debuglink` says.
+/// The content of `.gnu_debuglink`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DebugLink {
     /// File name of the debug file, without directory.
@@ -68,10 +68,10 @@ pub(crate) struct DebugLink {
     pub crc: u32,
 }
 
-/// What `.gnu_debugaltlink` says.
+/// The content of `.gnu_debugaltlink`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AltLink {
-    /// Path of the file, absolute or relative to the directory of the file that says so.
+    /// Path of the file, absolute or relative to the directory of the file with this link.
     pub path: PathBuf,
     /// Its build id.
     pub build_id: BuildId,
@@ -280,8 +280,8 @@ pub fn inspect(file: &File) -> Result<ElfInfo, ElfError> {
     Ok(info)
 }
 
-/// The folders, colon-separated, that a file says its libraries are in
-/// (`DT_RUNPATH`, else `DT_RPATH`); `None` if it says nothing.
+/// The folders, colon-separated, in which a file looks for its libraries (`DT_RUNPATH`, else
+/// `DT_RPATH`); `None` if it names none.
 pub fn run_path(file: &File, info: &ElfInfo) -> Option<String> {
     let dynamic = info.dynamic?;
     let reader = ElfReader::new(file).ok()?;

@@ -4,11 +4,10 @@
 //! middle: for one name of the C library 10 MiB are inflated. So what was inflated is
 //! kept in a directory that only root can write, and pages are read from there.
 //!
-//! Only root keeps anything, and only of files that are root's own: others could make a
-//! file with the identity of one that they want to name wrongly. A file is known by
-//! device, inode, size and times of its last changes. The directory is bounded; what was
-//! not used for longest goes first. Where it cannot be used, sections are inflated each
-//! time.
+//! Only root keeps anything, and only from files that are root's own. Others could make a file with
+//! the identity of another file, to give that one wrong names. A file is known by device, inode,
+//! size and times of its last changes. The directory is bounded; what was not used for longest goes
+//! first. Where it cannot be used, sections are inflated each time.
 
 use super::dwarf::DwarfError;
 use super::elf::{DEBUG_SECTIONS, DebugSection, ElfInfo, Packing};
@@ -131,7 +130,7 @@ impl Inflated {
             .ok_or(failed(io::ErrorKind::NotFound.into()))
     }
 
-    /// The directory, made where there is none, if nobody else can write to it.
+    /// The directory, made where there is none, if only this user can write to it.
     fn directory(&mut self) -> Option<Directory> {
         let path = &self.path;
         let directory = self.directory.get_or_insert_with(|| {

@@ -115,7 +115,7 @@ fn damaged_and_cut_files_are_not_used() {
     let whole = fs::read(&kept).unwrap();
     for size in [0, 10, HEADER - 1, HEADER, whole.len() / 2] {
         fs::write(&kept, &whole[..size]).unwrap();
-        // Made anew: a file is used only if it holds all that its header says.
+        // Made anew: a file is used only if it holds all that its header lists.
         let (copy, other) = inflated.get(&file, &info, later()).unwrap();
         assert!(!other.debug.is_empty());
         assert_eq!(copy.metadata().unwrap().len(), whole.len() as u64, "{size}");

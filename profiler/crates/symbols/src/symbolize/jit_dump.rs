@@ -16,10 +16,10 @@ const VERSION: u32 = 1;
 const MACHINE_X86_64: u32 = 62;
 const HEADER_BYTES: u32 = 40;
 const PREFIX_BYTES: u32 = 16;
-/// Of `JIT_CODE_LOAD` in front of the name.
+/// Bytes of `JIT_CODE_LOAD` in front of the name.
 const LOAD_BYTES: u32 = 56;
 const MOVE_BYTES: u32 = 64;
-/// Of `JIT_CODE_DEBUG_INFO` in front of the entries.
+/// Bytes of `JIT_CODE_DEBUG_INFO` in front of the entries.
 const DEBUG_BYTES: u32 = 32;
 /// Flag in the header: times are the processor's counter.
 const FLAG_ARCH_TIMESTAMP: u64 = 1;
@@ -480,15 +480,14 @@ impl JitDump {
         self.texts.get(at..at + len as usize).unwrap_or_default()
     }
 
-    /// What was at each address, ascending by time: of at most `most` changes in all the
-    /// latest of each address. Nothing where so much is at the same places that it would
-    /// take long to tell.
+    /// What was at each address, ascending by time: the latest changes of each address, at most
+    /// `most` in all. Nothing where so much is at the same places that the search would take long.
     pub(super) fn changes(&self, addresses: &[u64], most: usize) -> Vec<Vec<Change>> {
         let mut sorted: Vec<usize> = (0..addresses.len()).collect();
         sorted.sort_by_key(|&i| addresses[i]);
         let each = (most / addresses.len().max(1)).max(1);
         let mut order: Vec<&Placement> = self.placements.iter().collect();
-        // Of equal times what was written later is later.
+        // Among equal times, what was written later is later.
         order.sort_by_key(|placement| placement.since);
         let mut all: Vec<Vec<Change>> = vec![Vec::new(); addresses.len()];
         let mut left = MAX_COVERS;
@@ -612,7 +611,7 @@ pub fn fuzz_jit_dump(data: &[u8]) {
     let deadline = Instant::now() + std::time::Duration::from_secs(60);
     let mut dump = JitDump::new(limits);
     for part in [&data[..data.len() / 2], data] {
-        // What cannot be read is told, and nothing is read on.
+        // An error is allowed for what cannot be read; the position must stay within bounds.
         let _ = dump.read(&mut std::io::Cursor::new(part), deadline);
         assert!(dump.at <= u64::from(u32::MAX) || dump.at <= data.len() as u64);
     }

@@ -2,7 +2,7 @@ use super::*;
 use std::io::Cursor;
 use std::time::Duration;
 
-/// Writes a jitdump file as the specification says.
+/// Writes a jitdump file by the specification.
 pub(in crate::symbolize) struct Writer(Vec<u8>);
 
 impl Writer {
@@ -174,7 +174,7 @@ fn lines_of_the_address() {
         (0x1018, 5, b"a.src"),
     ];
     writer.lines(0x1000, lines).load(100, "f", 0x1000, 0x20, 1);
-    // Of other code than what follows: they belong to nothing.
+    // These lines are for other code than what follows: they belong to nothing.
     writer.lines(0x5000, lines).load(100, "g", 0x3000, 0x20, 2);
     writer.moved(200, 0x1000, 0x2000, 0x20, 1);
     let dump = writer.read();
@@ -346,7 +346,7 @@ fn names_of_any_length_and_bytes() {
     assert_eq!(name(&dump, 0x2000, 1).as_deref(), Some("f\u{1b}é"));
 }
 
-/// Whatever a program writes, to tell what was where takes no long.
+/// Whatever a program writes, finding what was at a place is quick.
 #[test]
 fn many_codes_at_one_place() {
     let mut writer = Writer::new();

@@ -1,9 +1,8 @@
 //! The jitdump files of the processes that are being named.
 //!
-//! A program maps the file that it writes, which shows where it is. It is opened once,
-//! below the process's own root directory, under the rules for perf maps
-//! ([`super::perf_maps`]), and is held from then on: a program may write most of it when
-//! it ends.
+//! A program maps the file that it writes, which shows where it is. It is opened once, below the
+//! process's own root directory, under the rules for perf maps ([`super::perf_maps`]). It is held
+//! from then on, because a program may write most of it when it ends.
 
 use super::jit_dump::{Change, JitDump, JitDumpLimits};
 use super::perf_maps::{Jitted, MAX_BYTES, MAX_TIME, identity};

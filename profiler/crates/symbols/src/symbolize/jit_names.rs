@@ -1,9 +1,9 @@
 //! What users call the code that perf maps and jitdump files name: the function, and the
 //! file and line that V8 writes into the name.
 //!
-//! * V8 (node): `JS:*name /file.js:12:5`, before version 9 `LazyCompile:*name file:12`;
-//!   the mark says which compiler made it. `Builtin:Name`, `BytecodeHandler:Name` and
-//!   others stay as they are: they are code of V8 itself.
+//! * V8 (node): `JS:*name /file.js:12:5`, before version 9 `LazyCompile:*name file:12`; the mark
+//!   shows which compiler made it. `Builtin:Name`, `BytecodeHandler:Name` and others stay as they
+//!   are: they are code of V8 itself.
 //! * .NET: `void [module] Namespace.Type::Method(int32)[Tier0]`, in CIL's spelling.
 //! * Everything else stays as it is.
 
@@ -90,7 +90,7 @@ pub(crate) fn javascript(function: &str, file: &str, line: u32) -> SymFrame {
     called(function, "anonymous", file, line)
 }
 
-/// A function, and what it is called if it has no name.
+/// A frame for a function; `what` is its name if it has none.
 fn called(function: &str, what: &str, file: &str, line: u32) -> SymFrame {
     let path = file.strip_prefix("file://").unwrap_or(file);
     let base = path.rsplit('/').next().unwrap_or(path);

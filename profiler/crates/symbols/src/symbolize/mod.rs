@@ -9,18 +9,17 @@
 //! * [`device`] reads modules of device code: kernels, their attributes, the source
 //!   at each instruction.
 //!
-//! Names are looked up late and for unique addresses only; the caller keeps the
-//! results, so the state kept here is small and bounded. Every address yields
-//! at least one frame: what cannot be named gets a frame of kind
-//! [`FrameKind::Unknown`] whose name says why.
+//! Names are looked up late and for unique addresses only; the caller keeps the results, so the
+//! state kept here is small and bounded. Every address yields at least one frame: what cannot be
+//! named gets a frame of kind [`FrameKind::Unknown`] whose name gives the reason.
 //!
 //! Debug files are looked for where distributions put them, on the host and in
 //! the process's own root directory, and fetched from debuginfod servers where
 //! `DEBUGINFOD_URLS` names some.
 //!
-//! Reading what others own may never return (FUSE), and then not even SIGKILL ends
-//! the process that reads: so a recording has it done by processes of their own
-//! ([`serve`]), which it can leave behind.
+//! A read of what others own may never return (FUSE), and then not even SIGKILL ends the process
+//! that reads. So a recording has it done by separate processes ([`serve`]), which it can leave
+//! behind.
 //!
 //! Everything read here is written by others. A file that is missing, corrupt,
 //! truncated or replaced costs its own names and nothing else.
@@ -120,9 +119,9 @@ pub struct SymbolizeOptions {
     /// `DEBUGINFOD_URLS`, in the background. Default `true`; without that variable
     /// nothing is fetched.
     pub debuginfod: bool,
-    /// Most bytes that the compressed debug sections of one file may inflate to;
-    /// DWARF of larger files is not used, and that is counted; nor is that of files
-    /// with more than 4 GiB of debug sections. Default 24 MiB.
+    /// Most bytes that the compressed debug sections of one file may inflate to. DWARF of larger
+    /// files is not used, and that is counted; nor is that of files with more than 4 GiB of debug
+    /// sections. Default 24 MiB.
     pub dwarf_limit: u64,
     /// Keep what was inflated of root's debug files below `/var/cache/aiprof`, if this
     /// process is root's. Default `true`.

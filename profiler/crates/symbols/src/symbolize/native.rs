@@ -469,9 +469,9 @@ impl NativeSymbolizer {
     }
 }
 
-/// Identity of a file's contents, as far as the file system tells. Whose file
-/// system lies (FUSE) lies about files of its own device only, and that device's
-/// number is not used again while the file is kept open here.
+/// Identity of a file's contents, by what the file system reports. A user's file system (FUSE) can
+/// give wrong values only for files of its own device. That device's number is not used again while
+/// the file is kept open here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileKey {
     dev: u64,
@@ -571,8 +571,8 @@ impl Layer {
         }
     }
 
-    /// Names the addresses that have no name yet. A source that fails is not
-    /// asked again; the error says why.
+    /// Names the addresses that have no name yet. A source that fails is not asked again; the error
+    /// gives the reason.
     fn symbolize(
         &mut self,
         vaddrs: &[u64],
@@ -676,11 +676,10 @@ impl Layer {
         }
     }
 
-    /// Looks up the addresses at the indices `open` in the symbol tables. Those
-    /// at the indices `bare` have a name from DWARF that is not mangled. A mangled
-    /// symbol replaces it (GCC leaves out the scope of members of unnamed
-    /// namespaces), and so does one that is better to read: the source may know a
-    /// C function by an internal alias.
+    /// Looks up the addresses at the indices `open` in the symbol tables. Those at the indices
+    /// `bare` have a name from DWARF that is not mangled. A mangled symbol replaces it (GCC leaves
+    /// out the scope of members of unnamed namespaces). So does a symbol that is better to read:
+    /// the source may know a C function by an internal alias.
     fn ask_symtab(
         &self,
         vaddrs: &[u64],

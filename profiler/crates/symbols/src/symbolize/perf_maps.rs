@@ -1,9 +1,9 @@
 //! The perf maps of the processes that are being named.
 //!
-//! A perf map is read from the process's own root directory, or from the host's
-//! /tmp, if it belongs to the process's user or to root, is a regular file, and is
-//! not larger than any JIT compiler makes it; not to the end if that takes too
-//! long. Some compilers write it when they end: then only the host's is there to be read.
+//! A perf map is read from the process's own root directory, or from the host's /tmp. It must
+//! belong to the process's user or to root, be a regular file, and be no larger than any JIT
+//! compiler makes it. It is not read to the end if that takes too long. Some compilers write it
+//! when they end: then only the host's can be read.
 
 use super::{PerfMap, PerfMapLimits, SymFrame, jit_names};
 use aiprof_system::files::{
@@ -25,7 +25,7 @@ pub(super) const MAX_TIME: Duration = Duration::from_secs(2);
 /// A map is not read again before this many times the time that it took.
 const PAUSE: u32 = 8;
 
-/// What tells that a file has not changed: size and time of modification.
+/// Shows that a file has not changed: size and time of modification.
 type Version = (u64, i64, i64);
 
 /// A process with JIT code: its number and when it started.

@@ -27,7 +27,7 @@ const R_X86_64_GLOB_DAT: u32 = 6;
 const R_X86_64_JUMP_SLOT: u32 = 7;
 const R_X86_64_IRELATIVE: u32 = 37;
 
-/// How an entry says what it calls.
+/// How an entry names what it calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     /// Address of the slot it jumps through.

@@ -1,9 +1,8 @@
 //! The debug sections of a file, of which only those pages are read that are needed.
 //!
-//! They are not mapped: their owner may change or cut off the file at any time,
-//! which would change what the parser has checked, or end this program with a
-//! signal. A page is read once and then stays as it is. Of a compressed section
-//! what precedes a page is inflated too.
+//! They are not mapped: their owner may change or cut off the file at any time. That would change
+//! what the parser has checked, or end this program with a signal. A page is read once and then
+//! stays as it is. In a compressed section, what precedes a page is inflated too.
 
 use super::dwarf::DwarfError;
 use super::elf::{DebugSection, ElfInfo, Packing};
@@ -198,8 +197,8 @@ impl Section {
         held + (self.pages.capacity() * size_of::<OnceCell<Box<[u8]>>>()) as u64
     }
 
-    /// The bytes from `at` to the end of its page; none at the end of the section.
-    /// `None`: they cannot be read, and `access` says why.
+    /// The bytes from `at` to the end of its page; none at the end of the section. `None`: they
+    /// cannot be read, and `access` has the reason.
     pub(super) fn tail<'a>(&'a self, at: usize, access: &Access) -> Option<&'a [u8]> {
         let Some(page) = self.pages.get(at / PAGE) else {
             return Some(&[]);

@@ -1,9 +1,8 @@
 //! Function names from `.symtab` and `.dynsym`.
 //!
-//! A batch of addresses is matched in one pass over the tables, read with
-//! `pread` through a small buffer: no index is built and no file is mapped, so
-//! the memory needed does not depend on the file, and a file that shrinks
-//! meanwhile is an error and no signal. A pass over the 250,000 symbols of a
+//! A batch of addresses is matched in one pass over the tables, read with `pread` through a small
+//! buffer. No index is built, so the memory needed does not depend on the file. No file is mapped,
+//! so a file that shrinks meanwhile is an error and no signal. A pass over the 250,000 symbols of a
 //! large library takes a few milliseconds.
 //!
 //! A function often has several names; which one is reported is decided by
@@ -23,8 +22,8 @@ const MAX_NAME: usize = 16 << 10;
 /// Most comparisons of a symbol with an address in one pass. Symbols of real
 /// files hardly overlap; millions that all cover everything are an attack.
 const MAX_MATCHES: u64 = 1 << 24;
-/// Most names read in one pass to choose among those of the same function; later
-/// ones are chosen by what the symbol table itself says.
+/// Most names read in one pass to choose among those of the same function; later ones are chosen by
+/// the symbol table's own fields.
 const MAX_COMPARED: u32 = 1 << 16;
 /// How far a symbol without a size (hand-written assembly) reaches at most.
 const SIZELESS_REACH: u64 = 64 << 10;
@@ -46,8 +45,8 @@ struct Symbol {
     /// Where the symbol's section ends: a symbol without a size cannot reach
     /// further.
     limit: u64,
-    /// Preference among symbols with the same start, by what its type and
-    /// binding say, and by the name once that has been read.
+    /// Preference among symbols with the same start, by type and binding, and by the name once that
+    /// has been read.
     score: Score,
 }
 
@@ -62,10 +61,9 @@ struct Symbol {
 /// 5. a global symbol over a weak one;
 /// 6. the default version (`@@`) over an old one.
 ///
-/// Of equals, the first in the table is reported. perf asks 5 before 4, and so
-/// reports `__poll`, because glibc's functions are global under their internal and
-/// weak under their public names. addr2line has no such order: it reports
-/// whichever of them its search ends at.
+/// Among equals, the first in the table is reported. perf asks 5 before 4, and so reports `__poll`,
+/// because glibc's functions are global under their internal and weak under their public names.
+/// addr2line has no such order: it reports whichever of them its search ends at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
     function: bool,
@@ -78,9 +76,9 @@ struct Score {
 }
 
 impl Score {
-    /// With what the name says.
+    /// Adds what the name shows.
     fn with_name(self, name: &str) -> Self {
-        // A version has dots and says nothing about the name.
+        // A version has dots and shows nothing about the name.
         let (name, version) = name.split_once('@').unwrap_or((name, "@"));
         let (plain, clean) = readability(name);
         Self {
@@ -92,9 +90,8 @@ impl Score {
     }
 }
 
-/// How much a name is like one in a source, to be compared: undecorated, and
-/// without leading underscores (but `__vdso_` tells the kernel's function from
-/// libc's of the same name).
+/// How much a name is like one in a source, to be compared: undecorated, and without leading
+/// underscores (but `__vdso_` distinguishes the kernel's function from libc's of the same name).
 pub(super) fn readability(name: &str) -> (bool, u8) {
     let underscores = match name.starts_with("__vdso_") {
         true => 0,
@@ -110,10 +107,10 @@ pub(super) fn readability(name: &str) -> (bool, u8) {
 /// The best symbols seen for one address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Match {
-    /// Of those that contain the address, the one that starts last.
+    /// Among those that contain the address, the one that starts last.
     covering: Option<Symbol>,
-    /// Of all that start at or before the address and after the previous
-    /// address of the batch, the one that starts last.
+    /// Among all that start at or before the address and after the previous address of the batch,
+    /// the one that starts last.
     nearest: Option<Symbol>,
 }
 
@@ -302,8 +299,8 @@ impl Pass<'_> {
     }
 }
 
-/// Whether `new` is to be preferred: it starts later, or at the same address and
-/// scores higher. The first of equals stays.
+/// Whether to prefer `new`: it starts later, or at the same address and scores higher. The first of
+/// equals stays.
 fn better(old: &Option<Symbol>, new: &Symbol) -> bool {
     old.is_none_or(|old| (new.start, new.score) > (old.start, old.score))
 }

@@ -121,8 +121,8 @@ pub(super) fn functions(path: &Path, filter: &str) -> Vec<(u64, u64, String)> {
     found
 }
 
-/// What addr2line says: for each address the functions, outermost first, each
-/// with its source position.
+/// The output of addr2line: for each address the functions, outermost first, each with its source
+/// position.
 fn addr2line(path: &Path, addrs: &[u64]) -> Vec<Vec<(String, String)>> {
     let hex: Vec<String> = addrs.iter().map(|a| format!("{a:#x}")).collect();
     let mut args = vec!["-a", "-f", "-i", "-C", "-e", path.to_str().unwrap()];
@@ -750,7 +750,7 @@ fn debuginfod_fetches_what_is_stripped() {
     assert_eq!(out, expected);
 }
 
-/// Functions with several names, and the one that is to be reported.
+/// Functions with several names, and the one that should be reported.
 const ALIAS_SOURCE: &str = r#"
 #define ALIAS(name, of) int name(int) __attribute__((alias(#of)))
 int sink;

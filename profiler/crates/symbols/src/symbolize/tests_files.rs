@@ -29,7 +29,7 @@ __attribute__((noinline)) int a_global(int x) { return a_static(x) + within(x + 
 int main(int argc, char **argv) { return a_global(argc) + printf("%d\n", sink); }
 "#;
 
-/// As GDB's manual says under "MiniDebugInfo".
+/// As in GDB's manual under "MiniDebugInfo".
 #[test]
 fn symbols_of_stripped_files_with_gnu_debugdata() {
     if !has(&["xz", "objcopy", "strip"]) {
@@ -154,7 +154,7 @@ fn names_in_a_common_file_of_dwz() {
                 let (path, line) = frame.source.clone().unwrap();
                 (path.rsplit('/').next().unwrap().to_owned(), line)
             };
-            // A symbol's name tells more of what was split off: ` [clone .cold]`.
+            // A symbol's name has more detail on what was split off: ` [clone .cold]`.
             assert!(found[0].name.starts_with(&expected[0].name));
             // The directory is in the common file, too.
             assert_eq!(place(&found[0]), place(&expected[0]));
@@ -336,7 +336,7 @@ fn damaged_split_units() {
     }
 }
 
-/// gdb's index tells the units' addresses where there is no `.debug_aranges`.
+/// gdb's index lists the units' addresses where there is no `.debug_aranges`.
 #[test]
 fn units_by_gdb_index() {
     if !has(&["clang++", "ld.lld"]) {

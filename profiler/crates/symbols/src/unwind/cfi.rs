@@ -1,6 +1,6 @@
-//! The call frame instructions, interpreted for what the unwinder needs: the
-//! CFA, rbp, and, to recognise special frames, rsp and the return address
-//! (DWARF 5, section 6.4.2; GNU extensions: LSB, "DWARF Extensions").
+//! The call frame instructions, interpreted for what the unwinder needs: the CFA and rbp. To
+//! recognise special frames, it also needs rsp and the return address (DWARF 5, section 6.4.2; GNU
+//! extensions: LSB, "DWARF Extensions").
 
 use super::bytes::Bytes;
 use super::cie::{Cie, encoded_address};

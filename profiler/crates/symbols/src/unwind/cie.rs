@@ -18,12 +18,12 @@ const PE_SDATA2: u8 = 0x0a;
 const PE_SDATA4: u8 = 0x0b;
 const PE_SDATA8: u8 = 0x0c;
 const PE_PCREL: u8 = 0x10;
-/// The value's format, without what it is relative to.
+/// The value's format, without its base.
 const PE_FORMAT: u8 = 0x0f;
 /// What the value is relative to, with the "indirect" bit.
 const PE_APPLICATION: u8 = 0xf0;
 
-/// The number of an encoded pointer, without adding what it is relative to.
+/// The number of an encoded pointer, without adding its base.
 pub(super) fn encoded_value(bytes: &mut Bytes<'_>, encoding: u8) -> Option<u64> {
     match encoding & PE_FORMAT {
         PE_ABSPTR | PE_UDATA8 | PE_SDATA8 => bytes.u64(),

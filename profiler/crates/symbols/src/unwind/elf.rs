@@ -1,6 +1,6 @@
-//! The few parts of an ELF file that lead to its unwind data: program headers,
-//! the build id note and, where those do not suffice, the section headers
-//! (System V ABI, chapters 4 and 5).
+//! The few parts of an ELF file that lead to its unwind data. These are the program headers, the
+//! build id note and, where those do not suffice, the section headers (System V ABI, chapters 4 and
+//! 5).
 
 use super::bytes::Bytes;
 use super::source::{ReadAt, read_full};
@@ -74,7 +74,7 @@ impl Span {
     }
 }
 
-/// What the program headers say.
+/// The content of the program headers.
 #[derive(Debug, Default)]
 pub(crate) struct Elf {
     /// Loaded segments, in the file's order.
@@ -101,7 +101,7 @@ pub(super) struct Sections {
     names: u16,
 }
 
-/// Tables that tell of functions.
+/// Tables that list functions.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     /// Symbols.
@@ -215,7 +215,7 @@ impl Elf {
         Ok(table)
     }
 
-    /// The tables that tell of functions.
+    /// The tables that list functions.
     pub(super) fn tables<R: ReadAt>(sections: Sections, source: &R) -> Result<Tables, UnwindError> {
         let table = Self::section_table(sections, source)?;
         let sections = table.chunks_exact(SECTION_HEADER_SIZE);

@@ -124,10 +124,10 @@ impl<R: ReadAt> UnwindFile<R> {
         self.go.is_some()
     }
 
-    /// How many records of unwind data were found malformed, or beyond a limit,
-    /// so far: the header by [`Self::open`], the others by [`Self::page`], where
-    /// a page that is read again counts again. Code that they describe is [`aiprof_common::CFA_UNSUPPORTED`] or
-    /// has no table at all.
+    /// How many records of unwind data were found malformed, or beyond a limit, so far.
+    /// [`Self::open`] counts the header, [`Self::page`] the others; a page that is read again
+    /// counts again. Code that they describe is [`aiprof_common::CFA_UNSUPPORTED`] or has no table
+    /// at all.
     pub fn malformed(&self) -> u64 {
         self.malformed.load(Ordering::Relaxed) + self.index.malformed()
     }

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 /// How far before a page a function may start that reaches into it.
 const MAX_BEFORE: u64 = 64 << 10;
-/// How much is looked at before a page where nothing says where functions start.
+/// How much is looked at before a page where nothing shows where functions start.
 const USUAL_BEFORE: u64 = 8 << 10;
 /// How much is looked at behind it.
 const BEHIND: u64 = 16 << 10;
@@ -31,7 +31,7 @@ const MAX_BY_REGISTER: usize = 64;
 const CALLEE: u64 = 4096;
 /// Bytes of text whose records are looked at at once.
 const COVERED_AT_ONCE: u64 = 1 << 20;
-/// Most sections of code that are told apart.
+/// Most sections of code that are kept separate.
 const MAX_CODE: usize = 64;
 /// Bytes of a symbol, and of those read at once.
 const SYMBOL: usize = 24;
@@ -78,7 +78,7 @@ struct Starts {
 }
 
 impl Starts {
-    /// Of those addresses that lie in some text.
+    /// The starts, from those addresses that lie in some text.
     fn new(mut offsets: Vec<u32>, first: u64, text: &[TextSegment]) -> Self {
         let inside = |offset: u32| {
             let at = first.saturating_add(offset.into());
@@ -119,7 +119,7 @@ impl Starts {
 }
 
 impl Functions {
-    /// Of a file.
+    /// The functions of a file.
     pub(super) fn find<R: ReadAt>(source: &R, elf: &Elf) -> Result<Self, UnwindError> {
         let tables = Elf::tables(elf.sections, source)?;
         Ok(Self {
@@ -164,7 +164,7 @@ impl Functions {
             let text = &self.code;
             let first = text.first().map_or(0, |t| t.vaddr);
             let mut named = self.named(source, first);
-            // What cannot be read costs what it would tell.
+            // If it cannot be read, only its starts are missing.
             let of_go = go.and_then(|go| go.starts(source, first).ok());
             let has_all = self.tables.has_all || of_go.is_some();
             if let Some(of_go) = of_go {
@@ -208,7 +208,7 @@ impl Functions {
         Starts::new(offsets, first, &self.code).offsets
     }
 
-    /// What all code without unwind data says; `None`: there is too much.
+    /// A survey of all code without unwind data; `None`: there is too much.
     fn survey<R: ReadAt>(
         &self,
         source: &R,
@@ -416,8 +416,8 @@ impl<R: ReadAt> TextSource<'_, R> {
         Ok(parts)
     }
 
-    /// Rules for the gaps of a page, by offset in it. `builder` tells what code around
-    /// the page the unwind data describe.
+    /// Rules for the gaps of a page, by offset in it. `builder` knows which code around the page
+    /// the unwind data describe.
     pub(super) fn fill(
         &self,
         page: u64,
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!(symbol(STT_NOTYPE, STB_GLOBAL, 10), Some(0x1234));
         assert_eq!(symbol(STT_NOTYPE, STB_WEAK, 10), Some(0x1234));
         assert_eq!(symbol(STT_NOTYPE, 0, 10), None);
-        // Of other files, and numbers.
+        // Symbols of other files, and numbers.
         assert_eq!(symbol(STT_FUNC, STB_GLOBAL, 0), None);
         assert_eq!(symbol(STT_NOTYPE, STB_GLOBAL, 0xfff1), None);
         // Data.

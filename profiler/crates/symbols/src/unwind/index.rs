@@ -277,9 +277,9 @@ fn parse_hdr<R: ReadAt>(source: &R, elf: &Elf, hdr: Span) -> Result<Option<Hdr>,
     Ok(parse())
 }
 
-/// All FDEs of `.eh_frame` by the address of their code. What follows a record
-/// of malformed length is not found: nothing says where it ends. Malformed ones
-/// are counted if `exact`: nothing but records can be in `frames`.
+/// All FDEs of `.eh_frame` by the address of their code. What follows a record of malformed length
+/// is not found, because its end is unknown. Malformed ones are counted if `exact`: nothing but
+/// records can be in `frames`.
 fn scan<R: ReadAt>(
     source: &R,
     frames: Span,

@@ -1,15 +1,13 @@
 //! `.eh_frame` to the compact tables of the kernel-side unwinder.
 //!
-//! An [`UnwindFile`] knows where a file's unwind data is; [`UnwindFile::page`]
-//! reads what describes one page of text ([`aiprof_common::PAGE_SIZE`] bytes of
-//! virtual address space) and writes it as a table page
-//! ([`aiprof_common::PageHeader`]). Nothing is kept but the headers, and
-//! nothing is read before it is asked for.
+//! An [`UnwindFile`] knows where a file's unwind data is. [`UnwindFile::page`] reads what describes
+//! one page of text ([`aiprof_common::PAGE_SIZE`] bytes of virtual address space) and writes it as
+//! a table page ([`aiprof_common::PageHeader`]). Nothing is kept but the headers, and nothing is
+//! read before it is asked for.
 //!
-//! The unwinder follows rip, rsp and rbp only, so a [`Rule`] says where the CFA
-//! and the caller's rbp are. What a file states beyond that becomes
-//! [`aiprof_common::CFA_UNSUPPORTED`] and ends a walk visibly. Input is
-//! hostile: reading is total, and work and memory per page are bounded.
+//! The unwinder follows rip, rsp and rbp only, so a [`Rule`] gives the places of the CFA and the
+//! caller's rbp. What a file states beyond that becomes [`aiprof_common::CFA_UNSUPPORTED`] and ends
+//! a walk visibly. Input is hostile: reading is total, and work and memory per page are bounded.
 //! x86-64, little-endian only.
 
 mod bytes;
@@ -103,7 +101,7 @@ pub fn address_of(text: &[TextSegment], file_offset: u64) -> Option<u64> {
 /// How much of a page is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PageDepth {
-    /// What the unwind data say.
+    /// Only the rules of the unwind data.
     Quick,
     /// All.
     Whole,
@@ -117,6 +115,6 @@ pub enum PageContent {
     /// A table was written in which code without unwind data has no rules yet
     /// ([`aiprof_common::CFA_LATER`]).
     Partial,
-    /// The file says nothing about this page: no table.
+    /// The file has nothing about this page: no table.
     NoData,
 }

@@ -124,7 +124,7 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         })
     }
 
-    /// What Go's tables say of a page.
+    /// A page by Go's tables.
     fn describe_go(&mut self, page: u64) -> Result<GoPage, UnwindError> {
         let Some(go) = self.go else {
             return Ok(GoPage::default());
@@ -171,7 +171,7 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
             }
             match self.find_fde(&entry)? {
                 Some((_, code)) if !code.is_empty() => found.push(code),
-                // Not known: nothing is said of what follows, either.
+                // Not known: what follows is not described either.
                 None => found.push(entry.start..range.end),
                 Some(_) => {}
             }

@@ -1,11 +1,10 @@
 //! Where functions start in a file that has kept no symbols, by all of its code that no
 //! record of the unwind data describes, and by its data.
 //!
-//! A direct call leads to a start. So does an address in the data, or one that code
-//! loads; but a label may be there that a computed jump goes to. Those are only likely. With
-//! all starts of a file known, what follows a call belongs to the function that calls,
-//! whether the call returns or not, up to the next start, or to where another function
-//! jumps.
+//! A direct call leads to a start. So does an address in the data, or one that code loads; but a
+//! label may be there that a computed jump goes to. Those are only likely. With all starts of a
+//! file known, what follows a call belongs to the function that calls, whether the call returns or
+//! not. It ends at the next start, or where another function jumps to.
 
 use super::TextSegment;
 use super::code::loaded_address;
@@ -30,8 +29,8 @@ const RELAS_AT_ONCE: u64 = 4096 * RELA as u64;
 const R_X86_64_RELATIVE: u64 = 8;
 const R_X86_64_IRELATIVE: u64 = 37;
 
-/// What the code and the data of a file say of its functions. Addresses in order, each
-/// in bytes from the first of the text.
+/// What the code and the data of a file show about its functions. Addresses in order, each in bytes
+/// from the first of the text.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// Functions start there.

@@ -27,7 +27,7 @@ pub struct Registers {
 
 /// What a walk needs to know of the process.
 pub trait Target {
-    /// The rule for an address; `Err` says why there is none.
+    /// The rule for an address; `Err` has the reason why there is none.
     ///
     /// # Errors
     /// `NoMapping` or `PageAbsent`.

@@ -1,11 +1,11 @@
 //! JavaScript's V8: where a program has it, and the names of its functions.
 //!
 //! V8 describes its own objects for debuggers of dumps, by exported numbers (`v8dbg_...`,
-//! `tools/gen-postmortem-metadata.py`): node has them, Chromium does not. [`V8Library`]
-//! finds them in a file; [`V8Library::layout`] is what the eBPF programs read functions by,
-//! and `V8Names` names these. What the numbers do not say, above all how a `ScopeInfo` is
-//! laid out, is the same in all of V8 10.2 to 14.6 (node 18 to 26), which were tried; others
-//! are declined. Whatever is read has to be of the type that it should be.
+//! `tools/gen-postmortem-metadata.py`): node has them, Chromium does not. [`V8Library`] finds them
+//! in a file; [`V8Library::layout`] is what the eBPF programs read functions by, and `V8Names`
+//! names these. The numbers do not cover everything, above all not how a `ScopeInfo` is laid out.
+//! That is the same in all of V8 10.2 to 14.6 (node 18 to 26), which were tried; others are
+//! declined. Whatever is read has to be of the type that it should be.
 //!
 //! All that is read of a process may be made up: reading is total, and bounded.
 
@@ -52,7 +52,7 @@ pub enum V8Error {
     Odd(String),
 }
 
-/// How strings are told apart by their type: bits of the number of the type.
+/// How the type of a string shows its kind: bits of the number of the type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct StringTags {
     /// Types from here on are no strings.
@@ -159,7 +159,7 @@ impl V8Library {
     }
 
     /// How the eBPF programs read its functions. `interpreters`: where its interpreter is.
-    /// `generated`: whether the functions of generated code are to be read.
+    /// `generated`: whether to read the functions of generated code.
     pub fn layout(&self, interpreters: impl Iterator<Item = u64>, generated: bool) -> V8Layout {
         let fields = &self.fields;
         let mut places = [0; MAX_V8_INTERPRETERS];

@@ -66,7 +66,7 @@ struct Script {
     id: i32,
 }
 
-/// Where the lines of a source end, as far as it was read.
+/// Where the lines of the part of a source that was read end.
 #[derive(Debug, Default)]
 struct LineStarts {
     ends: Vec<u32>,
@@ -234,11 +234,11 @@ impl<R: ReadAt> HeapReader<'_, R> {
         (kind < self.library.fields.strings.first_other).then(|| Some((self.text(value)?, None)))?
     }
 
-    /// The same of a `ScopeInfo`. Its words: flags, parameters, variables that others use,
-    /// in newer versions begin and end of the source; what a module has; names and
-    /// properties of the variables; what the flags say there is: a class, the function's
-    /// name and its variable, the name that it is called by for want of another; in older
-    /// versions begin and end.
+    /// The same of a `ScopeInfo`. Its words: flags, parameters, variables that others use; in newer
+    /// versions begin and end of the source. Then what a module has, and names and properties of
+    /// the variables. Then the parts that the flags announce: a class, the function's name and its
+    /// variable, and the name inferred for a function without one. In older versions begin and end
+    /// come last.
     fn scope(&self, at: u64) -> Option<(String, Option<usize>)> {
         let head = self.memory.bytes(at.checked_add(8)?, 5 * 8)?;
         let word = |index: usize| u64_at(&head, index * 8);

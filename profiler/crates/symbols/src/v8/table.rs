@@ -1,5 +1,5 @@
-//! A few symbols in the symbol table of a file (System V gABI, chapter 4), which is read bit
-//! by bit: that of node has 4 MB, its names 10 MB.
+//! A few symbols in the symbol table of a file (System V gABI, chapter 4). The table is read in
+//! pieces: that of node has 4 MB, its names 10 MB.
 
 use crate::unwind::ReadAt;
 use std::ops::Range;

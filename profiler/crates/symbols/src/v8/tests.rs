@@ -326,7 +326,7 @@ fn scribbled_memory_takes_bounded_work() {
         );
         assert!(heap.reads.get() < 1000);
     }
-    // A source that is said to be larger than it is has no lines.
+    // A source whose recorded size is larger than its text has no lines.
     let name = heap.text("one");
     let script = heap.script(3, file, huge);
     let scope = scope(&mut heap, smi(1 << 12), 0, 9, &[name, smi(0)]);

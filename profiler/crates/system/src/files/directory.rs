@@ -124,8 +124,8 @@ impl Directory {
         unnamed.or_else(|_| self.create_temporary(0o600).map(|(file, _)| file))
     }
 
-    /// Creates a file under a name that nobody guesses, which is gone again with
-    /// the result unless that is given another name.
+    /// Creates a file under a name that others cannot guess. It is deleted with the result unless
+    /// that is given another name.
     ///
     /// It is locked as long as it is open: so [`Self::prune_temporaries`] of another
     /// process knows that it is being written.
@@ -190,8 +190,8 @@ impl Directory {
         as_caller(|| Ok(rustix::fs::chmodat(&self.0, ".", mode, AtFlags::empty())?))
     }
 
-    /// Deletes what killed processes left behind: files that were being written, of
-    /// an owner that `is_own` says is ours, and that no process has open.
+    /// Deletes what killed processes left behind: files that were being written, whose owner is
+    /// ours by `is_own`, and that no process has open.
     pub fn prune_temporaries(&self, is_own: impl Fn(u32) -> bool) {
         let names = self.names().unwrap_or_default();
         for name in names.iter().filter(|name| is_temporary(name)) {

@@ -1,9 +1,9 @@
 //! Directories in which programs of other users leave files for this process.
 //!
-//! A program writes where it was told to, with its own rights: so the directory is its
-//! user's. That user can put anything there, and can move the directory away. So files are
-//! found from the opened directory, links are followed nowhere, and a file is opened only
-//! if it is a regular one of that user.
+//! A program writes to the given directory, with its own rights: so the directory is its user's.
+//! That user can put anything there, and can move the directory away. So files are found from the
+//! opened directory, links are followed nowhere, and a file is opened only if it is a regular one
+//! of that user.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
@@ -29,8 +29,8 @@ pub struct ExchangeDirectory {
 }
 
 impl ExchangeDirectory {
-    /// Makes one below `parent`, where everybody may write. It is this process's own until
-    /// it is [given](Self::give) away; nobody else can look into it.
+    /// Makes one below `parent`, where everybody may write. It is this process's own until it is
+    /// [given](Self::give) away; no other user can look into it.
     ///
     /// # Errors
     /// It cannot be made.
@@ -108,7 +108,7 @@ impl ExchangeDirectory {
     /// # Errors
     /// It is no regular file, not that user's alone, or larger than `max_bytes`.
     pub fn open(&self, name: &str, max_bytes: u64) -> io::Result<Option<File>> {
-        // Of a pipe, opening must not wait for its writer.
+        // Opening a pipe must not wait for its writer.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let fd = match rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), resolve) {
@@ -200,7 +200,7 @@ mod tests {
         assert!(error.contains("other hard links"), "{error}");
         std::fs::create_dir(inside("dir")).unwrap();
         assert!(made.open("dir", 100).is_err());
-        // It returns at once: nobody writes to it.
+        // It returns at once: the pipe has no writer.
         let fifo = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(CWD, inside("pipe"), FileType::Fifo, fifo, 0).unwrap();
         assert!(made.open("pipe", 100).is_err());

@@ -56,7 +56,7 @@ pub fn place(path: impl AsRef<Path>) -> io::Result<OwnedFd> {
 /// # Errors
 /// open(2)'s and read(2)'s.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    // The kernel tells no size, and makes such text anew for small reads.
+    // The kernel gives no size, and makes such text anew for small reads.
     let mut bytes = Vec::with_capacity(USUAL_BYTES);
     open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -78,7 +78,7 @@ pub fn open_device(node: impl AsRef<Path>) -> io::Result<File> {
     File::options().read(true).write(true).open(node)
 }
 
-/// Whether access(2) says that the caller's real user could read it.
+/// Whether the caller's real user could read it, by access(2).
 pub fn is_readable(path: impl AsRef<Path>) -> bool {
     rustix::fs::access(path.as_ref(), rustix::fs::Access::READ_OK).is_ok()
 }

@@ -90,7 +90,7 @@ impl CallerLines {
         self.flush();
     }
 
-    /// Writes what waits, as far as the reader takes it now.
+    /// Writes as much of what waits as the reader takes now.
     pub fn flush(&mut self) {
         while let Some(line) = self.waiting.front_mut() {
             match write_now(&self.fd, self.is_socket, line) {
@@ -165,7 +165,7 @@ mod tests {
         }
         let number = given(&write);
         CallerLines::take_over(number).unwrap();
-        // Programs that are executed later do not have it; and it is nobody's twice.
+        // Programs that are executed later do not have it, and it cannot be taken over twice.
         let flags = rustix::io::fcntl_getfd(&write).unwrap();
         assert!(flags.contains(FdFlags::CLOEXEC));
         CallerLines::take_over(number).unwrap_err();

@@ -4,13 +4,13 @@
 //! behalf of a user who may not, among users whom it must not trust. So each file
 //! is opened as one of six kinds:
 //!
-//! - [`caller`]: what the caller named on the command line, in the environment or
-//!   in a table, with the caller's own rights; results likewise, in a
-//!   [`directory`] that a [`place`] was found to be in;
+//! - [`caller`]: what the caller named on the command line, in the environment or in a table, with
+//!   the caller's own rights. Results likewise, in a [`directory`] that a [`place`] was found to be
+//!   in;
 //! - [`lines`]: what the caller opened and gave by a number;
 //! - [`kernel`]: what the kernel itself shows below /proc, /sys and /dev;
-//! - [`private`]: what processes of one user share, in a directory that nobody else can use;
-//! - [`exchange`]: what programs of other users were told to leave in a directory of theirs;
+//! - [`private`]: what processes of one user share, in a directory that no other user can use;
+//! - [`exchange`]: what programs of other users leave for aiprof in a directory of theirs;
 //! - [`others`]: what belongs to other users, found from a process's own root
 //!   directory, and checked for type, owner and size before it is opened.
 //!

@@ -1,10 +1,10 @@
 //! Files that belong to other users.
 //!
-//! Their names are chosen by whoever likes to: a link may lead anywhere, a name may
-//! be that of a pipe or of a file without end. So a path is resolved inside the
-//! root directory of its process, whatever links it has on the way (openat2(2),
-//! `RESOLVE_IN_ROOT`); opened as a mere place first (`O_PATH`), which has no effect
-//! on anything; and only opened for reading if type, owner and size are right.
+//! Their names are chosen by whoever likes to: a link may lead anywhere, a name may be that of a
+//! pipe or of a file without end. So a path is resolved inside the root directory of its process,
+//! whatever links it has on the way (openat2(2), `RESOLVE_IN_ROOT`). It is opened as a mere place
+//! first (`O_PATH`), which has no effect on anything. It is only opened for reading if type, owner
+//! and size are right.
 //!
 //! Any of this may block for ever where the file system is the user's own (FUSE):
 //! not for the thread that reads the rings, see [`crate::workers`].
@@ -71,8 +71,9 @@ impl RootDir {
             let place = self.place(path.as_ref())?;
             let stat = rustix::fs::fstat(&place)?;
             check(&stat, trust)?;
-            // Of root's files a user has those that everybody has, and only by ways of root's:
-            // a link leads this program through directories that are closed to who made it.
+            // Among root's files a user may use those that everybody may read, by paths of root's
+            // only. A link could lead this program through directories that are closed to its
+            // maker.
             if stat.st_uid != trust.uid {
                 let is_for_all = stat.st_mode & 0o004 != 0;
                 if !is_for_all || self.has_link_of_others(path.as_ref())? {
@@ -204,13 +205,12 @@ pub fn read_dir(path: &Path, limit: usize) -> io::Result<Vec<(PathBuf, OsString)
 /// The user namespace that the machine starts with (include/linux/proc_ns.h).
 const INITIAL_USER_NAMESPACE: u64 = 0xefff_fffd;
 
-/// Whether a place is on a file system that the kernel itself serves, as far as the
-/// mounts of a process tell: then reading it ends. Users can mount what a program
-/// serves (FUSE), and in namespaces of their own overlays, below which that may be.
-/// Asks no file system.
+/// Whether a place is on a file system that the kernel itself serves, by the mounts of a process:
+/// then reading it ends. Users can mount what a program serves (FUSE), and in namespaces of their
+/// own overlays, below which that may be. Asks no file system.
 ///
 /// # Errors
-/// It is not so, or cannot be told.
+/// It is not so, or is not known.
 pub fn is_served_by_kernel(pid: u32, place: impl AsFd) -> io::Result<()> {
     let id = cached(place, StatxFlags::MNT_ID)?.stx_mnt_id.to_string();
     let table = kernel::read_to_string(format!("/proc/{pid}/mountinfo"))?;
@@ -290,8 +290,8 @@ pub fn check(stat: &Stat, trust: Trust) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a file is root's, and what it is known by cannot be another's: only root can
-/// change it, and no program of others says so.
+/// Whether a file is root's, with an identity that no other file can have: only root can change it,
+/// and no other user's program serves it.
 pub fn is_roots_own(file: &File) -> bool {
     let is_own = || -> io::Result<bool> {
         let stat = rustix::fs::fstat(file)?;
@@ -300,8 +300,8 @@ pub fn is_roots_own(file: &File) -> bool {
     is_own().unwrap_or(false)
 }
 
-/// Whether a file lies in a FUSE file system: a program of any user says there
-/// whose the file is.
+/// Whether a file lies in a FUSE file system: there a program of any user decides which owner a
+/// file shows.
 fn is_fuse(place: impl AsFd) -> io::Result<bool> {
     const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
     let kind = rustix::fs::fstatfs(place)?.f_type;

@@ -1,11 +1,11 @@
-//! Where a result is to be written: a path, walked component by component with the
-//! caller's rights, so that nobody else decides where it leads.
+//! Where to write a result: a path, walked component by component with the caller's rights, so that
+//! no other user decides where it leads.
 //!
-//! A link or a pipe of another user is not followed, wherever it lies, as the
-//! kernel does it in directories like /tmp (fs.protected_symlinks and
-//! fs.protected_fifos, Documentation/admin-guide/sysctl/fs.rst): those of this
-//! user, of root and of whoever called sudo are. Only for an ordinary user are
-//! links to *directories* followed as any program follows them.
+//! A link or a pipe of another user is not followed, wherever it lies. The kernel does so in
+//! directories like /tmp (fs.protected_symlinks and fs.protected_fifos,
+//! Documentation/admin-guide/sysctl/fs.rst). Those of this user, of root and of whoever called sudo
+//! are followed. Only for an ordinary user are links to *directories* followed as any program
+//! follows them.
 
 use super::{
     directory::Directory,
@@ -48,7 +48,7 @@ pub enum Place {
 #[derive(Debug)]
 pub struct Special {
     place: OwnedFd,
-    /// What it is.
+    /// Its type.
     pub kind: FileType,
 }
 
@@ -74,7 +74,7 @@ pub enum PlaceError {
     /// The way is not there, or barred.
     #[error("{path}: {source}")]
     Way {
-        /// As far as the way went.
+        /// The part of the path that was walked.
         path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
@@ -315,8 +315,7 @@ pub fn inherited(number: i32) -> io::Result<File> {
 }
 
 impl Special {
-    /// Opens it for writing. A pipe that nobody reads is waited for, after `waits`
-    /// was called.
+    /// Opens it for writing. If a pipe has no reader, this calls `waits` and then waits for one.
     ///
     /// # Errors
     /// open(2)'s; it is a socket.
@@ -372,7 +371,7 @@ pub fn make_directory(
     }
 }
 
-/// Looks whether files of so many bytes can be written to a directory, which [`make_directory`]
+/// Checks whether files of `room` bytes can be written to a directory, which [`make_directory`]
 /// makes where there is none. Nothing of it stays, and nothing is made.
 ///
 /// # Errors

@@ -1,9 +1,9 @@
 //! A directory in which processes of one user meet.
 //!
-//! Nobody else can look into it or put anything there: the directory above and the
-//! directory itself are the user's own, links are followed nowhere, and what is
-//! found otherwise is an error. Sockets are named from the opened directory, so that no
-//! later change of the path leads elsewhere.
+//! No other user can look into it or put anything there. The directory above and the directory
+//! itself are the user's own, links are followed nowhere, and what is found otherwise is an error.
+//! Sockets are named from the opened directory, so that no later change of the path leads
+//! elsewhere.
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -64,7 +64,7 @@ impl PrivateDirectory {
         Ok(Self(own))
     }
 
-    /// This one, made where there is none. Others may read it, and nobody else may write to it.
+    /// This one, made where there is none. Others may read it, but not write to it.
     ///
     /// # Errors
     /// It cannot be made, or is not this user's own.
@@ -76,7 +76,7 @@ impl PrivateDirectory {
         Self::open(path)
     }
 
-    /// Looks whether [`Self::at`] gives this one, as far as that shows before it is made; and
+    /// Checks whether [`Self::at`] would give this one, by what can be seen before it is made;
     /// makes none.
     ///
     /// # Errors

@@ -105,7 +105,7 @@ pub fn without_capabilities(command: &mut Command) -> &mut Command {
             permitted: CapabilitySet::empty(),
             inheritable: CapabilitySet::empty(),
         };
-        // Of root, executing would give all back; not with no_new_privs.
+        // If root executes a program, that would give all back; not with no_new_privs.
         rustix::thread::set_no_new_privs(true)?;
         rustix::thread::set_capabilities(None, none)?;
         Ok(())

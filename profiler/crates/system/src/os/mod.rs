@@ -1,4 +1,4 @@
-//! What the operating system lets this process do, and says of others.
+//! What the operating system lets this process do, and reports about others.
 //!
 //! * [`privileges`]: capabilities, and giving them up;
 //! * [`process`]: which process one is;

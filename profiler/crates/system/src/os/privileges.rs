@@ -98,10 +98,10 @@ pub const READING: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::CHECKPOINT_RESTORE);
 
-/// The value of `kernel.perf_event_paranoid` where it is one of those that only kernels
-/// of distributions know, and this thread lacks what they ask for then: Debian's and
-/// Ubuntu's ask for `CAP_SYS_ADMIN` above 2 (their patch "Allow further restriction of
-/// perf_event_open"; Ubuntu's newer ones are content with `CAP_PERFMON`).
+/// The value of `kernel.perf_event_paranoid` if only kernels of distributions know it, and this
+/// thread lacks the capabilities that they then ask for. Debian's and Ubuntu's ask for
+/// `CAP_SYS_ADMIN` above 2 (their patch "Allow further restriction of perf_event_open"; Ubuntu's
+/// newer ones are content with `CAP_PERFMON`).
 pub fn strict_perf() -> Option<i64> {
     let value = strict_paranoid()?;
     let is_admin = effective().is_ok_and(|have| have.contains(CapabilitySet::SYS_ADMIN));
@@ -226,9 +226,9 @@ fn needed_while_running(todo: StillToDo, is_strict: bool) -> CapabilitySet {
     keep
 }
 
-/// Gives up every capability that a running recording does not need, in the
-/// effective, permitted, inheritable, ambient and bounding sets, and sets
-/// `no_new_privs`, so that nothing executed later can regain them.
+/// Gives up every capability that a running recording does not need, in the effective, permitted,
+/// inheritable, ambient and bounding sets. Sets `no_new_privs`, so that nothing executed later can
+/// regain them.
 ///
 /// Capabilities belong to threads: this covers the calling thread and those it
 /// starts afterwards. Call it after everything is attached and the command was
@@ -249,9 +249,9 @@ pub fn drop_to(keep: CapabilitySet) -> Result<(), PrivilegeError> {
     restrict_to(keep)
 }
 
-/// Gives up every capability that came from the program file (setcap), for the
-/// subcommands that only read and write files on the caller's behalf: a user who
-/// may profile must not thereby read other users' files. Root keeps its own.
+/// Gives up every capability that came from the program file (setcap). This is for the subcommands
+/// that only read and write files on the caller's behalf: a user who may profile must not thereby
+/// read other users' files. Root keeps its own.
 ///
 /// # Errors
 /// The kernel's answer.

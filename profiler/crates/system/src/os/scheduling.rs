@@ -3,9 +3,9 @@
 /// Lets the calling thread run before ordinary ones, where that is allowed: the
 /// rings must be read in time even on a busy machine, and it takes little.
 ///
-/// It asks for short slices too: Linux has a thread that wakes up wait for the end of
-/// the running one's slice, but not if its own is shorter (since 6.12, `PREEMPT_SHORT`
-/// of kernel/sched/features.h; earlier kernels ignore it).
+/// It asks for short slices too. Linux lets a thread that wakes up wait for the end of the running
+/// one's slice, but not if its own is shorter. This is so since 6.12 (`PREEMPT_SHORT` of
+/// kernel/sched/features.h); earlier kernels ignore it.
 pub fn prefer_this_thread() {
     // A value that the user chose stays. A refusal is fine.
     if nice() == 0 {
@@ -52,6 +52,6 @@ fn set_slice(ns: u64) {
         sched_deadline: 0,
         sched_period: 0,
     };
-    // SAFETY: `attr` lives through the call and tells its size. A refusal is fine.
+    // SAFETY: `attr` lives through the call and contains its size. A refusal is fine.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }

@@ -8,7 +8,7 @@ use std::{os::fd::OwnedFd, sync::PoisonError, time::Duration};
 #[derive(Debug)]
 pub(super) struct Processes {
     living: Vec<Forked>,
-    /// CPU time of those that have ended, as far as it was seen.
+    /// CPU time of those that have ended, from the last time it was seen.
     ended: Duration,
 }
 
@@ -60,9 +60,9 @@ impl Processes {
 #[cfg(target_env = "gnu")]
 const MOST_OF_HEAP: libc::c_int = 256 << 10;
 
-/// Has the allocator keep little of what is freed. By itself it takes blocks of up to
-/// 32 MiB out of the heap once one of that size was freed, and each thread gets a heap
-/// of its own: over hours what windows and debug files took stays behind in pieces.
+/// Has the allocator keep little of what is freed. By default it takes blocks of up to 32 MiB out
+/// of the heap once one of that size was freed, and each thread gets its own heap. So over hours
+/// the memory that windows and debug files took stays behind in pieces.
 pub fn keep_little_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: no memory is passed; called before there are threads, and each setting
@@ -90,8 +90,7 @@ pub fn cpu_time() -> Duration {
     processes.cpu_time()
 }
 
-/// The CPU time that a clock of a process or thread shows (`clock_gettime(2)`); none
-/// of one that is gone.
+/// The CPU time that a clock of a process or thread shows (`clock_gettime(2)`); 0 if that is gone.
 pub fn cpu_clock(clock: libc::clockid_t) -> Duration {
     let mut now = libc::timespec {
         tv_sec: 0,
@@ -112,8 +111,8 @@ pub struct PeakMemory {
 }
 
 impl PeakMemory {
-    /// Looks at the memory now, if it may be more than before: to tell what processes
-    /// share the kernel walks through all of their pages.
+    /// Looks at the memory now, if it may be more than before. This is costly: to find what
+    /// processes share, the kernel walks through all of their pages.
     pub fn look(&mut self) {
         let now = sum_over_all(anonymous_of);
         if now > self.anonymous / 10 * 11 {
@@ -133,8 +132,8 @@ pub fn memory_bytes() -> u64 {
     sum_over_all(memory_of)
 }
 
-/// Whether these processes may have more memory than this: a page that several of them
-/// share counts for each. Cheap: to tell what is shared the kernel walks through all pages.
+/// Whether these processes may have more memory than this: a page that several of them share counts
+/// for each. Cheap: to find what is shared the kernel walks through all pages.
 pub fn may_have_memory(bytes: u64) -> bool {
     sum_over_all(anonymous_of) > bytes
 }
@@ -144,7 +143,7 @@ pub fn memory_bytes_of(pid: u32) -> u64 {
     memory_of(&pid.to_string())
 }
 
-/// The CPU time that a process used, user and system; none of one that is gone.
+/// The CPU time that a process used, user and system; 0 if it is gone.
 pub fn cpu_time_of(pid: u32) -> Duration {
     // The clock of a process by its id (`clock_getcpuclockid(3)`).
     const SCHEDULED: libc::clockid_t = 2;
@@ -170,9 +169,9 @@ fn anonymous_of(pid: &str) -> u64 {
     resident.saturating_sub(shared) * rustix::param::page_size() as u64
 }
 
-/// Anonymous and shared resident bytes of a process now, by its id or `self`: its part
-/// of those that it shares, for these processes are copies of each other until they
-/// write. File-backed pages are the page cache's and not counted.
+/// Anonymous and shared resident bytes of a process now, by its id or `self`. Shared bytes count
+/// with its part, for these processes are copies of each other until they write. File-backed pages
+/// are the page cache's and not counted.
 fn memory_of(pid: &str) -> u64 {
     let sum = |file: &str, names: [&str; 2]| -> Option<u64> {
         let text = kernel::read_to_string(format!("/proc/{pid}/{file}")).ok()?;

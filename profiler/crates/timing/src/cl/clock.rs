@@ -1,10 +1,10 @@
 //! Which clock a device's times are of, and what CLOCK_MONOTONIC was then.
 //!
-//! OpenCL says nothing of the clock. Where a device can be asked for it
-//! (`clGetDeviceAndHostTimer`), readings between two looks at CLOCK_MONOTONIC date it. Else
-//! it may be one of the host's: one of which the time that a command was queued at lies
-//! within the call that queued it, for each command that was looked at. If none is left,
-//! the device's times are of no use.
+//! OpenCL does not specify the clock. If a device has a timer (`clGetDeviceAndHostTimer`),
+//! the helper reads it between two readings of CLOCK_MONOTONIC. If not, the device may use
+//! a clock of the host. The helper checks for some commands whether the queuing time lies
+//! within the call that queued the command. It rules out the clocks for which it does not.
+//! If no clock is left, the device's times are of no use.
 
 use crate::ffi;
 use crate::timing::{CLOCK_BOOT, CLOCK_DAY, CLOCK_DEVICE, CLOCK_HOST, CLOCK_RAW};
@@ -16,7 +16,7 @@ const MOST_READINGS: usize = 4096;
 const APART_NS: u64 = 100_000_000;
 /// How exact a host's clock is, seen through another one.
 const TOLERANCE_NS: u64 = 2_000;
-/// All of the first commands of a device are looked at, and then one of so many.
+/// All of a device's first commands are checked, then every [`EACH`]th one.
 const FIRST_CHECKS: u64 = 64;
 const EACH: u64 = 256;
 
@@ -85,13 +85,13 @@ impl Relation {
 /// The clock of one device.
 #[derive(Debug)]
 pub(super) struct DeviceClock {
-    /// Of a device that can be asked.
+    /// Readings of the device's timer, if it has one.
     timer: Option<Relation>,
     /// Which host clocks it can be.
     left: [bool; HOST_CLOCKS.len()],
     checks: u64,
     seen: u64,
-    /// What was said of it.
+    /// The clock that was reported last; 0: none.
     told: u32,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Clocks {
 }
 
 impl DeviceClock {
-    /// Of a device that can be asked for its time, or not.
+    /// The clock of a device with or without a timer.
     pub(super) fn new(has_timer: bool) -> Self {
         Self {
             timer: has_timer.then(Relation::default),
@@ -137,7 +137,7 @@ impl DeviceClock {
         }
     }
 
-    /// Which clock it is (`CLOCK_DEVICE` and its like), if that was not said yet.
+    /// Which clock it is (`CLOCK_DEVICE` and its like), if that was not reported yet.
     pub(super) fn news(&mut self) -> Option<u32> {
         let host = self.left.iter().zip(SOURCES).find(|(left, _)| **left);
         let source = match self.timer {
@@ -185,7 +185,7 @@ impl Clocks {
             let time = ffi::time_of(clock);
             let after = ffi::now();
             match clock {
-                // CLOCK_MONOTONIC is what it is.
+                // CLOCK_MONOTONIC itself: exact.
                 1 => relation.note(time, (time, time)),
                 _ => relation.note(time, (before, after)),
             }

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Most events that are held: commands that nobody waits for may never end, and an event
-/// is some hundred bytes of the runtime's.
+/// Most events that are held. Commands that the program does not wait for may never end, and
+/// an event takes some hundred bytes in the runtime.
 const MOST: usize = 1 << 16;
-/// The reader is woken when so many are new.
+/// Number of new events at which the reader is woken.
 const MANY: usize = 1 << 12;
 /// The longest that a program waits for the reader when it releases something.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -158,7 +158,7 @@ pub(super) fn stop(longest: Duration) {
     drop(PASSED.wait_timeout_while(inbox, longest, |inbox| !inbox.is_stopped));
 }
 
-/// Of the reader: waits until it is time for a pass.
+/// Called by the reader: waits until it is time for a pass.
 pub(super) fn begin_pass(pause: Duration) {
     let inbox = lock();
     let is_idle = |inbox: &mut Inbox| !inbox.is_wanted && inbox.new.len() < MANY;

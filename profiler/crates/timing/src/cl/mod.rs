@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C" fn clGetLayerInfo(
 /// Gives the loader the functions that are called in place of its own.
 ///
 /// # Safety
-/// As cl_layer.h has it: `target` has so many functions, and the others are places for the
+/// As in cl_layer.h: `target` has `entries` functions, and the others are places for the
 /// answers.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn clInitLayer(

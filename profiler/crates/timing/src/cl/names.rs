@@ -114,7 +114,7 @@ unsafe extern "C" fn create_all(
         // SAFETY: the runtime has written it.
         let created = unsafe { count.read_unaligned() }.min(room);
         for at in 0..created as usize {
-            // SAFETY: the runtime has written so many.
+            // SAFETY: the runtime has written `created` handles.
             guarded(|| ask(unsafe { kernels.add(at).read_unaligned() }));
         }
     }

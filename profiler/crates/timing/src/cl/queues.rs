@@ -120,8 +120,8 @@ fn note(queue: usize, (context, device): (usize, usize), flags: u64, asked: Opti
     queues.by_handle.insert(queue, new);
 }
 
-/// Whether another queue can be followed. One with profiling that nobody knows of would
-/// show its times to the program.
+/// Whether another queue can be followed. If the helper switched on profiling for a queue
+/// that it does not know, the program would see the times.
 fn has_room() -> bool {
     let queues = QUEUES.read().unwrap_or_else(PoisonError::into_inner);
     let known = queues.as_ref().map_or(0, |queues| queues.by_handle.len());

@@ -51,7 +51,7 @@ fn run() {
             Found::Some => std::thread::park_timeout(PERIOD),
             Found::Nothing => {
                 ring::IS_IDLE.store(true, Ordering::Relaxed);
-                // What was marked before that woke nobody.
+                // Marks that were written before this store did not wake this thread.
                 if round() == Found::Nothing {
                     std::thread::park_timeout(IDLE);
                 }
@@ -100,7 +100,7 @@ fn round() -> Found {
     let is_any = drainer.look(false);
     match (drainer.hand_over(), is_any) {
         (true, _) => Found::More,
-        // Nobody looks yet.
+        // No probe yet, or no batch left.
         (false, true) => Found::Some,
         (false, false) if drainer.waiting.is_empty() => Found::Nothing,
         (false, false) => Found::Some,

@@ -16,7 +16,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_long, c_ulong, c_void};
 
 /// `ITT_MAGIC`.
 const MAGIC: [u8; 8] = [0xed, 0xab, 0xab, 0xec, 0x0d, 0xee, 0xda, 0x30];
-/// Of the structures below.
+/// The major version that has the structures below.
 const MAJOR: c_ulong = 3;
 /// Words of a `pthread_mutex_t`.
 #[cfg(target_arch = "aarch64")]

@@ -3,8 +3,8 @@
 //!
 //! A range, or a moment, is a few words in a ring of its thread's. A thread of the helper
 //! takes them out, puts their texts into numbers, and hands them over. What finds no room is
-//! counted. The program gets the answers that it would get without a tool, as far as there
-//! are such: handles and numbers of ranges are the helper's.
+//! counted. The program gets the answers that it would get without a tool, except for
+//! handles and numbers of ranges, which only a tool gives: these are the helper's.
 
 mod drainer;
 mod itt;

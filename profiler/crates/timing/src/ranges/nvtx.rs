@@ -94,7 +94,7 @@ unsafe fn put_functions(export: GetExportTable) {
             continue;
         }
         for &(number, function) in functions.iter().filter(|(number, _)| *number < size) {
-            // SAFETY: within the table, by the size that NVTX said.
+            // SAFETY: within the table, by the size that NVTX gave.
             let place = unsafe { *table.add(number as usize) };
             if !place.is_null() {
                 // SAFETY: the place of a pointer to a function of this type.
@@ -180,10 +180,10 @@ unsafe fn wide<T>(text: *const u32, take: impl FnOnce(&[u8]) -> T) -> T {
     take(bytes.get(..used).unwrap_or_default())
 }
 
-/// Marks what the attributes tell of.
+/// Writes a mark with what the attributes contain.
 ///
 /// # Safety
-/// As nvToolsExt.h has it: attributes as long as they say, or null.
+/// As in nvToolsExt.h: attributes as long as their `size`, or null.
 unsafe fn with_attributes(mut new: NewMark<'_>, attributes: *const EventAttributes) {
     // SAFETY: the caller's promise: the size is among the first fields.
     let is_whole = !attributes.is_null()

@@ -1,7 +1,7 @@
 //! Marks of each thread, in a ring that it alone writes.
 //!
-//! A mark is the words of [`Mark`](crate::timing::Mark) and of what its flags tell of; the
-//! bytes of its text are behind it.
+//! A mark is the words of [`Mark`](crate::timing::Mark) and of the fields that its flags
+//! announce; the bytes of its text are behind it.
 
 use super::drainer;
 use crate::timing::{
@@ -66,7 +66,7 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// In a child: the rings are its parent's, and nobody empties them.
+    /// In a child: the rings are its parent's, and the child has no thread that empties them.
     pub(super) fn forget_parent(&mut self) {
         *self = Self::default();
         for lost in &LOST {
@@ -141,7 +141,7 @@ pub(super) fn lock() -> MutexGuard<'static, Rings> {
     RINGS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether nobody works on the list of rings right now.
+/// Whether no thread works on the list of rings right now.
 pub(super) fn is_free() -> bool {
     !matches!(RINGS.try_lock(), Err(std::sync::TryLockError::WouldBlock))
 }
@@ -227,7 +227,7 @@ pub(super) fn second_word(kind: u8, flags: u8, domain: u16, name: u32) -> u64 {
 }
 
 impl Ring {
-    /// Adds a mark, or counts it. Before what comes behind a gap, the gap is told.
+    /// Adds a mark, or counts it as lost. After a gap, it first adds a mark of the gap.
     fn write(&self, new: &NewMark<'_>) {
         if !(self.tell_gap() && self.try_write(new)) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl Ring {
         }
     }
 
-    /// Tells how many marks are missing here; `false`: there is no room.
+    /// Adds a mark with the number of marks that are missing here; `false`: there is no room.
     fn tell_gap(&self) -> bool {
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         if dropped == 0 {
@@ -398,7 +398,7 @@ mod tests {
         for _ in 0..5 {
             ring.write(&push);
         }
-        // What comes next tells that five are missing, as far as there was no room before.
+        // The marks of gaps, those with room before and those before the next mark, count five.
         let mut words = ring.take().split_off(written * 6);
         ring.write(&super::super::plain(MARK_POP, 3));
         words.extend(ring.take());

@@ -48,7 +48,7 @@ pub(super) fn lock() -> MutexGuard<'static, Option<Tables>> {
     TABLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether nobody works on the tables right now.
+/// Whether no thread works on the tables right now.
 pub(super) fn is_free() -> bool {
     !matches!(TABLES.try_lock(), Err(TryLockError::WouldBlock))
 }
@@ -76,8 +76,8 @@ impl Tables {
         }
     }
 
-    /// Whether so many more bytes of the program's texts have room; if not, that is
-    /// counted.
+    /// Whether `bytes` more bytes of the program's texts have room; if not, the text is
+    /// counted as lost.
     pub(super) fn has_room(&mut self, bytes: usize) -> bool {
         let texts = self.texts.len() + self.itt_strings.len();
         let has_room = texts < MOST_TEXTS && self.bytes + bytes <= MOST_BYTES;
@@ -89,7 +89,7 @@ impl Tables {
         has_room
     }
 
-    /// The number of a text, from 1; of one that has no room, 0.
+    /// The number of a text, from 1; 0: it has no room.
     pub(super) fn text_number(&mut self, text: &[u8]) -> u32 {
         if let Some(&known) = self.numbers.get(text) {
             return known;

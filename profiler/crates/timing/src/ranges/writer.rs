@@ -81,7 +81,7 @@ pub(super) fn word(chunk: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Takes so many words.
+/// Takes `count` words.
 fn split<'a>(words: &mut &'a [u64], count: usize) -> Option<&'a [u64]> {
     let (first, rest) = words.split_at_checked(count)?;
     *words = rest;
@@ -208,7 +208,7 @@ impl Writer {
         self.marks += 1;
     }
 
-    /// The number of a text, which is told if it was not.
+    /// The number of a text, which is written first if it is new.
     fn text(&mut self, text: &[u8]) -> u32 {
         let mut words = std::mem::take(&mut self.text);
         words.clear();

@@ -1,4 +1,4 @@
-//! Level Zero's interface, as far as the helper meets it: ze_api.h and ze_ddi.h of the
+//! The part of Level Zero's interface that the helper uses: ze_api.h and ze_ddi.h of the
 //! specification 1.0 to 1.17.
 
 use crate::ffi;

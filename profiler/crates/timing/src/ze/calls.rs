@@ -63,7 +63,7 @@ calls! {
     DeviceGet(_driver: Handle, count: *mut u32, devices: *mut Handle) call => {
         let result = call();
         if result == SUCCESS && !devices.is_null() && !count.is_null() {
-            // SAFETY: the driver has just written so many.
+            // SAFETY: the driver has just written that number of handles.
             let all = unsafe { std::slice::from_raw_parts(devices, (*count).min(4096) as usize) };
             state::with(|state| all.iter().for_each(|device| know_device(state, *device)));
         }
@@ -375,7 +375,7 @@ fn know_kernel(kernel: Handle, desc: Pointer) {
 mod tests {
     use super::*;
 
-    /// `ze_driver_properties_t`, as far as the chain, and the extension's structure.
+    /// The begin of `ze_driver_properties_t`, and the extension's structure.
     #[repr(C)]
     struct Properties {
         stype: u32,

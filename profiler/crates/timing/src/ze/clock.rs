@@ -38,7 +38,7 @@ struct ClockPoint {
 /// A device's clock.
 #[derive(Debug)]
 pub(super) struct TickClock {
-    /// Nanoseconds of a tick, as the driver says.
+    /// Nanoseconds of a tick, from the driver.
     period: f64,
     /// Ticks of kernels wrap at this; 2^64 is none.
     wrap: f64,
@@ -49,8 +49,8 @@ pub(super) struct TickClock {
 }
 
 impl TickClock {
-    /// A clock of that resolution (cycles a second, or nanoseconds of a cycle) whose
-    /// kernels' ticks have so many bits. `None`: that is no clock.
+    /// A clock with this resolution (cycles per second, or nanoseconds of a cycle), where
+    /// ticks of kernels have `bits` bits. `None`: the values are impossible.
     pub(super) fn new(resolution: u64, bits: u32) -> Option<Self> {
         let period = match resolution {
             0 => return None,
@@ -69,8 +69,8 @@ impl TickClock {
         })
     }
 
-    /// Takes readings in that were made one after the other, at once. The shortest counts,
-    /// and those beside it. `false`: they say nothing.
+    /// Takes in readings that were made directly one after the other. It uses the shortest
+    /// and those close to it in time. `false`: they give no calibration.
     pub(super) fn calibrate(&mut self, readings: &[ClockReading]) -> bool {
         let length = |reading: &&ClockReading| reading.after_ns.saturating_sub(reading.before_ns);
         let Some(anchor) = readings.iter().min_by_key(length) else {
@@ -80,7 +80,7 @@ impl TickClock {
             self.base_ns = anchor.before_ns;
         }
         let distance = |reading: &ClockReading| reading.before_ns.abs_diff(anchor.before_ns);
-        // The moment at which the anchor's tick began, as far as each reading allows.
+        // The bounds that the readings set for the moment at which the anchor's tick began.
         let (mut earliest, mut latest) = (f64::MIN, f64::MAX);
         for reading in readings.iter().filter(|r| distance(r) <= TOGETHER_NS) {
             let unused = self.mask.leading_zeros();
@@ -184,8 +184,8 @@ impl TickClock {
         from.ns + (middle - from.ticks) * slope
     }
 
-    /// Nanoseconds of a tick outside of the calibrations: what was measured over a second
-    /// is better than what the driver says.
+    /// Nanoseconds of a tick outside of the calibrations: a measurement over more than a
+    /// second is better than the driver's value.
     fn slope(&self) -> f64 {
         let ends = self.points.front().zip(self.points.back());
         let measured = ends
@@ -293,7 +293,7 @@ mod tests {
         clock.calibrate(&readings(1_000_000_000, 0.0));
         let read = 1_000_000_000 + 300_000_000_000;
         assert_eq!(clock.date((5, 6), 1_000_000_000, read), None);
-        // Nor is what nobody wrote.
+        // Nor are timestamps that the device never wrote.
         let (submit, read) = (1_000_000_000, 1_000_900_000);
         for untouched in [0, 0xffff_ffff, u64::MAX] {
             assert_eq!(clock.date((untouched, untouched), submit, read), None);

@@ -14,7 +14,7 @@ const MOST_POOLS: usize = 128;
 pub(super) struct TimedContext {
     /// Number of the context.
     pub(super) number: u32,
-    /// Events that nobody uses, not signalled.
+    /// Unused events, not signalled.
     pub(super) free: Vec<usize>,
     pools: Vec<usize>,
     events: Vec<usize>,
@@ -29,7 +29,7 @@ pub(super) fn room(contexts: &Map<TimedContext>) -> usize {
 }
 
 impl TimedContext {
-    /// A new event; `room`: so many more pools may be made.
+    /// A new event; `room`: how many more pools may be made.
     pub(super) fn grow(&mut self, context: usize, room: usize) -> Option<usize> {
         if self.pools.is_empty() || self.made >= OF_A_POOL {
             if room == 0 {
@@ -81,8 +81,8 @@ impl TimedContext {
     /// The context goes: all that is in it goes before.
     pub(super) fn destroy(&mut self) {
         for event in self.events.drain(..) {
-            // SAFETY: the helper's own, used by nobody: the program has ended what it had
-            // submitted, or the context could not go.
+            // SAFETY: the helper's own, and unused: the program destroys a context only when
+            // all that it submitted has ended.
             unsafe { real::event_destroy(event as Handle) };
         }
         for pool in self.pools.drain(..) {

@@ -8,8 +8,8 @@ use crate::ffi;
 use crate::timing::{UNTIMED_AMBIGUOUS, UNTIMED_EVENT, UNTIMED_ROOM};
 
 impl ProgramState {
-    /// Awaits the times of a command that is about to be submitted. `None`: it could not
-    /// be told from others; that is counted.
+    /// Awaits the times of a command that is about to be submitted. `None`: its times
+    /// could not be distinguished from those of others; that is counted.
     pub(super) fn arm(&mut self, job: AwaitedCommand) -> Option<u64> {
         if !job.is_own {
             let known = self.events.get(&job.event).copied()?;
@@ -39,7 +39,7 @@ impl ProgramState {
         Some(id)
     }
 
-    /// Gives an event of the helper's own back: nobody will signal it.
+    /// Gives an event of the helper's own back: it will not be signalled any more.
     pub(super) fn give_back(&mut self, context: usize, event: usize) {
         // SAFETY: an event of the helper's own.
         if unsafe { real::event_reset(event as Handle) } == SUCCESS
@@ -133,8 +133,8 @@ impl ProgramState {
         Some(job)
     }
 
-    /// Reads what is there of the jobs behind `from`, of so many at most. Gives the last
-    /// one that was looked at, 0 at the end, and how many were there.
+    /// Reads the times that exist of the jobs behind `from`, looking at `most` jobs. Returns
+    /// the last one that was looked at, 0 at the end, and how many had times.
     pub(super) fn read_some(&mut self, from: u64, most: usize) -> (u64, usize) {
         let waiting = self.jobs.range(from + 1..).take(most);
         let ids: Vec<u64> = waiting
@@ -147,10 +147,10 @@ impl ProgramState {
         (last, read)
     }
 
-    /// Takes jobs on immediate lists behind `from`, that have events of the helper's own:
-    /// nobody else looks at these until they are [answered](Self::answered), unless their
-    /// context goes, which waits for that. Gives the last one that was looked at, 0 at the
-    /// end.
+    /// Takes the jobs behind `from` that are on immediate lists and have events of the
+    /// helper's own. Until they are [answered](Self::answered), other threads do not look at
+    /// these events; destroying their context waits for that. Returns the last one that was
+    /// looked at, 0 at the end.
     pub(super) fn take_own(&mut self, from: u64, most: usize, taken: &mut Vec<Taken>) -> u64 {
         let mut last = 0;
         for (id, job) in self.jobs.range_mut(from + 1..).take(most) {
@@ -163,7 +163,7 @@ impl ProgramState {
         last
     }
 
-    /// What jobs' events said that were taken; those that said something were reset.
+    /// Enters the times that the events of taken jobs had; events with times were reset.
     pub(super) fn answered(&mut self, answers: &[Answered]) {
         for (id, ticks) in answers {
             let Some(job) = self.jobs.get_mut(id) else {

@@ -82,7 +82,7 @@ impl ProgramState {
             let jobs = commands.into_iter().flat_map(|list| &list.commands);
             let ids: Vec<u64> = jobs.filter_map(|command| command.job).collect();
             for id in ids {
-                // Of an earlier execution, its times are there, or it was counted.
+                // A job of an earlier execution is gone: it was read, or counted.
                 if let Some(job) = self.jobs.remove(&id) {
                     self.unlink(&job);
                 }

@@ -1,17 +1,18 @@
 //! Level Zero: timestamps of events.
 //!
-//! The loader takes the helper for a driver, whose name it has, for the helper needs the
-//! driver's library and so has all that it exports. Of the tables that the loader asks
-//! for, the helper has the driver fill each, and puts functions of its own before some.
+//! The loader takes the helper for a driver. The helper has the driver's name, and because
+//! it needs the driver's library, it has all that this exports. When the loader asks for a
+//! table, the driver fills it, and the helper puts functions of its own before some.
 //!
-//! A command that the program awaits by no event gets one of the helper's. Events of the
-//! program's have timestamps, too, for their pools are made with them; they are read once
-//! the command is over, and before the program resets them. What an event cannot tell for
-//! certain is counted, and the program goes on as without the helper. Nothing is read on
-//! the program's own threads but what it is about to overwrite.
+//! A command that the program awaits by no event gets one of the helper's. The program's
+//! events have timestamps, too, because the helper creates their pools with them. They are
+//! read when the command is over, and before the program resets them. If an event does not
+//! give a command's times for certain, the command is counted, and the program goes on as
+//! without the helper. On the program's own threads, the helper reads only timestamps that
+//! the program is about to overwrite.
 //!
-//! Newer loaders call through tables that handles begin with, if the driver says that they
-//! may: here it says no.
+//! Newer loaders call through tables at the begin of each handle if the driver reports that
+//! they may: the helper changes that answer to no.
 
 mod abi;
 mod append;

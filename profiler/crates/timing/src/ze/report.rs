@@ -22,14 +22,14 @@ const AT_ONCE: usize = 32;
 /// Commands without times after which the rest is for the next time.
 const PATIENCE: usize = 512;
 
-/// How often the end of the program tries to be alone, a millisecond apart: the thread that
-/// reads may not have a CPU for long, and must not be in the driver when that goes.
+/// How often the end of the program tries to be alone, once per millisecond. The thread that
+/// reads may have to wait long for a CPU. It must not be in the driver when the driver goes.
 const MOST_TRIES: usize = 10_000;
-/// The same where it cannot be: the thread that ends the program was interrupted in work on
-/// the state.
+/// The same where it can never be alone: the thread that ends the program was interrupted in
+/// work on the state.
 const TRIES_INTERRUPTED: usize = 200;
 
-/// What is handed over, and the names that were told.
+/// What is handed over, and which names were.
 pub(super) struct Reporter {
     batch: Batch,
     is_refused: bool,

@@ -72,7 +72,7 @@ pub(super) struct ListedCommand {
 pub(super) struct TimedList {
     pub(super) context: usize,
     pub(super) device: usize,
-    /// Of an immediate list, its number among the streams.
+    /// The number among the streams, if it is an immediate list.
     pub(super) stream: Option<u64>,
     /// Commands can be timed: nothing else executes them.
     pub(super) is_timed: bool,
@@ -119,7 +119,7 @@ pub(super) struct AwaitedCommand {
 /// A job that was taken to be read, and its event, the helper's own.
 pub(super) type Taken = (u64, usize);
 
-/// What its event said: ticks of begin and end, and when; `None`: nothing yet.
+/// A taken job, and its ticks of begin and end and when they were read; `None`: none yet.
 pub(super) type Answered = (u64, Option<(u64, u64, u64)>);
 
 /// A command whose times were read, in the device's ticks.
@@ -138,8 +138,8 @@ pub(super) struct Done {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TimedEvent {
     pub(super) job: Option<u64>,
-    /// The device resets it, or it was signalled by others: it cannot be told whose its
-    /// times are.
+    /// The device resets it, or it was signalled by others: it is unknown whose its times
+    /// are.
     pub(super) is_spoiled: bool,
 }
 
@@ -209,7 +209,7 @@ pub(super) fn lock() -> MutexGuard<'static, Option<Box<ProgramState>>> {
     state
 }
 
-/// Whether nobody works on the state right now.
+/// Whether no thread works on the state right now.
 pub(super) fn is_free() -> bool {
     !matches!(STATE.try_lock(), Err(TryLockError::WouldBlock))
 }
@@ -322,7 +322,7 @@ impl ProgramState {
         plan
     }
 
-    /// An event of the helper's own that nobody uses.
+    /// An unused event of the helper's own.
     fn own_event(&mut self, context: usize) -> Option<usize> {
         let free = |state: &mut Self| state.contexts.entry(context).or_default().free.pop();
         if let Some(event) = free(self) {

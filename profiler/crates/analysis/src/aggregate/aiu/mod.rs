@@ -125,7 +125,7 @@ pub(super) struct Aiu {
 }
 
 impl Aiu {
-    /// For so many rows at most.
+    /// Keeps at most `limit` rows.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             launches: RecordedLaunches::default(),
@@ -239,8 +239,8 @@ impl Aiu {
         }
     }
 
-    /// A record's end is an anchor of its device's clock, and its length tells the
-    /// frequency, about.
+    /// A record's end is an anchor of its device's clock, and its length gives the approximate
+    /// frequency.
     fn note_clock(&mut self, span: &DeviceSpan, end_ns: u64) {
         let record = &span.record;
         let stamps = operation::stamps(record);

@@ -354,8 +354,8 @@ fn what_waits_and_what_is_kept_is_bounded_and_nothing_is_dropped() {
     assert_eq!(counted + refused, count * 117 * MHZ);
 }
 
-/// Launches before the program had records made, and those of a buffer that was full:
-/// what the device did for them is missing, and that is said.
+/// Launches before the program had records made, and those of a buffer that was full: what the
+/// device did for them is missing, and the losses count it.
 #[test]
 fn launches_without_records_are_counted_once() {
     let mut fed = Fed::new();

@@ -1,4 +1,4 @@
-//! Bytes that nobody meant to be read.
+//! Bytes that are not valid records.
 
 use super::{Random, T, record};
 use crate::aiu::*;

@@ -1,5 +1,5 @@
-//! Which instructions use an accumulator: the hardware keeps their order itself, so
-//! that no annotation tells.
+//! Which instructions use an accumulator: the hardware keeps their order itself, so no
+//! annotation shows it.
 
 use aiprof_symbols::symbolize::device::isa::Instruction;
 
@@ -29,7 +29,7 @@ fn is_accumulator(word: &str) -> bool {
     number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether the destination is an accumulator, as far as that is known.
+/// Whether the instruction is known to write an accumulator.
 pub(super) fn is_written(instruction: &Instruction) -> bool {
     let plain = instruction.mnemonic.split('.').next().unwrap_or_default();
     if WRITES.contains(&plain) {
@@ -47,7 +47,7 @@ pub(super) fn is_written(instruction: &Instruction) -> bool {
     marked || destination.next().is_some_and(is_accumulator)
 }
 
-/// Whether an accumulator is read, as far as that is known.
+/// Whether the instruction is known to read an accumulator.
 pub(super) fn is_read(instruction: &Instruction) -> bool {
     let plain = instruction.mnemonic.split('.').next().unwrap_or_default();
     READS.contains(&plain)

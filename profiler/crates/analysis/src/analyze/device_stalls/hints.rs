@@ -67,7 +67,7 @@ fn units(code: &Code, stalled: &[InstructionStalls], total: u64) -> Option<Strin
             .map(|i| unit_of(i).unwrap_or_else(|| i.mnemonic.split('.').next().unwrap_or_default()))
             .collect();
         names.dedup();
-        // Of several units it is not known which.
+        // With several units, it is not known which one is waited for.
         if let [one] = names.as_slice() {
             let sum = units.entry(one).or_default();
             *sum = sum.saturating_add(*count);

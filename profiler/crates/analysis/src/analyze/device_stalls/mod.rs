@@ -1,9 +1,10 @@
 //! Stalls of device kernels: by kernel, source line and instruction, and why.
 //!
-//! An instruction that stalls is rarely the cause. The scoreboard annotation says what
-//! it waits for (a token, or an instruction so far back in a pipe), and the control
-//! flow graph leads back to who that is ([`Why`]). Where Intel's `analyzeperfmetrics`
-//! does not end, in loops without such an instruction, each block is looked at once.
+//! An instruction that stalls is rarely the cause. The scoreboard annotation names what
+//! it waits for: a token, or an instruction a number of places back in a pipe. The
+//! control flow graph leads back to the cause ([`Why`]). Where Intel's
+//! `analyzeperfmetrics` does not end, in loops without such an instruction, each block is
+//! looked at once.
 //!
 //! Every sample is in one instruction, one line and one kernel: samples at offsets
 //! that are no instruction, and of kernels whose code is not known, too.

@@ -79,7 +79,7 @@ pub(super) enum Want {
     Pipe(usize, u8),
     /// The last instruction that writes an accumulator.
     Accumulator,
-    /// The last one that says to a work group's others that it is at the barrier.
+    /// The last one that signals to the rest of a work group that it is at the barrier.
     Signal,
 }
 
@@ -87,7 +87,7 @@ pub(super) enum Want {
 enum SearchStep {
     Found(usize),
     Waited,
-    /// Nothing: so many are still to be counted.
+    /// Nothing: this many instructions are left to count.
     Further(u8),
 }
 

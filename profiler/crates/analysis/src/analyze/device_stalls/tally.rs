@@ -10,7 +10,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Of one reason.
+    /// Samples of one reason.
     pub fn of(&self, reason: StallReason) -> u64 {
         self.counts.get(reason as usize).copied().unwrap_or(0)
     }
@@ -36,7 +36,7 @@ impl Tally {
     pub fn reasons(&self) -> Vec<(StallReason, u64)> {
         let all = StallReason::ALL.into_iter().zip(self.counts);
         let mut some: Vec<_> = all.filter(|(_, count)| *count > 0).collect();
-        // Of as many the order of the reasons stays.
+        // Reasons with equal counts stay in their order.
         some.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         some
     }

@@ -234,7 +234,7 @@ fn nested_loops() {
     // Only the first turn of the inner loop waits.
     assert_eq!(holders(&code, 1), [(0, true, false)]);
     assert_eq!(holders(&code, 4), [(2, true, false)]);
-    // Of each turn of the inner loop but the first.
+    // Each turn of the inner loop but the first waits for the turn before.
     assert_eq!(holders(&code, 2), [(2, false, true)]);
     let graph = Graph::of(&code);
     assert_eq!(graph.loops.len(), 2);
@@ -269,7 +269,7 @@ fn instructions_that_nothing_leads_to_are_no_producers() {
          send.ugm end",
     );
     // Its code goes on into what follows: that is no path from the kernel's start, but
-    // nothing says that no jump leads there.
+    // nothing rules out a jump that leads there.
     assert_eq!(holders(&code, 2), [(1, true, false)]);
     let code = program(
         "jmpi jump on

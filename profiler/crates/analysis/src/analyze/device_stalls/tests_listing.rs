@@ -1,6 +1,6 @@
-//! Against the listings that Intel's compiler wrote beside its modules: their blocks,
-//! predecessors and annotations are read as text, and holders are looked for in them
-//! by a search of its own.
+//! Compares with the listings that Intel's compiler wrote beside its modules. Their
+//! blocks, predecessors and annotations are read as text, and a separate search looks for
+//! holders in them.
 
 use super::graph::Graph;
 use super::search::{Index, Want};

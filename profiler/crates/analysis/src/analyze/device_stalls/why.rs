@@ -24,7 +24,7 @@ pub enum Role {
     Pipe(Pipe),
     /// It writes the accumulator.
     Accumulator,
-    /// It says that the thread has come to the barrier.
+    /// It signals that the thread has come to the barrier.
     Signal,
     /// The branch by which control comes here.
     Branch,

@@ -1,4 +1,4 @@
-//! Made-up reports, and what must be said of them.
+//! Made-up reports, and the findings that they must give.
 
 use super::*;
 use crate::analyze::plots::Series;

@@ -62,7 +62,7 @@ pub struct Outcome {
     pub sequence: sequence::SequenceReport,
     /// What repeats.
     pub iterations: Vec<Iterations>,
-    /// Times of tokens, as iterations tell them.
+    /// Times of tokens, by the compiler's tables or else by iterations.
     pub tokens: Vec<TokenTimes>,
     /// Power between readings of the charge counter.
     pub power: Option<power::PowerReport>,
@@ -76,7 +76,7 @@ pub struct Outcome {
     pub utilization: BTreeMap<i64, utilization::RankSum>,
     /// Transfers.
     pub transfers: bandwidth::TransferReport,
-    /// Faults that traces are known for; `None`: nobody asked.
+    /// Known faults of traces that were found; `None`: they were not looked for.
     pub checks: Option<checks::FaultReport>,
     /// How much ranks compute while they communicate.
     pub shares: Vec<overlap_share::Share>,
@@ -100,12 +100,12 @@ pub struct Outcome {
     pub tables: Vec<Tables>,
     /// Numbers of the events in the order in which they are written; none if they are not.
     pub order: Vec<u32>,
-    /// Nothing can be made of the trace, as a message says.
+    /// The trace cannot be used; a message gives the reason.
     pub is_fatal: bool,
 }
 
-/// Told which step begins: the events as they are, its name, and how many are behind it
-/// of how many.
+/// Called when a step begins, with the events as they are, the step's name, the number of
+/// steps done, and the number of all steps.
 pub type Progress<'p> = &'p mut dyn FnMut(&Timeline, &str, usize, usize);
 
 /// Runs all steps.
@@ -141,7 +141,7 @@ pub fn run(
     for (done, (name, step)) in steps.into_iter().enumerate() {
         progress(run.timeline, name, done, all);
         step(&mut run);
-        // Whoever asked for the analysis tells why.
+        // The caller of the analysis reports the reason.
         run.outcome.is_fatal |= memory::check().is_err();
         if run.outcome.is_fatal {
             break;
@@ -205,7 +205,7 @@ impl Run<'_> {
             normalize::set_aside(self.timeline, &self.kinds);
         }
         let (timeline, kinds) = (&*self.timeline, &self.kinds);
-        // What is said of them is about the frequency that was given.
+        // Their messages are about the frequency that was given.
         let mut unsaid = Messages::new(Level::Error);
         let messages = match config.is_fitted {
             true => &mut unsaid,
@@ -325,7 +325,7 @@ impl Run<'_> {
             };
             let found = power::run(self.timeline, &self.kinds, &options, self.messages);
             if !self.config.extended {
-                // acelyzer says it for the step before as well, which has none.
+                // acelyzer prints it for the step before as well, which has none.
                 let text = format_args!("PEC event stats o/i: 0 / 0");
                 self.messages.info("PEC", text);
             }
@@ -459,7 +459,7 @@ impl Run<'_> {
             };
             iterations = iterations::run(timeline, kinds, period, &mut said);
             if self.config.extended {
-                // What the compiler says counts; kernels that repeat are a guess.
+                // The compiler's tables decide; kernels that repeat are a guess.
                 tokens = match self.steps.as_slice() {
                     [] => {
                         let steps = token_times::steps_of_iterations(&iterations, timeline, kinds);

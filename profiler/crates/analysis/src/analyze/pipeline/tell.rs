@@ -1,4 +1,4 @@
-//! What the steps say, in acelyzer's words where scripts may look for them.
+//! Messages of the steps, in acelyzer's words where scripts may look for them.
 
 use super::Run;
 use crate::analyze::config::OverlapMode;

@@ -46,9 +46,9 @@ impl Spans {
         }
     }
 
-    /// The counter's values: each job's utilization, and nothing where no job runs. A
-    /// job that starts before another one's end counts from there; one inside of
-    /// another is left out and told. Also how many jobs are faster than ideal.
+    /// The counter's values: each job's utilization, and nothing where no job runs. A job
+    /// that starts before another one's end counts from there; one inside of another is
+    /// left out and reported. Also how many jobs are faster than ideal.
     pub(super) fn finish(mut self, messages: &mut Messages) -> (Vec<CounterPoint>, u64) {
         self.spans.sort_by(|a, b| {
             let by_rank = a.rank.cmp(&b.rank);

@@ -11,9 +11,9 @@ const COUNTER: &str = "PT Active";
 /// Argument that stands for `[N]` in names.
 const INDEX: &str = "fn_idx";
 
-/// Tells the utilization and the category of each kernel, and adds the counter
-/// `PT Active`. The events are in the order of their begin. `divides`: a job that holds
-/// several passes through the model is a job for each of them.
+/// Adds the utilization and the category of each kernel, and the counter `PT Active`. The
+/// events are in the order of their begin. `divides`: a job that holds several passes
+/// through the model is a job for each of them.
 pub fn run(
     timeline: &mut Timeline,
     kinds: &Kinds,

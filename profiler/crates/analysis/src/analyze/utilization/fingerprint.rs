@@ -78,7 +78,7 @@ impl<'t> Fingerprints<'t> {
         }
     }
 
-    /// Finds the table of each job. Jobs whose table is uncertain are told.
+    /// Finds the table of each job. Reports jobs whose table is uncertain.
     pub(crate) fn matched(self, messages: &mut Messages) -> Utilization<'t> {
         let mut tables = FxHashMap::default();
         let mut uncertain = Vec::new();
@@ -210,7 +210,7 @@ fn share(part: f64, whole: f64) -> f64 {
 struct BestMatch {
     table: usize,
     similarity: f64,
-    /// Of the next best table.
+    /// Similarity of the next best table.
     next: f64,
     /// Tables that were compared.
     tables: usize,

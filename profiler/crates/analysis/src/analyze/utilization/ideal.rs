@@ -25,7 +25,7 @@ pub enum Phase {
     Itl,
     /// Prefill: time to first token.
     Ttft,
-    /// Not said.
+    /// Not given.
     #[default]
     Unknown,
 }
@@ -52,7 +52,7 @@ pub struct Kernel {
     pub(super) id: u32,
 }
 
-/// What an earlier row of the same kernel says otherwise.
+/// How an earlier row of the same kernel differs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// Its cycles, which count.
@@ -88,7 +88,7 @@ impl IdealTable {
     }
 
     /// Adds a row of a compiler log. A row called `Total` is the sum; a second row of a
-    /// kernel that says something else is told.
+    /// kernel with other values is reported.
     pub fn add(&mut self, kernel: &str, category: &str, cycles: u64, messages: &mut Messages) {
         if kernel == TOTAL {
             self.total.get_or_insert(cycles);
@@ -116,8 +116,8 @@ impl IdealTable {
         }
     }
 
-    /// Adds a row. Of several rows of a kernel the first category counts, and the first
-    /// cycles that are not zero. Returns what an earlier row said otherwise.
+    /// Adds a row. If a kernel has several rows, the first category counts, and the first
+    /// cycles that are not zero. Returns how an earlier row differs.
     pub fn insert(&mut self, kernel: &str, category: &str, cycles: u64) -> Difference {
         let mut difference = Difference::default();
         let is_known = self.kernels.contains_key(kernel);
@@ -194,7 +194,7 @@ impl IdealTable {
         self.total.unwrap_or(self.cycles)
     }
 
-    /// Whether the table says its sum itself.
+    /// Whether the table has a sum of its own.
     pub(crate) fn has_total(&self) -> bool {
         self.total.is_some()
     }
@@ -204,7 +204,7 @@ impl IdealTable {
         &self.sequence
     }
 
-    /// Whether both say the same of the same kernels in the same order.
+    /// Whether both have the same values for the same kernels in the same order.
     fn is_same(&self, other: &Self) -> bool {
         let key = |t: &Self| (t.rows, t.cycles, t.total, t.kernels.len());
         let cycles = |t: &Self, name: &str| t.kernels.get(name).map(|k| (k.cycles, k.id));
@@ -274,7 +274,7 @@ impl IdealTables {
         &self.tables
     }
 
-    /// Says where several tables make results less certain; said once, at the end.
+    /// Warns where several tables make results less certain; called once, at the end.
     pub fn closing(&self, messages: &mut Messages) {
         if self.seen > 1 && messages.wants(Level::Warn) {
             messages.warn(

@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 const ALWAYS: &str = "StcdpHbm";
 /// What the counter shows where a kernel is faster than ideal.
 const IMPOSSIBLE_PERCENT: f64 = 101.0;
-/// Calls faster than ideal that are told one by one.
+/// Calls faster than ideal that are reported one by one.
 const MAX_TOLD: u64 = 10;
 
 /// A run of a kernel on a device.
@@ -38,7 +38,7 @@ const MAX_TOLD: u64 = 10;
 pub struct KernelCall<'a> {
     /// The device's rank.
     pub rank: i64,
-    /// The job that it is part of: tells it from all others.
+    /// Identifies the job that it is part of.
     pub job: u64,
     /// The number by which messages name the job.
     pub label: u64,
@@ -269,7 +269,7 @@ impl<'t> Utilization<'t> {
         }
     }
 
-    /// Tells what the times of calls count from, µs, so that messages have them whole.
+    /// Sets what the times of calls count from, µs, so that messages have them whole.
     fn count_from(&mut self, origin_us: i64) {
         self.origin_us = origin_us;
     }
@@ -347,8 +347,8 @@ impl<'t> Utilization<'t> {
     ) -> CallUtilization<'t> {
         let cycles = table.total_cycles();
         self.spans.add(call, cycles as f64 * self.us_per_cycle);
-        // Of a single call acelyzer says how the table's own sum compares; a sum of ours
-        // would only look like its utilization.
+        // For a single call, acelyzer shows how the table's own sum compares; a sum of
+        // ours would only look like its utilization.
         self.unknown_kernels += u64::from(!table.has_total());
         let cycles = if table.has_total() { cycles } else { 0 };
         self.accumulate(call, (number, table), None, cycles)

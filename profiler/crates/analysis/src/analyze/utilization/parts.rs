@@ -1,4 +1,4 @@
-//! Jobs that hold several passes through the model, such as one file of a whole run: each
+//! Jobs that hold several passes through the model, such as one file of a whole run. Each
 //! pass is a job of its own, so that it gets its own table.
 
 use super::ideal::Phase;
@@ -83,7 +83,7 @@ impl Parts {
     }
 }
 
-/// The steps of a model, as the phases of tables tell them.
+/// The steps of a model, by the phases of tables.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     places: FxHashMap<(Id, JobKey), usize>,

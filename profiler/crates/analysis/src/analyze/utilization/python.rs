@@ -50,9 +50,9 @@ pub fn round(value: f64, digits: usize) -> f64 {
     format!("{value:.digits$}").parse().unwrap_or(value)
 }
 
-/// A column of floats as pandas' `to_string` shows it, without padding: six decimals,
-/// less the zeros at the end of all; with exponents where that hides small values or
-/// takes too much room.
+/// A column of floats as pandas' `to_string` shows it, without padding. It has six
+/// decimals, less the zeros at the end of all, or exponents where that hides small values
+/// or takes too much room.
 pub(crate) fn pandas_floats(values: &[f64]) -> Vec<String> {
     const DIGITS: usize = 6;
     let fixed = trim_zeros(

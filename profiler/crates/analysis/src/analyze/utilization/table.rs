@@ -29,7 +29,7 @@ enum Column {
 /// Writes the comma separated table.
 ///
 /// # Errors
-/// Of the output.
+/// Errors of the output.
 pub fn write_csv(rows: &[CategoryRow], out: &mut dyn Write) -> io::Result<()> {
     let columns = columns(rows).map(|column| match column {
         Column::Texts(texts) => texts
@@ -46,7 +46,7 @@ pub fn write_csv(rows: &[CategoryRow], out: &mut dyn Write) -> io::Result<()> {
 /// Writes the table with columns of fixed width.
 ///
 /// # Errors
-/// Of the output.
+/// Errors of the output.
 pub fn write_text(rows: &[CategoryRow], out: &mut dyn Write) -> io::Result<()> {
     let mut widths = [0; HEADER.len()];
     let mut columns = columns(rows).map(|column| match column {

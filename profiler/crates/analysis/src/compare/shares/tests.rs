@@ -63,7 +63,7 @@ fn program(functions: usize) -> Vec<f64> {
     (0..functions).map(|n| 1.0 / (n as f64 + 1.0)).collect()
 }
 
-/// Of all runs, the share in which something is called changed although nothing did.
+/// The share of all runs in which something is called changed although nothing did.
 fn false_alarms(functions: usize, samples: usize, stay: f64, timed: bool) -> f64 {
     let weights = program(functions);
     let runs = (0..SEEDS).filter(|seed| {
@@ -119,8 +119,8 @@ fn planted(samples: usize, stay: f64, timed: bool) -> (f64, f64) {
     (inside as f64 / SEEDS as f64, first as f64 / SEEDS as f64)
 }
 
-/// Of intervals that hold the truth in 95 % of all runs, that many of these runs do but
-/// for chance: two standard errors of the experiment.
+/// Intervals that hold the truth in 95 % of all runs do so in as many of these runs, but for
+/// chance: two standard errors of the experiment.
 #[test]
 fn a_planted_change_is_in_its_interval_and_named_first() {
     let least_inside = 0.95 - 2.0 * (0.95 * 0.05 / SEEDS as f64).sqrt();

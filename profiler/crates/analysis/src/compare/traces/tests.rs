@@ -19,8 +19,8 @@ fn slice(timeline: &mut Timeline, cat: &str, name: &str, row: i64, ts: f64, dur:
 }
 
 /// Steps of 1000 us. In each `aten::mm` (100 us, with a call of 10 us in it, in which a
-/// `aten::empty` takes 4) launches `gemm`, which takes `gemm_us` and up to 2 us more, and
-/// `aten::add` launches `add`.
+/// `aten::empty` takes 4) launches `gemm`, and `aten::add` launches `add`. `gemm` takes `gemm_us`
+/// and up to 2 us more.
 fn trace(steps: u32, gemm_us: f64, seed: u32) -> Timeline {
     let mut timeline = testing::timeline(Dialect::Torch);
     for step in 0..steps {

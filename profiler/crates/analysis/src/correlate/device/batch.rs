@@ -9,7 +9,7 @@ use super::{
 /// Launches handed over within this time are taken together.
 const TOGETHER_NS: u64 = 1_000_000;
 
-/// What timestamps say of a batch's launches.
+/// What timestamps show about a batch's launches.
 #[derive(Clone, Copy, Debug, Default)]
 struct Timed {
     /// How many launches they are of.
@@ -88,7 +88,7 @@ pub(super) struct Batch {
     /// How often all launches were found to have ended.
     pub(super) drained: u32,
     timed: Timed,
-    /// Of timed launches one by one, as far as there is room.
+    /// Times of single timed launches, while there is room.
     spans: Vec<Span>,
 }
 
@@ -122,7 +122,7 @@ impl Batch {
         (self.pid, self.kernel, self.path, self.queue, self.device)
     }
 
-    /// Whether a launch can be added. A fence tells of one submission only.
+    /// Whether a launch can be added. A fence is for one submission only.
     pub(super) fn takes(&self, begun: &Begun) -> bool {
         let near = begun.submitted_ns.abs_diff(self.from_ns) < TOGETHER_NS;
         let same = begun.queue == self.queue && begun.device == self.device;
@@ -160,7 +160,8 @@ impl Batch {
         self.launches = self.launches.saturating_add(other.launches);
         self.open = self.open.saturating_add(other.open);
         self.ended_ns = self.ended_ns.max(other.ended_ns);
-        // Events of the one with fewer tell nothing any more: it may have ended before.
+        // Events of the batch with the lower count end no launch any more: theirs may have ended
+        // before.
         self.drained = self.drained.max(other.drained);
         self.spans.extend(&other.spans);
         let (timed, all) = (self.timed, other.timed);

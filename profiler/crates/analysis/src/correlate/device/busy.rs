@@ -24,8 +24,8 @@ pub(super) struct Busy {
 type Steps = Vec<(u64, i64)>;
 
 impl Busy {
-    /// Of the kernels that a stream has samples of, by process and number; of all if it
-    /// has none of a known one.
+    /// Busy time by the kernels that a stream has samples of, by process and number. If no sample
+    /// has a known kernel, all kernels count.
     pub(super) fn of(executions: &Executions, seen: &FxHashSet<(u32, u64)>) -> Self {
         let is_seen = |b: &&Batch| seen.is_empty() || seen.contains(&(b.pid, b.kernel));
         let (mut steps, mut possible) = (Steps::new(), Steps::new());
@@ -94,10 +94,10 @@ impl BusyClock {
     }
 }
 
-/// Busy time of each window, nanoseconds. `usual_ns`: busy time of a sample in earlier
-/// windows, if there were any; brought up to date. In a window in which nothing known can
-/// have been running a sample stands for as much, and where that is not known the device
-/// is taken to be busy all the time: samples are only taken of what runs.
+/// Busy time of each window, nanoseconds. `usual_ns`: busy time of a sample in earlier windows,
+/// if there were any; brought up to date. In a window in which nothing known can have been
+/// running, each sample stands for `usual_ns`. Where that is not known, the device is taken to be
+/// busy all the time: samples are only taken of what runs.
 pub(super) fn share(busy: Busy, windows: &[Window], usual_ns: &mut Option<f64>) -> Vec<f64> {
     let possible = lengths(&busy.possible, windows);
     let is_unknown = |i: usize| possible.get(i).is_none_or(|&ns| ns <= 0.0);

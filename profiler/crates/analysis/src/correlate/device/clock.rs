@@ -1,17 +1,17 @@
 //! A device's clock as its programs show it: host times of its ticks, with bounds.
 //!
-//! Every tick that a program was told lies between two host times: a global timestamp
-//! between entry and exit of the call that read it, a kernel's end between its
-//! submission and the return of the call that told of it. The clock's offset is what
-//! satisfies them all. Clocks drift, so what is known of the offset gets less certain
-//! with time, by [`DRIFT`]; where nothing satisfies all, the clock was set anew.
+//! Every tick that a program read lies between two host times. A global timestamp lies between
+//! entry and exit of the call that read it. A kernel's end lies between its submission and the
+//! return of the call that reported it. The clock's offset is what satisfies them all. Clocks
+//! drift, so what is known of the offset gets less certain with time, by [`DRIFT`]; where nothing
+//! satisfies all, the clock was set anew.
 
 /// How much faster or slower than stated a crystal may be, with room to spare.
 const DRIFT: f64 = 1e-4;
 
-/// Frequencies of timestamp crystals, Hz: drivers state the period in whole
-/// nanoseconds, 52 for 19.2 MHz (Linux, intel_gt_clock_utils.c: 19.2, 24, 25 and
-/// 38.4 MHz; 12 and 12.5 MHz of older parts).
+/// Frequencies of timestamp crystals, Hz. Drivers state the period in whole nanoseconds, 52 for
+/// 19.2 MHz. Linux (intel_gt_clock_utils.c) has 19.2, 24, 25 and 38.4 MHz; older parts have 12
+/// and 12.5 MHz.
 const CRYSTALS: [f64; 6] = [12e6, 12.5e6, 19.2e6, 24e6, 25e6, 38.4e6];
 
 /// A device clock, seen from the host.
@@ -49,13 +49,13 @@ pub(super) struct Dated {
 }
 
 impl TickClock {
-    /// Of a clock that ticks so often a second. `bits`: valid bits of its ticks.
+    /// A clock with `hz` ticks per second. `bits`: valid bits of its ticks.
     pub(crate) fn of_hz(hz: u64, bits: u32) -> Option<Self> {
         let is_sane = (1_000..=100_000_000_000).contains(&hz);
         is_sane.then(|| Self::new(1e9 / hz as f64, bits))
     }
 
-    /// Of a clock whose period is stated in whole nanoseconds.
+    /// A clock whose period is stated in whole nanoseconds.
     pub(crate) fn of_period(ns: u64, bits: u32) -> Option<Self> {
         if !(1..=1_000_000).contains(&ns) {
             return None;
@@ -142,8 +142,8 @@ impl TickClock {
         })
     }
 
-    /// Between which host times a tick was, as far as is known now; `None`: the clock
-    /// was set since.
+    /// The host times that a tick lies between, by what is known now; `None`: the clock was set
+    /// since.
     pub(super) fn between(&self, tick: Tick, near_ns: u64) -> Option<(u64, u64)> {
         if tick.sets != self.sets {
             return None;

@@ -22,7 +22,7 @@ pub(crate) struct Times {
 pub struct Clocks(FxHashMap<(u32, u64), TickClock>);
 
 impl Clocks {
-    /// A process was told how its device's clock ticks.
+    /// A process read how its device's clock ticks.
     pub fn add(&mut self, pid: u32, device: u64, clock: TickClock) {
         if self.0.len() < MAX_CLOCKS {
             self.0.entry((pid, device)).or_insert(clock);
@@ -74,8 +74,8 @@ impl Clocks {
         self.0.get(&self.key(pid, device)?)
     }
 
-    /// Dates a launch that was handed over and had ended at these times; it tells of
-    /// the clock, too.
+    /// Dates a launch that was handed over and had ended at these times. It also narrows down the
+    /// clock's offset.
     pub(crate) fn times(
         &mut self,
         (pid, device): (u32, u64),
@@ -104,8 +104,8 @@ impl Clocks {
         })
     }
 
-    /// When a launch began by what is known of its clock now, and within how much of the
-    /// truth that is, if the launch was handed over and had ended at these times.
+    /// When a launch began, by what is known of its clock now, and the error bound of that time.
+    /// The launch was handed over and had ended at these times.
     pub(crate) fn begin(
         &self,
         (pid, device): (u32, u64),

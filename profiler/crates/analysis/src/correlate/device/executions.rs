@@ -39,7 +39,7 @@ pub struct Begun {
     pub device: u64,
     /// Event that it signals, 0 if none.
     pub event: u64,
-    /// The call that handed it over: a fence tells of that.
+    /// The call that handed it over, for joining it with a fence.
     pub submit: u64,
 }
 
@@ -63,7 +63,8 @@ pub enum Waited {
 struct Signal {
     batch: u64,
     submitted_ns: u64,
-    /// [`Batch::drained`] when it was handed over: another wait may tell of its end.
+    /// [`Batch::drained`] when it was handed over. If that has changed, another wait has ended
+    /// it.
     drained: u32,
     ended: bool,
     timed: bool,
@@ -148,7 +149,8 @@ impl Executions {
             Waited::Event(event) => self.signalled(pid, event, entered_ns, left_ns),
             Waited::Submit(call) => {
                 for number in self.submits.remove(&call).unwrap_or_default() {
-                    // Taken together with another submission, it tells nothing.
+                    // A batch with launches of several submissions cannot be ended by one of
+                    // them.
                     if self.batch(number).is_some_and(|b| b.submit == call) {
                         self.end_all(number, entered_ns, left_ns);
                     }
@@ -225,7 +227,7 @@ impl Executions {
         let Some(batch) = self.batch(number) else {
             return;
         };
-        // A wait may have told earlier that it is over.
+        // A wait may have shown earlier that it is over.
         let known = (batch.from_ns, left_ns.min(batch.to_ns));
         let device = (pid, batch.device);
         let Some(times) = self.clocks.times(device, ticks, known) else {
@@ -278,8 +280,8 @@ impl Executions {
         }
     }
 
-    /// Of a batch, by its place among [`all`](Self::all), this part of the work is left
-    /// that was left before.
+    /// Reduces the work that is left of a batch to this part of it. `at`: its place among
+    /// [`all`](Self::all).
     pub(super) fn spend(&mut self, at: usize, part: f64) {
         if let Some(batch) = self.batches.get_mut(at) {
             batch.left *= part.clamp(0.0, 1.0);
@@ -305,9 +307,9 @@ impl Executions {
         self.tidy();
     }
 
-    /// Makes room for new launches: forgets those that had ended before a time, takes
-    /// neighbours of one kernel, path and queue together, two and two, and forgets the
-    /// oldest if there are still more than `limit`. How many launches that were.
+    /// Makes room for new launches. It first forgets those that had ended before a time. Then it
+    /// merges pairs of neighbours of one kernel, path and queue. If there are still more than
+    /// `limit`, it forgets the oldest, and returns how many launches these were.
     pub(super) fn make_room(&mut self, limit: usize, before_ns: u64) -> u64 {
         let old_first = self.first;
         // Where each batch is now.

@@ -52,8 +52,8 @@ const SETTLED_NS: u64 = 1_000_000_000;
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// Rounds are at least so far apart.
 const ROUND_NS: u64 = 50_000_000;
-/// Of the time that windows have waited, the part after which it is looked again
-/// whether they can be shared: one of so many.
+/// Divisor of the time that windows have waited: after that part of it, they are checked again
+/// for whether they can be shared.
 const LOOK_AGAIN: u64 = 64;
 
 /// Samples of one instruction and reason that belong together.

@@ -23,26 +23,24 @@
 //! * else by work: groups times group size;
 //! * else by the number of launches.
 //!
-//! Work is spent once. Samples that have kernels in common, at whatever address, of
-//! whatever stream and window, are a *pool*. All samples of a pool together are divided
-//! by all the work of its launches: so many samples are due to each launch, and when it
-//! has got them it gets no more while others are still to get some. One sweep goes over
-//! the windows of all streams in the order in which they end, and serves those launches
-//! first that must have ended first, then those that began first (earliest deadline
-//! first: if the proportions can be met at all, they are). Of a window, those samples
-//! come first that fewer kernels can have caused.
+//! Work is spent once. Samples that have kernels in common, at whatever address, of whatever
+//! stream and window, are a *pool*. All samples of a pool together are divided by all the work of
+//! its launches. This gives the number of samples due to each launch. A launch that has got them
+//! gets no more while others are still to get some. One sweep goes over the windows of all
+//! streams in the order in which they end. It serves those launches first that must have ended
+//! first, then those that began first (earliest deadline first: if the proportions can be met at
+//! all, they are). Within a window, those samples come first that fewer kernels can have caused.
 //!
 //! # When
 //!
-//! Windows wait until nothing that ran in them can run in later ones. Where processes
-//! take turns so that this does not happen, the older half of them is shared after ten
-//! seconds if all that ran in it is known to have ended, and after [`Limits::hold_ns`] in
-//! any case. What is due to a launch is found with the samples of the newer half, too,
-//! and what it did not get yet stays due to it. Where launches are never waited for, those
-//! that the device has not begun yet make this inexact, by about their part of the work
-//! of that time. Where room is short, neighbouring windows of a stream, and
-//! neighbouring launches of one kernel, path and queue, are taken together: resolution
-//! is lost, but no sample and no work.
+//! Windows wait until nothing that ran in them can run in later ones. Where processes take turns,
+//! this may not happen. Then the older half of the windows is shared after ten seconds if all
+//! that ran in it is known to have ended, and after [`Limits::hold_ns`] at the latest. What is
+//! due to a launch is found with the samples of the newer half, too, and what it did not get yet
+//! stays due to it. Where launches are never waited for, those that the device has not begun yet
+//! make this inexact, by about their part of the work of that time. Where room is short,
+//! neighbouring windows of a stream, and neighbouring launches of one kernel, path and queue, are
+//! taken together: resolution is lost, but no sample and no work.
 //!
 //! # Bounds
 //!
@@ -50,9 +48,9 @@
 //! caused at all; both are kept beside the estimate. They hold whatever the estimate is,
 //! for they rest on the candidates alone, and
 //!
-//! * a launch is a candidate from when it was handed over until it is known to have
-//!   ended: by a wait that was entered after it was handed over and has returned, or by
-//!   its own timestamps, which keep the error bound of the clock that dated them;
+//! * a launch is a candidate from when it was handed over until it is known to have ended. Its
+//!   end is known by a wait that was entered after it was handed over and has returned, or by its
+//!   own timestamps. These keep the error bound of the clock that dated them;
 //! * a window that is widened or taken together with others, and launches that are,
 //!   only get more candidates;
 //! * a launch stays a candidate when its work is spent.
@@ -62,10 +60,10 @@
 //!
 //! # Device time
 //!
-//! A stream's device was busy while a launch of a kernel that it has samples of can have
-//! been running: for the time between the bounds of a launch, of a timed one while it
-//! ran. Every such nanosecond that a window covers is given to the samples of
-//! the windows that cover it once, however many they are.
+//! A stream's device was busy while a launch of a kernel that it has samples of can have been
+//! running. That is the time between the bounds of a launch, or the time that a timed launch ran.
+//! Every such nanosecond that a window covers is given once to the samples of the windows that
+//! cover it, however many they are.
 //!
 //! Samples at addresses without a kernel wait longer, for kernels become known late.
 //! Nothing is dropped: what is not attributed is handed on as unattributed.

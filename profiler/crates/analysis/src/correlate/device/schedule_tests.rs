@@ -97,8 +97,8 @@ struct Judged {
 }
 
 impl Schedule {
-    /// Processes that never wait, each with a queue of its own that is `depth` launches
-    /// ahead; `path` tells the path of each launch, and `ns` how long it runs.
+    /// Processes that never wait, each with a queue of its own that is `depth` launches ahead;
+    /// `path` returns the path of each launch, and `ns` how long it runs.
     fn unwaited(
         pids: &[u32],
         until_ns: u64,
@@ -405,8 +405,8 @@ fn device_time_is_what_the_device_was_busy() {
     }
 }
 
-/// Forked processes launch their parent's kernels, where these lie: their samples are
-/// their own, by their work, and the bounds say what is not known.
+/// Forked processes launch their parent's kernels, where these lie: their samples are their own,
+/// by their work, and the bounds cover what is not known.
 #[test]
 fn samples_of_forked_processes_are_their_own() {
     for waits in [true, false] {
@@ -427,8 +427,8 @@ fn samples_of_forked_processes_are_their_own() {
     }
 }
 
-/// A program hands all over at once, and ends as soon as it has read the timestamps:
-/// each launch is known by itself, though all were handed over within a millisecond.
+/// A program hands all launches over at once, and ends as soon as it has read the timestamps.
+/// Each launch is known by itself, though all were handed over within a millisecond.
 #[test]
 fn timestamps_that_are_a_programs_last_act() {
     let mut schedule = Schedule::unwaited(&[1], 0, 1, |_, _, _| (0, MS));
@@ -461,9 +461,8 @@ fn timestamps_that_are_a_programs_last_act() {
     assert!((0.995..1.005).contains(&judged.time), "{judged:?}");
 }
 
-/// A program waits for its queue after some launches and reads their timestamps much
-/// later: what little is known of the clock at first is no exact time, and what is known
-/// later makes it exact.
+/// A program waits for its queue after some launches and reads their timestamps much later. At
+/// first little is known of the clock, and no time is exact; what is known later makes it exact.
 #[test]
 fn timestamps_that_are_read_late_keep_their_error() {
     for (burst, late_ns) in [(10, 0), (10, 100 * MS), (100, 100 * MS), (300, 5_000 * MS)] {
@@ -473,7 +472,7 @@ fn timestamps_that_are_read_late_keep_their_error() {
         for round in 0..1200 / burst {
             let submitted_ns = now;
             for i in 0..burst {
-                // Of equal work, but the second path takes four times as long.
+                // Both paths do equal work, but the second takes four times as long.
                 let long = [1, 5, 8].contains(&(i % 10));
                 let ns = if long { 400_000 } else { 100_000 } + any(i, 10_000);
                 schedule.runs.push(Ran {

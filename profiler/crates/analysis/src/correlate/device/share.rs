@@ -248,8 +248,8 @@ impl<'a> Sweep<'a> {
         (present, all_timed)
     }
 
-    /// Shares of a window; empty: nobody can have been running. Windows go by the order
-    /// in which they end.
+    /// Shares of a window; empty: no launch can have been running. Windows go by the order in
+    /// which they end.
     pub(super) fn shares(&mut self, load: &Load<'_>) -> (Method, Parts) {
         self.enter(load);
         let (present, all_timed) = self.present(load);

@@ -137,8 +137,8 @@ fn a_sample_goes_to_the_only_path_that_can_have_been_running() {
     assert!((got.time_ns - 8e6).abs() < 1.0, "{}", got.time_ns);
 }
 
-/// A thread waits for an event while another one gives it to a new launch: the wait says
-/// nothing of that.
+/// A thread waits for an event while another one gives it to a new launch: the wait does not show
+/// the end of that launch.
 #[test]
 fn an_event_that_is_used_again_during_a_wait_ends_nothing_new() {
     let mut join = join();
@@ -297,7 +297,7 @@ fn iaprof_late_samples_are_lost() {
     join.window(&window(0, 9_000 * MS, 9_005 * MS, &[(0x1010, 1)]), &mut got);
     join.finish(&mut got);
     assert_eq!(got.of(5), 5.0, "{got:?}");
-    // And what never gets a kernel is told.
+    // Samples that never get a kernel are reported as unattributed.
     assert_eq!(got.all(), 6 * PARTS);
     assert_eq!(got.methods[&Method::Unattributed], PARTS);
 }

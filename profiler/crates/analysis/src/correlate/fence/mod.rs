@@ -1,21 +1,21 @@
 //! Fences and scheduler jobs to submissions; pure.
 //!
-//! Two sources tell when work that was handed to a driver was over:
+//! Two sources show when work that was handed to a driver was over:
 //!
 //! * `dma_fence`: a driver makes a fence for each piece of work, and signals it when
 //!   the work is done. Fences are in a *context*, in which they are done in the order
 //!   of their sequence numbers, and name their driver and *timeline*.
-//! * `gpu_scheduler`: drivers that use the kernel's scheduler have their jobs queued,
-//!   run and done. A job's own fence belongs to the driver `drm_sched`; it tells the
-//!   same once more and is left out while jobs are recorded.
+//! * `gpu_scheduler`: drivers that use the kernel's scheduler have their jobs queued, run and
+//!   done. A job's own fence belongs to the driver `drm_sched`; it repeats the job and is left
+//!   out while jobs are recorded.
 //!
-//! What comes out is when work was submitted and when the kernel knew that it was
-//! done. That is *not* when the device was busy: work waits in queues; a fence that
-//! nobody waits for may be signalled late; and where programs write to the device's
-//! queues themselves there is no fence per piece of work.
+//! What comes out is when work was submitted and when the kernel knew that it was done. That is
+//! *not* when the device was busy. Work waits in queues. A fence without waiters may be signalled
+//! late. Where programs write to the device's queues themselves, there is no fence per piece of
+//! work.
 //!
-//! Events may be lost, doubled or out of order: an end that comes first waits for its
-//! begin, and what is incomplete in the end says so. All tables are bounded.
+//! Events may be lost, doubled or out of order: an end that comes first waits for its begin, and
+//! what is incomplete in the end is marked so. All tables are bounded.
 
 mod point;
 #[cfg(test)]
@@ -37,9 +37,9 @@ const MAX_POINTS: usize = aiprof_common::MAX_TRACES as usize;
 /// Most different names kept; further ones are not shared, which costs memory only.
 const MAX_NAMES: usize = 4096;
 
-/// Fences that stand for other fences, for nothing, or for a right to memory that
-/// lasts until somebody takes it away: by driver and, if that is not all of its
-/// fences, timeline.
+/// Fences without work: they stand for other fences, for nothing, or for a right to memory that
+/// lasts until it is revoked. They are given by driver and, if that is not all of its fences,
+/// timeline.
 const NO_WORK: [(&str, Option<&str>); 6] = [
     ("dma_fence_array", None),
     ("dma_fence_chain", None),
@@ -76,12 +76,12 @@ impl SubmissionSource {
 pub struct Submission {
     /// Where it is known from.
     pub source: SubmissionSource,
-    /// The device, `0000:03:00.0`; where the kernel does not tell it, the driver.
-    /// Empty: neither is known.
+    /// The device, `0000:03:00.0`; where the Linux kernel does not report it, the driver. Empty:
+    /// neither is known.
     pub device: Rc<str>,
     /// The fence's timeline or the scheduler's ring.
     pub queue: Rc<str>,
-    /// Context of its fence, 0 if the kernel does not tell it.
+    /// Context of its fence, 0 if the Linux kernel does not report it.
     pub context: u64,
     /// Number in that context; where there is none, of the job.
     pub seqno: u64,
@@ -99,8 +99,8 @@ pub struct Submission {
     pub started_ns: Option<u64>,
     /// When the kernel knew that it was done; `None`: not seen.
     pub ended_ns: Option<u64>,
-    /// The latest it can have been done, as far as was seen: where its end was not
-    /// seen, its fence's release or the end of the recording.
+    /// The latest time at which it can have been done. Where its end was not seen, that is its
+    /// fence's release or the end of the recording.
     pub end_before_ns: u64,
 }
 
@@ -129,7 +129,7 @@ struct OpenSubmission {
     what: Submission,
     /// Its submission was seen, not only what came later.
     begun: bool,
-    /// Tells this use of the key from others.
+    /// Distinguishes this use of the key from others.
     serial: u64,
 }
 
@@ -147,7 +147,7 @@ pub(super) struct Fences {
     early_order: VecDeque<(Key, u64)>,
     names: FxHashSet<Rc<str>>,
     next: u64,
-    /// Submissions told of.
+    /// Number of reported submissions.
     pub(super) told: u64,
     /// Ends whose begin was not seen: of work that was submitted before the
     /// recording began or by processes that are not recorded, or it was lost.
@@ -273,7 +273,7 @@ impl Fences {
     ) {
         match self.early.remove(&key) {
             Some(end) if end >= what.submitted_ns => return self.tell(what, Some(end), end, sink),
-            // Of an earlier use of the key.
+            // The end belongs to an earlier use of the key.
             Some(_) => self.unmatched += 1,
             None => {}
         }
@@ -323,7 +323,7 @@ impl Fences {
             return;
         }
         if known.is_some() {
-            // Of an earlier use of the key.
+            // The end belongs to an earlier use of the key.
             self.unmatched += 1;
             return;
         }

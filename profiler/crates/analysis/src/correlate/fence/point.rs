@@ -1,13 +1,13 @@
 //! What a tracepoint means, by its name and the fields that this kernel gives it.
 //!
-//! Until Linux 6.15 jobs are told by `drm_sched_job`, `drm_run_job` and
-//! `drm_sched_process_job`, which have the address of the job's fence; since then by
+//! Until Linux 6.15 the tracepoints of jobs are `drm_sched_job`, `drm_run_job` and
+//! `drm_sched_process_job`, which have the address of the job's fence. Since then they are
 //! `drm_sched_job_queue`, `_run` and `_done`, which have its context and number.
 
 use super::SubmissionSource;
 use aiprof_model::wire::{Trace, TracePoint};
 
-/// What a tracepoint says of a submission.
+/// What a tracepoint means for a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// It was submitted.
@@ -16,11 +16,11 @@ pub(super) enum Meaning {
     Start,
     /// It is done.
     End,
-    /// Its fence is released; if that was not signalled, nobody will.
+    /// Its fence is released; if that was not signalled, it never will be.
     Gone,
 }
 
-/// What tells submissions apart.
+/// Identifies a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Key {
     /// Context and number of a driver's fence.
@@ -39,7 +39,7 @@ impl Key {
         }
     }
 
-    /// Context and number, as far as they are known.
+    /// Context and number, 0 where they are not known.
     pub(super) fn numbers(self) -> (u64, u64) {
         match self {
             Self::Fence(context, seqno) | Self::Job(context, seqno) => (context, seqno),
@@ -117,7 +117,7 @@ impl SubmissionPoint {
         })
     }
 
-    /// Whether the ends of jobs are told by it.
+    /// Whether it reports the ends of jobs.
     pub(super) fn ends_job(&self) -> bool {
         self.meaning == Meaning::End && !matches!(self.key, KeySlots::Fence(..))
     }

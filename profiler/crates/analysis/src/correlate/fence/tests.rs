@@ -4,7 +4,7 @@ use super::*;
 use crate::correlate::{FinishedCall, Launch};
 use aiprof_model::wire::Event;
 
-/// What was told.
+/// The reported submissions.
 #[derive(Default)]
 pub(super) struct Told(Vec<Submission>);
 
@@ -109,7 +109,7 @@ fn fence(time_ns: u64, point: u32, context: u64, seqno: u64) -> Trace {
     hit(time_ns, point, &[context, seqno], ["xe", "rcs0"])
 }
 
-/// Follows events; gives what was told, the state and what was lost.
+/// Follows events; returns the submissions, the state and the losses.
 fn follow(points: &[TracePoint], hits: &[Trace], room: Room) -> (Vec<Submission>, Fences, Losses) {
     let (mut fences, mut told) = (Fences::with_room(room), Told::default());
     let mut losses = Losses::default();
@@ -172,7 +172,7 @@ fn synthetic_jobs_of_linux_6_16() {
     let texts = ["ccs0", "0000:03:00.0"];
     let mut points = fence_points();
     points.extend(new_job_points());
-    // The job's own fence tells the same again, the hardware's something else.
+    // The job's own fence repeats the job; the hardware's fence is another submission.
     let hits = [
         hit(9, INIT, &[40, 3], ["drm_sched", "ccs0"]),
         hit(10, QUEUE, &[40, 3, 1, 0, 77], texts),
@@ -193,8 +193,7 @@ fn synthetic_jobs_of_linux_6_16() {
     assert_eq!((job.source.name(), fences.unmatched), ("drm_sched", 0));
 }
 
-/// The same of Linux 6.1 to 6.15, where jobs are told apart by their fence's address;
-/// synthetic.
+/// The same of Linux 6.1 to 6.15, where jobs are identified by their fence's address; synthetic.
 #[test]
 fn synthetic_jobs_of_linux_6_1() {
     let texts = ["gfx_0.0.0", ""];
@@ -219,7 +218,7 @@ fn synthetic_jobs_of_linux_6_1() {
     assert_eq!((&*told[0].device, &*told[0].queue), ("", "gfx_0.0.0"));
 }
 
-/// Without tracepoints of jobs, the fences of jobs are what tells of them.
+/// Without tracepoints of jobs, the fences of jobs count.
 #[test]
 fn scheduler_fences_count_where_jobs_are_not_told() {
     let hits = [
@@ -292,7 +291,7 @@ fn order_and_doubles_do_not_matter() {
         assert_eq!(times(&told), expected, "{hits:?}");
         assert_eq!(told[0].pid, 7);
     }
-    // The end first: when it was handed over is not told then.
+    // The end comes first: when the work was handed over is not known then.
     let told = followed(&fence_points(), &[c, a]);
     assert_eq!(times(&told), [(10, None, Some(30), 30)]);
 }
@@ -402,7 +401,7 @@ fn random_schedules_come_out_right() {
         seen.sort_unstable();
         truth.sort_unstable();
         assert_eq!(seen, truth, "round {round}");
-        // Half of the rest: lost or told twice.
+        // Half of the rest is lost or repeated.
         let damaged: Vec<_> = hits
             .iter()
             .flat_map(|hit| vec![hit.clone(); random.below(3) as usize])

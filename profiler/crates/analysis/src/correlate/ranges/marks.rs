@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use std::mem::offset_of;
 use std::rc::Rc;
 
-/// What a batch says of itself.
+/// Texts that a batch defines for its marks.
 #[derive(Default)]
 struct BatchTexts {
     names: FxHashMap<u64, Rc<str>>,
@@ -192,7 +192,7 @@ impl BatchTexts {
         Some(())
     }
 
-    /// Takes the next mark out: its kind, and what it says.
+    /// Takes the next mark out: its kind and its content.
     fn mark(&self, words: &mut &[u8], pid: u32, tid: u32) -> Option<(u8, MadeMark)> {
         let mut next = || {
             let (word, behind) = words.split_first_chunk::<8>()?;

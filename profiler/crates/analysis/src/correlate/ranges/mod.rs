@@ -1,9 +1,9 @@
 //! Ranges that programs name: their begins and ends put together.
 //!
 //! Marks come from the helper inside a program (NVTX, ITT), in batches, or are probed calls
-//! (ROCTX). A pushed range ends with the next pop of its thread and domain; a started one
-//! with the end of its number, on any thread. Where marks of a thread are missing, what is
-//! open there may have ended: it ends there, and says that its end was not seen.
+//! (ROCTX). A pushed range ends with the next pop of its thread and domain; a started one with
+//! the end of its number, on any thread. Where marks of a thread are missing, what is open there
+//! may have ended: it ends there, and is marked as a range whose end was not seen.
 
 mod marks;
 
@@ -34,7 +34,7 @@ pub struct RangeSpan {
     pub tid: u32,
     /// Thread that it ended on, if another.
     pub ended_on: Option<u32>,
-    /// What it is called, and whose it is.
+    /// Its API, name, domain, category and payload.
     pub about: RangeAbout,
     /// When it began, CLOCK_MONOTONIC nanoseconds.
     pub start_ns: u64,
@@ -75,7 +75,7 @@ pub enum RangePayload {
 /// How a range lies among the others of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeForm {
-    /// On its thread, inside of so many others.
+    /// On its thread, inside of this number of others.
     Nested(u32),
     /// Beside others: it may overlap them, or end on another thread.
     Loose,
@@ -119,7 +119,7 @@ pub(super) struct Ranges {
     open: usize,
 }
 
-/// A mark: where it was made and what it says.
+/// A mark: where it was made, and its content.
 #[derive(Debug)]
 struct MadeMark {
     pid: u32,
@@ -205,7 +205,7 @@ impl Ranges {
         let Some(at) = thread.open.iter().rposition(is_own) else {
             return losses.add(LossKind::RangesUnmatched, 1);
         };
-        // Of two domains the inner one may end last: that is no nesting.
+        // With two domains the inner range may end last: that is no nesting.
         let form = match at + 1 == thread.open.len() {
             true => RangeForm::Nested(u32::try_from(at).unwrap_or(u32::MAX)),
             false => RangeForm::Loose,

@@ -240,7 +240,7 @@ fn what_is_open_ends_with_its_thread_and_where_marks_are_missing() {
                 (20, MARK_GAP, MARK_ID, 0, 0, &[40]),
                 (30, MARK_PUSH, 0, 0, 2, &[]),
                 (31, MARK_POP, 0, 0, 0, &[]),
-                // Of the one that was open before the gap.
+                // The pop of the range that was open before the gap.
                 (32, MARK_POP, 0, 0, 0, &[]),
                 (33, MARK_PUSH, 0, 0, 1, &[]),
             ],

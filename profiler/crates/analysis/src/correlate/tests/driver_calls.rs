@@ -45,8 +45,8 @@ fn execute(s: &mut Script, lists: &[u64]) {
     s.leave(EXECUTE, LOADER, 0, &[]);
 }
 
-/// What the launches so far say, by their names: is it the own call, which function,
-/// which stacks less 1000.
+/// Driver calls of the launches so far, by their names: is it the own call, which function, which
+/// stacks less 1000.
 fn said(s: &Script) -> Vec<(String, Option<DriverCalls>)> {
     let launches = s.told.launches.iter();
     let said = launches.map(|l| (l.name.to_string(), l.driver.as_deref().cloned()));
@@ -149,7 +149,7 @@ fn another_thread_executes() {
         launch.driver.as_deref().cloned(),
         below(&s, false, EXECUTE, &[s.stack(IOCTL)])
     );
-    // What a thread of the driver's own hands over is nobody's for certain.
+    // What a thread of the driver's own hands over cannot be attributed with certainty.
     s.execute(QUEUE, &[LIST]);
     s.tid = 3;
     ioctl(&mut s);

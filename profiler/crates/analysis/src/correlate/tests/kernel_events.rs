@@ -110,7 +110,7 @@ fn the_last_owner_ends_a_kernel() {
     assert_eq!(take(&mut s), []);
     release(&mut s);
     assert_eq!(take(&mut s), [(0x31, KernelStep::Destroyed)]);
-    // Of one that is older than the recording: the first that is seen.
+    // A kernel that is older than the recording is destroyed by the first release that is seen.
     release(&mut s);
     assert_eq!(take(&mut s), [(0x31, KernelStep::Destroyed)]);
 }

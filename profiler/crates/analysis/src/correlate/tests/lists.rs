@@ -253,7 +253,7 @@ fn a_graph_of_a_stream_launches_what_the_stream_recorded() {
     assert_ne!(submits[0], submits[2]);
     cuda(&mut s, 0x21);
     assert_eq!(s.names().len(), 5, "the stream works at once again");
-    // Nothing is known of this graph: it counts as what it is.
+    // Nothing is known of this graph: its launch counts as one launch.
     s.enter("cudaGraphLaunch", UR, &[0x5, 0x99]);
     s.enter("cuGraphLaunch", LOADER, &[0x5, 0x99]);
     s.leave("cuGraphLaunch", LOADER, 0, &[]);

@@ -267,14 +267,14 @@ fn failed_calls_count_nothing_and_a_second_try_counts_once() {
     s.leave("urEnqueueKernelLaunch", UR, 0, &[]);
     assert_eq!(s.names(), ["gemm"]);
 
-    // The inner call's end is not seen, and the outer one says it failed.
+    // The inner call's end is not seen, and the outer one returns that it failed.
     s.enter("urEnqueueKernelLaunch", UR, &[]);
     s.enter(APPEND, LOADER, &[IMMEDIATE, 0x21]);
     s.vanish();
     s.leave("urEnqueueKernelLaunch", UR, DEVICE_LOST, &[]);
     assert_eq!(s.names(), ["gemm"]);
 
-    // All tries inside failed, and yet it says that it succeeded: by other means.
+    // All tries inside failed, and yet the call returns success: it used other means.
     s.enter("urEnqueueKernelLaunch", UR, &[]);
     s.enter(APPEND, LOADER, &[IMMEDIATE, 0x21]);
     s.leave(APPEND, LOADER, DEVICE_LOST, &[]);

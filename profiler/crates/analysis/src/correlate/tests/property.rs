@@ -23,7 +23,7 @@ enum Step {
     Text(&'static str, String),
     Array(&'static str, Vec<u64>),
     Leave(&'static str, u32, u64, Vec<u64>),
-    /// The call is left, and nobody sees it.
+    /// The call is left, and its exit is not seen.
     Vanish,
     /// A handle can be given to a new kernel from here on.
     Freed(u64),

@@ -25,7 +25,7 @@ const LEAST: Length = Length(1_000_000);
 pub(crate) struct KindBandwidth {
     /// Copies and fills with a bandwidth.
     pub count: u64,
-    /// Their bytes, as far as given.
+    /// Their bytes, where given.
     pub bytes: u64,
     /// Their time, microseconds.
     pub us: f64,
@@ -36,7 +36,7 @@ pub(crate) struct KindBandwidth {
 /// A kind, and by how much its bandwidth changes when.
 type Changes = (KindBandwidth, Vec<(Time, f64)>);
 
-/// The kind that a name tells: `Memcpy HtoD` of `Memcpy HtoD (Pageable -> Device)`.
+/// The kind in a name: `Memcpy HtoD` of `Memcpy HtoD (Pageable -> Device)`.
 fn kind_of(name: &str) -> &str {
     if name.starts_with("Memset") {
         return "Memset";

@@ -1,8 +1,8 @@
 //! What differs between two traces: operators, calls and kernels by name, their number and
 //! time.
 //!
-//! HTA compares the first step of the first rank; here the whole files are compared, or
-//! what `--annotation` and `--instance` say.
+//! HTA compares the first step of the first rank; here the whole files are compared, or what
+//! `--annotation` and `--instance` choose.
 
 use super::super::{Cell, Column, Request, Table, TableEntry};
 use super::critical::{PathOptions, window};

@@ -1,10 +1,10 @@
 //! What the streams of devices wait for between two pieces of their work.
 //!
-//! The causes of HTA: the host had not launched the next one yet (`host_wait`); the gap is
-//! what it takes to begin a kernel behind another (`kernel_wait`); something else. Of the
-//! latter the time in which a collective ran on another stream of the rank is
-//! `collective_wait` here; the rest is `other`. HTA's `other` is the two together. Work that
-//! overlaps the one before it makes HTA's gap negative; here there is none.
+//! The causes of HTA: the host had not launched the next one yet (`host_wait`); the gap is what it
+//! takes to begin a kernel behind another (`kernel_wait`); something else. In the last case the
+//! time in which a collective ran on another stream of the rank is `collective_wait` here; the rest
+//! is `other`. HTA's `other` is the two together. Work that overlaps the one before it makes HTA's
+//! gap negative; here there is none.
 
 use super::super::{Column, Request, Table, TableEntry};
 use super::work::{RankWork, RankedWork, WorkClass, WorkIndex, id_cell};
@@ -57,7 +57,7 @@ impl IdleCause {
 /// Time that a stream waits for one thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct IdleSum {
-    /// Gaps, as far as they have this cause.
+    /// Gaps, or parts of gaps, with this cause.
     pub gaps: u64,
     /// Their time, microseconds.
     pub us: f64,
@@ -150,7 +150,7 @@ struct Busy {
 }
 
 impl Busy {
-    /// Of work by begin.
+    /// From work by begin.
     fn new<'w>(work: impl Iterator<Item = &'w RankedWork>) -> Self {
         let mut spans: Vec<(Time, Time, i64)> = Vec::new();
         let mut sum = 0i64;

@@ -1,9 +1,9 @@
-//! The analyses of HolisticTraceAnalysis (HTA), on traces of any device: how the time of a
-//! rank's device splits, what it waits for, how launches and kernels take their time,
-//! what differs between ranks and between traces, and the critical path.
+//! The analyses of HolisticTraceAnalysis (HTA), on traces of any device. They show how the time of
+//! a rank's device splits, what it waits for, and how launches and kernels take their time. They
+//! also show what differs between ranks and between traces, and the critical path.
 //!
-//! Definitions are HTA 0.5.0's. Where they are not, the file says so: times are not rounded
-//! to microseconds, no step is left out, and rows of waits are no work.
+//! Definitions are HTA 0.5.0's. Where they are not, the file notes it: times are not rounded to
+//! microseconds, no step is left out, and rows of waits are no work.
 
 pub mod annotations;
 pub mod bandwidth;

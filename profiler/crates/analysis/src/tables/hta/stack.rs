@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 pub(crate) struct OpenSpan {
     /// Its event.
     pub event: u32,
-    /// What it is.
+    /// Its role.
     pub role: SpanRole,
     /// Its end.
     pub end: Time,

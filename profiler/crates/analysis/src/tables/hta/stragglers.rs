@@ -1,9 +1,9 @@
 //! Ranks that the others wait for: whose last large collective of a step begins late.
 //!
-//! As HTA has it: of the collectives that take a hundredth of a step at least, the last of
-//! each rank, stream, step and name; of these the stream and name whose lengths differ most
-//! between ranks; there the two ranks that begin last are late in the step. HTA knows names
-//! that begin with `ncclKernel`, here every communication counts.
+//! As in HTA: only collectives that take at least a hundredth of a step count, and only the last of
+//! each rank, stream, step and name. One stream and name is chosen: the one whose lengths differ
+//! most between ranks. The two ranks that begin it last are late in the step. HTA knows names that
+//! begin with `ncclKernel`, here every communication counts.
 
 use super::super::{Column, Request, Table, TableEntry};
 use super::describe::Spread;

@@ -63,7 +63,7 @@ pub(crate) struct RankedWork {
     pub call: u32,
     /// Its stream, in [`RankWork::streams`].
     pub stream: u32,
-    /// What it is for.
+    /// Its purpose.
     pub class: WorkClass,
     /// Begin.
     pub start: Time,
@@ -253,7 +253,7 @@ impl Places {
     }
 }
 
-/// The stream that an event of a device is on: as its arguments say, else its row.
+/// The stream that an event of a device is on: by its arguments, else its row.
 pub(crate) fn stream_of(timeline: &Timeline, event: &Event) -> WorkStream {
     let given = |key: &str| {
         let text = timeline.arg(event, key)?;
@@ -357,7 +357,7 @@ const MOST_LAUNCHES: usize = 1 << 16;
 /// of their launches, `launch`: `5` or `5-7`.
 fn links_of(timeline: &Timeline, event: &Event) -> impl Iterator<Item = LaunchLink> {
     let is_own = is_recording(timeline, event);
-    // Rows of devices are not of the process; their events say which it is.
+    // Rows of devices are not of the process; their events name it.
     let given = |key: &str| timeline.arg(event, key).filter(|_| is_own);
     let process = given("pid").and_then(|text| text.parse().ok());
     let process = process.or_else(|| timeline.pid(event).number().filter(|_| is_own));

@@ -1,4 +1,4 @@
-//! What a timeline says of a command, read in one pass over its arguments.
+//! What a timeline has on a command, read in one pass over its arguments.
 
 use super::plain;
 use aiprof_model::timeline::{Event, Timeline, members};
@@ -61,7 +61,7 @@ impl CommandKey {
     }
 }
 
-/// The values of these arguments, as JSON. Of several with one name the first counts.
+/// The values of these arguments, as JSON. If several have one name, the first counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CommandArgs<'t>([Option<&'t str>; CommandKey::COUNT]);
 

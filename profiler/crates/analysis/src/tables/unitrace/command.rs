@@ -24,7 +24,7 @@ pub(super) struct Command<'t> {
     pub(super) name: Cow<'t, str>,
     /// The shape, where the name has it.
     own_shape: Option<&'t str>,
-    /// What the timeline says of it.
+    /// Its arguments in the timeline.
     pub(super) known: CommandArgs<'t>,
     /// Thread that made it, 0: not known.
     pub(super) tid: u64,
@@ -43,7 +43,7 @@ pub(super) struct Command<'t> {
 }
 
 impl<'t> Command<'t> {
-    /// Of known times: how long it took, nanoseconds.
+    /// How long it took, nanoseconds, where its times are known.
     pub(super) fn length_ns(&self) -> u64 {
         u64::try_from((self.end - self.start).nanos()).unwrap_or(0)
     }

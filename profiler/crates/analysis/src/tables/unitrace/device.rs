@@ -42,7 +42,7 @@ pub(super) struct CommandRow {
     pub(super) name: String,
     pub(super) kind: CommandKind,
     pub(super) calls: u64,
-    /// Of known times.
+    /// Those with known times.
     timed: u64,
     timed_ns: u64,
     min_ns: u64,
@@ -173,7 +173,7 @@ pub(super) fn rows(timeline: &Timeline, scope: &Scope) -> (Vec<CommandRow>, u64)
     (rows, extent.ns())
 }
 
-/// What is to be known of times that are not exact.
+/// A note on times that are not exact.
 pub(super) fn note(rows: &[CommandRow]) -> Option<String> {
     let untimed: u64 = rows
         .iter()

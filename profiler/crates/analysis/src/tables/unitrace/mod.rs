@@ -1,9 +1,9 @@
 //! The tables of Intel's unitrace: host calls, what devices executed, how long work waited,
 //! and what kernels are made of.
 //!
-//! Host calls are exact. Device times are exact where a trace has them, or where the program
-//! read them itself; of all other work it is only known between which calls it was done.
-//! Such times are upper bounds, and every table says of which rows.
+//! Host calls are exact. Device times are exact where a trace has them, or where the program read
+//! them itself; of all other work it is only known between which calls it was done. Such times are
+//! upper bounds, and every table marks the rows that have them.
 
 mod args;
 pub mod categories;
@@ -22,7 +22,7 @@ pub use scope::{NameChoice, Scope};
 use aiprof_model::timeline::{Event, Time, Timeline};
 use std::borrow::Cow;
 
-/// The column that says how well the times of a row are known.
+/// The column that shows how well the times of a row are known.
 pub const QUALITY: &str = "quality";
 /// All times of the row are the device's own.
 const EXACT: &str = "exact";

@@ -19,7 +19,7 @@ pub(crate) const ENTRY: TableEntry = TableEntry {
     make: |request| vec![table(request.timeline, &Scope::default())],
 };
 
-/// What a timeline says of a kernel.
+/// What a timeline has on a kernel.
 #[derive(Clone, Debug, Default)]
 struct Properties {
     compiled: Option<String>,

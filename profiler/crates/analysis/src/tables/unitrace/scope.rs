@@ -21,13 +21,13 @@ impl Scope {
     }
 }
 
-/// Which names are wanted, as `--include-kernels` and `--exclude-kernels` say it: by parts of
+/// Which names are wanted, in the way of `--include-kernels` and `--exclude-kernels`: by parts of
 /// demangled names, in whose letters the case counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NameChoice {
     /// Only names with one of these parts; empty: all.
     pub include: Vec<String>,
-    /// Of those, none with one of these.
+    /// Among those, none with one of these.
     pub exclude: Vec<String>,
 }
 
@@ -38,8 +38,8 @@ impl NameChoice {
         (self.include.is_empty() || has(&self.include)) && !has(&self.exclude)
     }
 
-    /// Parts of names in a list: separated by commas, blanks around them left out; a part in
-    /// double quotes may have commas and blanks, and `\\"` is a quote in it.
+    /// Parts of names in a list: separated by commas, blanks around them left out. A part in double
+    /// quotes may have commas and blanks, and `\\"` is a quote in it.
     pub fn parts(list: &str) -> Vec<String> {
         let (mut parts, mut part) = (Vec::new(), String::new());
         let (mut is_quoted, mut was_quoted) = (false, false);

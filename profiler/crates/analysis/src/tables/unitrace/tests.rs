@@ -79,7 +79,7 @@ fn kinetos_kernels_and_calls_are_rows() {
     ];
     assert_eq!(found, expected);
     assert!(device.notes.is_empty());
-    // Nothing is said of them.
+    // They have no values.
     assert_eq!(submission::table(&timeline, &scope).rows[0][3], Cell::None);
 }
 

@@ -1,5 +1,5 @@
 //! Times of commands that a program reads one by one, as OpenCL gives them: nanoseconds of a
-//! clock that nothing is known of but what the calls around it tell.
+//! clock that is known only by the calls around it.
 
 use super::{Launches, MAX_NUMBERS};
 use crate::correlate::device::TickClock;
@@ -37,7 +37,8 @@ impl Launches {
         if self.bases.len() >= MAX_NUMBERS {
             self.bases.clear();
         }
-        // Of the time of day a clock would not know each nanosecond.
+        // Times of day are too large for the clock to keep each nanosecond: they count from a
+        // base.
         let base = *self
             .bases
             .entry(pid)
@@ -64,7 +65,7 @@ mod tests {
         })
     }
 
-    /// OpenCL tells the time of day, say, and nobody ever said so.
+    /// OpenCL may return the time of day, and no call states which clock it is.
     #[test]
     fn a_command_is_timed_when_its_begin_and_its_end_were_read() {
         const DAY: u64 = 1_780_000_000_000_000_123;
@@ -99,7 +100,7 @@ mod tests {
         }
     }
 
-    /// A handle that is given to another command tells nothing of the one before.
+    /// A handle that is given to another command shows nothing of the one before.
     #[test]
     fn halves_of_two_commands_are_none() {
         let mut all = Launches::default();

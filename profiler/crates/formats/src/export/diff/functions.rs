@@ -24,10 +24,10 @@ pub struct ComparedProfile {
 /// How many samples a profile is of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SampleCount {
-    /// It says so.
+    /// The profile gives the number.
     Known(u64),
-    /// All values are multiples of a period, of so many microseconds, which is taken for
-    /// that of one sample.
+    /// All values are multiples of `period_us`, which is taken for the period of one
+    /// sample.
     Assumed {
         /// The samples.
         samples: u64,
@@ -50,9 +50,9 @@ impl SampleCount {
         }
     }
 
-    /// Of values in microseconds, each of them so many times a period, to half a
-    /// microsecond for each. The largest period that fits is taken; what is shorter than
-    /// 100 us (10,000 samples a second) or longer than a second is none of a sampler.
+    /// Counts the samples of values in microseconds, which are multiples of a period to
+    /// within half a microsecond each. The largest period that fits is taken. No sampler
+    /// has a period shorter than 100 us (10,000 samples a second) or longer than a second.
     pub fn of_times(folded: &FoldedStacks) -> Self {
         const SHORTEST_US: f64 = 100.0;
         const LONGEST_US: f64 = 1e6;
@@ -69,7 +69,7 @@ impl SampleCount {
         (1..=8_u32)
             .map(|parts| least as f64 / f64::from(parts))
             .take_while(|period| *period >= SHORTEST_US)
-            // The value of most samples tells the period best.
+            // The value with the most samples gives the most exact period.
             .map(|period| most as f64 / (most as f64 / period).round())
             .filter(|period| *period <= LONGEST_US)
             .find(|period| values().all(|value| is_multiple(value as f64, *period)))
@@ -281,7 +281,7 @@ fn basis(before: &ComparedProfile, after: &ComparedProfile, found: &SharesCompar
     notes
 }
 
-/// What is said of each function's own share, and whether it grew.
+/// The verdict on each function's own share, and whether it grew.
 pub(super) fn verdicts(found: &SharesCompared) -> FxHashMap<&str, (Verdict, bool)> {
     let of = |one: &'_ FunctionChange| (one.own_verdict, one.own.change() > 0.0);
     let all = found.functions.iter();

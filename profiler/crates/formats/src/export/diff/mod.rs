@@ -135,8 +135,8 @@ pub fn write_svg(
 /// Changes of less than this many percentage points have no colour of their own.
 const UNCHANGED: f64 = 0.005;
 
-/// Class and colour of a frame whose own time changed by so many points, where `most`
-/// is the largest change.
+/// Class and colour of a frame whose own time changed by `points`, where `most` is the
+/// largest change.
 fn look(points: f64, most: f64) -> (&'static str, Color) {
     if points.abs() < UNCHANGED || most <= 0.0 {
         return ("same", SAME);

@@ -17,7 +17,7 @@ const MARGIN: usize = 10;
 const SCREEN: usize = 880;
 /// Least and largest height of a row: the least leaves text readable.
 const ROW: [usize; 2] = [13, 18];
-/// Frames of less than this part of the picture have no say in the height of rows.
+/// Frames of less than this part of the picture do not affect the height of rows.
 const NARROW: u64 = 200;
 /// Height of a line of small text.
 const LINE: usize = 16;
@@ -158,7 +158,7 @@ impl Page<'_> {
             frame.start,
             frame.total,
         )?;
-        // Characters are at most 7.3 pixels wide; three of them say something.
+        // Characters are at most 7.3 pixels wide; a label needs three of them to be useful.
         let room = ((width / 100.0 * (WIDTH - 2 * MARGIN) as f64 - 6.0) / 7.3).max(0.0) as usize;
         if room > 2 {
             let label = text::xml(&text::fit(name, room));

@@ -9,7 +9,7 @@ pub(in crate::export) struct Frame<'a> {
     pub(in crate::export) depth: usize,
     /// Value of all that stands to the left of it.
     pub(in crate::export) start: u64,
-    /// What it is wide: its value with all that it calls.
+    /// Its width: its value with all that it calls.
     pub(in crate::export) total: u64,
     /// The part of `total` that is its own.
     pub(in crate::export) own: u64,

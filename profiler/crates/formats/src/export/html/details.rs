@@ -188,7 +188,7 @@ fn collectives(report: &Report, out: &mut String) {
     }
 }
 
-/// Launches whose devices tell no times.
+/// Launches whose devices report no times.
 pub(super) fn untimed(report: &Report) -> Option<String> {
     let rows = &report.details.untimed_launches;
     if rows.is_empty() {

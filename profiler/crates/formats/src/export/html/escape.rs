@@ -6,9 +6,8 @@ use std::fmt::Write as _;
 /// Most characters of a name; the rest is cut, and the cut shows.
 const LENGTH: usize = 400;
 
-/// A text as content or attribute of an element: nothing in it is markup, and what
-/// cannot be seen, or turns the order of other characters around, is shown by its
-/// number.
+/// A text as content or attribute of an element: nothing in it is markup. Characters that
+/// cannot be seen, or that change the order of others, are shown by their number.
 pub(super) fn text(from: &str) -> String {
     let mut out = String::with_capacity(from.len().min(LENGTH) + 8);
     for (count, c) in from.chars().enumerate() {

@@ -22,7 +22,7 @@ const RIGHT: f64 = 980.0;
 /// Decades that a picture may have: others are at its edge.
 const DECADES: f64 = 12.0;
 
-/// Writes the page. `title`: what was measured, `notes`: what is to be known of it.
+/// Writes the page. `title`: what was measured, `notes`: remarks about it.
 ///
 /// # Errors
 /// As `out`.

@@ -23,8 +23,8 @@ use tables::{OtlpTables, shown};
 /// What made the profiles.
 const SCOPE: &str = "aiprof";
 
-/// Labels that tell which service a sample is of, and their keys in OpenTelemetry's
-/// semantic conventions.
+/// Labels that identify the service of a sample, and their keys in OpenTelemetry's semantic
+/// conventions.
 const OF_RESOURCES: [(&str, &str); 5] = [
     (labels::CONTAINER, "container.id"),
     (labels::POD, "k8s.pod.uid"),
@@ -76,7 +76,7 @@ struct Kind {
     /// Name and unit of what lies between two samples, and how much of it. Pyroscope names
     /// profiles by it, and refuses those that have values of another kind and none.
     period: Option<(&'static str, &'static str, u64)>,
-    /// Of devices, or of CPUs.
+    /// Whether its samples are those of devices, not of CPUs.
     is_device: bool,
     value: fn(&profile::Sample) -> u64,
 }
@@ -158,7 +158,7 @@ impl Samples {
     }
 }
 
-/// A service: what tells it from others, and its samples by kind.
+/// A service: what identifies it, and its samples by kind.
 type Service = (Vec<KeyValue>, Vec<Samples>);
 
 /// What is under construction.
@@ -168,7 +168,7 @@ struct Converter<'a> {
     tables: OtlpTables,
     services: Vec<Service>,
     names: Services,
-    /// Places of the services, by all that tells them apart.
+    /// Places of the services, by all that identifies them.
     known: FxHashMap<Vec<(String, String)>, usize>,
     /// Places of the binaries' mappings, then of the devices'.
     mappings: Vec<i32>,
@@ -225,7 +225,7 @@ impl<'a> Converter<'a> {
         at
     }
 
-    /// What tells a sample's service from others.
+    /// The attributes that identify a sample's service.
     fn resource(&mut self, sample: &profile::Sample) -> Vec<(String, String)> {
         let profile = self.profile;
         let own = |(key, value): (&str, &str)| (shown(key), shown(value));
@@ -398,7 +398,7 @@ impl<'a> Converter<'a> {
     fn finish(mut self, left_out: Option<String>) -> ProfilesData {
         let mut about = self.about(left_out);
         if self.services.is_empty() {
-            // A time without samples is told of, too.
+            // A time without samples is reported, too.
             let host = KeyValue {
                 key: "host.name".to_owned(),
                 value: Some(AttributeValue::Text(self.profile.meta.host.clone()).into()),

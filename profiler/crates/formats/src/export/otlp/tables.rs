@@ -90,7 +90,7 @@ impl OtlpTables {
         intern(&mut self.out.stack_table, &mut self.stacks, new)
     }
 
-    /// A binary or a device; to be told of once.
+    /// Adds a binary or a device; call it once for each.
     pub(super) fn mapping(&mut self, range: &CodeRange) -> i32 {
         // The key of OpenTelemetry's semantic conventions.
         let id = range
@@ -105,7 +105,7 @@ impl OtlpTables {
         push(&mut self.out.mapping_table, new)
     }
 
-    /// A code address; to be told of once.
+    /// Adds a code address; call it once for each.
     pub(super) fn location(
         &mut self,
         mapping_index: i32,

@@ -365,7 +365,7 @@ impl<'t> Encoder<'t> {
         self.json = json;
     }
 
-    /// The number of a name or category, which the piece's texts tell.
+    /// The number of a name or category, whose text is in the piece's texts.
     fn sym(&mut self, sym: Sym, field: u32) -> u64 {
         let number = sym.index() as u64;
         let known = match field {
@@ -378,7 +378,7 @@ impl<'t> Encoder<'t> {
         number
     }
 
-    /// The values of a counter's series; what is no number is told with the first.
+    /// The values of a counter's series; what is no number is written with the first.
     fn counter(&mut self, step: &Step, event: &Event, out: &mut Vec<u8>) {
         let time = Some(self.time(step.ns));
         let series = members(self.timeline.texts.get(event.args));
@@ -447,7 +447,7 @@ fn whole(out: &mut Vec<u8>, value: u64) {
     number(out, field, value);
 }
 
-/// A number that need not be whole, as its decimals say.
+/// A number that may have decimals.
 fn float(out: &mut Vec<u8>, value: f64) {
     match value.fract() == 0.0 {
         true => number_value(out, &value.to_string()),

@@ -25,8 +25,8 @@ const PIECE: usize = 8192;
 /// What was written otherwise than it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Slices that end earlier than they should: so many overlap on their row, none
-    /// within another, that there was no place for more.
+    /// Slices that end earlier than they should: too many overlapped on their row, none
+    /// within another, and there was no place for more.
     pub clipped: u64,
 }
 

@@ -200,7 +200,7 @@ impl<'t> Plan<'t> {
         lanes
     }
 
-    /// Gives all track events, row by row, until `take` says false. Returns how many
+    /// Gives all track events, row by row, until `take` returns false. Returns how many
     /// slices were cut short.
     pub(super) fn walk(&self, take: &mut impl FnMut(Step) -> bool) -> u64 {
         struct Steps<F>(F);
@@ -327,11 +327,12 @@ impl RowWalk<'_, '_> {
         lanes.all(|(index, lane)| end_before(lane, plan.tracks.uuid(row, index), ns, sink))
     }
 
-    /// A flow begins in the slice around it, and ends in that or, unless it says
-    /// otherwise, in the next.
+    /// A flow begins in the slice around it. It ends in that slice if the event asks for
+    /// it, otherwise in the next.
     fn flow(&mut self, item: &Item, event: &Event, sink: &mut impl Sink) -> bool {
-        // Of each lane, what is open then is on top; or all that ended would be looked
-        // at for each flow. What ends at the same time still binds it.
+        // Ends the slices that are over, so that the open one is on top of each lane;
+        // otherwise each flow would look at all that ended. A slice that ends at the same
+        // time still binds it.
         if !self.end_all(item.from.saturating_sub(1), sink) {
             return false;
         }
@@ -390,7 +391,7 @@ fn plan_order(timeline: &Timeline, item: &Item) -> bool {
         .is_some_and(is_flow)
 }
 
-/// Nanoseconds from the timeline's origin to a time, which is so many microseconds further.
+/// Nanoseconds from the timeline's origin to a time that is `beyond` microseconds further.
 fn nanos(time: Time, beyond: i64) -> i64 {
     const MAX: i64 = 1 << 61;
     let ns = beyond

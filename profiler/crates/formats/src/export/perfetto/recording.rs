@@ -341,7 +341,7 @@ impl Writer<'_> {
             number(out, 1, iid);
             number(out, 2, iid);
             number(out, 3, mapping_of(frame.kind));
-            // Perfetto tells frames apart by their address.
+            // Perfetto distinguishes frames by their address.
             number(out, 4, iid);
         });
     }

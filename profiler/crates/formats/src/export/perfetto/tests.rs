@@ -27,7 +27,7 @@ fn again(timeline: &Timeline) -> (Timeline, json::Reading) {
     (new, reading)
 }
 
-/// All that one event says, its time in nanoseconds.
+/// All that one event holds, its time in nanoseconds.
 fn told(timeline: &Timeline, event: &Event) -> (i64, String) {
     let id = |id: Id| match id {
         Id::Number(number) => number.to_string(),
@@ -104,7 +104,7 @@ fn what_is_written_is_read_back() {
         names
     };
     assert_eq!(names(&new), names(&old));
-    // What takes no time is told of, as ever; nothing else is wrong.
+    // Slices that take no time are reported, as ever; nothing else is wrong.
     let wrong: Vec<_> = reading.problems.iter().map(|(t, s)| (t, s.count)).collect();
     assert_eq!(wrong, [(json::Trouble::ZeroDuration, 1)]);
     let correlated = new.events.iter().find(|e| e.correlation == 9).unwrap();

@@ -28,7 +28,7 @@ pub(super) enum RowKey {
 struct Row {
     pid: Id,
     key: RowKey,
-    /// Of its first event.
+    /// The name of its first event.
     name: Sym,
     /// Number of its first track; those for overlapping slices follow.
     uuid: u64,
@@ -36,7 +36,7 @@ struct Row {
     lanes: u32,
 }
 
-/// What a name event said of a process or thread.
+/// What a name event gives a process or thread.
 #[derive(Clone, Debug, Default)]
 struct Named {
     name: Option<String>,
@@ -190,8 +190,8 @@ impl Tracks {
         self.replaced.get(&id).copied().unwrap_or(own)
     }
 
-    /// The name of a process or thread: its own, or else that of which its number
-    /// tells nothing.
+    /// The name of a process or thread: its own, or else its id where the written number
+    /// does not show it.
     fn name_of(&self, timeline: &Timeline, pid: Id, tid: Id, id: Id) -> Option<String> {
         let named = self
             .named

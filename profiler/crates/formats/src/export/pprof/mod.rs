@@ -19,14 +19,14 @@ use std::io::Write;
 /// Mapping name by which pprof knows the kernel.
 const KERNEL: &str = "[kernel.kallsyms]";
 
-/// Writes a profile with the sample types samples/count and cpu/nanoseconds, or of
-/// launches launches/count, call time/nanoseconds and bytes/bytes. Of launches,
-/// `options.weight` is the one that viewers show first.
+/// Writes a profile with the sample types samples/count and cpu/nanoseconds; a profile of
+/// launches with launches/count, call time/nanoseconds and bytes/bytes. For launches,
+/// viewers show `options.weight` first.
 ///
-/// Where devices were sampled there are also device_samples/count,
-/// device_time/nanoseconds and a stall_REASON/count for each reason that occurs; of
-/// these samples the types of CPUs are 0, and the other way round. device_time is
-/// shown first where there are no CPU samples.
+/// Where devices were sampled there are also device_samples/count, device_time/nanoseconds
+/// and a stall_REASON/count for each reason that occurs. These samples are 0 in the types
+/// of CPUs, and the other way round. device_time is shown first where there are no CPU
+/// samples.
 ///
 /// Every sample has the labels pid, tid, comm, thread and cgroup, those of
 /// [`Profile::shown_labels`](profile::Profile::shown_labels), of a device also
@@ -542,7 +542,7 @@ impl<'a> Converter<'a> {
     }
 }
 
-/// What the recorder says of itself, and its losses, for a program that reads the comments:
+/// The recorder's own numbers, and its losses, for a program that reads the comments:
 /// `aiprof.own_cpu_ns`, `aiprof.lost.ring_drops`. None where the recorder is no agent.
 fn facts(profile: &profile::Profile) -> Vec<(String, u64)> {
     if profile.facts.is_empty() {

@@ -28,7 +28,7 @@ pub fn pyroscope(profile: &Profile, options: &ExportOptions) -> Result<Vec<u8>, 
     for (labels, samples) in series(profile, options) {
         let label = |(name, value): (String, String)| proto::Label { name, value };
         let mut labels: Vec<_> = labels.into_iter().map(label).collect();
-        // Required: it says what the values are.
+        // Required: it names what the values are.
         labels.push(proto::Label {
             name: "__name__".to_owned(),
             value: name(profile.values).to_owned(),

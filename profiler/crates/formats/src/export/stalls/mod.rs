@@ -88,7 +88,7 @@ pub(super) fn percent(part: u64, whole: u64) -> f64 {
     super::text::percent(part, whole)
 }
 
-/// `sbid 71.0%, active 9.1%`: the reasons of samples, at most so many.
+/// `sbid 71.0%, active 9.1%`: the reasons of samples, at most `most` of them.
 pub(super) fn reasons(samples: &Tally, most: usize) -> String {
     let total = samples.total();
     let all = samples.reasons();

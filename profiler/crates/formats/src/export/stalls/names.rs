@@ -110,7 +110,7 @@ pub(in crate::export) fn why_text(kernel: &KernelStalls, why: &Why) -> String {
     text
 }
 
-/// What the compiler says of a kernel: `Xe2, SIMD16, 128 registers, 4,352 bytes of code`.
+/// The compiler's facts about a kernel: `Xe2, SIMD16, 128 registers, 4,352 bytes of code`.
 pub(in crate::export) fn attributes(kernel: &KernelStalls) -> Vec<String> {
     let Ok(code) = &kernel.code else {
         return Vec::new();

@@ -268,7 +268,7 @@ fn links_of_the_page_lead_to_instructions_of_it() {
     ] {
         assert!(!page.contains(word), "{word}");
     }
-    // Of each element as many are closed as opened.
+    // Each element is closed as often as it is opened.
     for element in [
         "table", "tr", "td", "section", "ul", "li", "details", "svg", "div",
     ] {

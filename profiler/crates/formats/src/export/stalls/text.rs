@@ -289,7 +289,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// A bar of so many characters at most.
+/// A bar of at most `most` characters.
 pub(super) fn bar(count: u64, whole: u64, most: usize) -> String {
     let length = percent(count, whole) / 100.0 * most as f64;
     let mut bar = String::new();

@@ -24,15 +24,15 @@ const TIMES: std::ops::Range<usize> = 1..3;
 /// Decimals of pandas.
 const DECIMALS: usize = 6;
 
-/// What the table shall say.
+/// What the table shall contain.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
     /// Names of event classes, by [`Event::class`].
     pub class_name: &'a dyn Fn(u8) -> &'static str,
     /// Whether jobs are written with their number: `name(number)`, as refinement does.
     pub is_refined: bool,
-    /// Writes times in full, with three decimals. pandas has seven digits, which tell
-    /// nothing of a time since boot.
+    /// Writes times in full, with three decimals. pandas has seven digits, which are too
+    /// few for a time since boot.
     pub full_times: bool,
 }
 

@@ -122,9 +122,8 @@ fn write_steps(
     writeln!(out, " {pid:>4}\t {}", OneLine(&row.name))
 }
 
-/// A time of the host's clock as the double that acelyzer has, which decides on the
-/// last digit of a time that ends in half a nanosecond; `None` where doubles have no
-/// nanoseconds left.
+/// A time of the host's clock as the double that acelyzer has. It decides the last digit of
+/// a time that ends in half a nanosecond. `None` where doubles have no nanoseconds left.
 fn double(timeline: &Timeline, us: f64) -> Option<f64> {
     let time = us + timeline.origin() as f64;
     (time.abs() < (1i64 << 42) as f64).then_some(time)

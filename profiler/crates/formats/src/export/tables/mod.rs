@@ -21,7 +21,7 @@ pub struct FileTable {
     pub purpose: &'static str,
     /// Extension of its file.
     pub extension: &'static str,
-    /// What acelyzer says before the file's name when it is written.
+    /// What acelyzer prints before the file's name when it is written.
     pub said: &'static str,
     /// Its text.
     pub text: Vec<u8>,
@@ -131,7 +131,7 @@ pub fn file_name(output: &str, purpose: &str, extension: &str) -> String {
     let name_at = output.rfind('/').map_or(0, |slash| slash + 1);
     let (folder, name) = output.split_at(name_at);
     let name = name.strip_suffix(".gz").unwrap_or(name);
-    // Of a name that is all extension nothing would be left.
+    // A name that is all extension would leave nothing.
     let base = match name.rfind('.') {
         Some(dot) => name.get(..dot).unwrap_or(name),
         None => name,

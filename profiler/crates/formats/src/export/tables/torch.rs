@@ -18,7 +18,7 @@ struct TextColumn {
     cells: Vec<String>,
 }
 
-/// Writes a table in torch's layout; what is to be known of it comes behind.
+/// Writes a table in torch's layout, and the notes behind it.
 ///
 /// # Errors
 /// As `out`.

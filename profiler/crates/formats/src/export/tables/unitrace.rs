@@ -75,7 +75,7 @@ pub fn write(tables: &[&Table], out: &mut dyn Write) -> io::Result<()> {
             },
         };
         section.write(out)?;
-        // What is said of kernels belongs to the table before.
+        // The properties of kernels belong to the table before.
         let next = tables.get(index + 1);
         if next.is_none_or(|next| next.name != properties::NAME) {
             out.write_all(b"\n\n")?;

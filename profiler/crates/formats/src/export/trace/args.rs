@@ -47,7 +47,7 @@ pub(super) fn write(out: &mut String, call: &FinishedCall) -> fmt::Result {
     Ok(())
 }
 
-/// Whether a value only says how long printed data are.
+/// Whether a value only gives the length of printed data.
 fn is_step(call: &FinishedCall, name: &str) -> bool {
     let has_array = || {
         let arrays = call.probe.data.iter().enumerate();

@@ -538,7 +538,7 @@ fn a_capture_of_this_version_is_written_as_ever() {
     );
 }
 
-/// All versions that this aiprof says it reads.
+/// All versions that this aiprof claims to read.
 #[test]
 fn captures_of_all_versions_are_read() {
     let mut seen = 0;

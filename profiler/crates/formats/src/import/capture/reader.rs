@@ -1,4 +1,4 @@
-//! Reads captures: their events, and what is said about them at the end.
+//! Reads captures: their events, and the report about them at the end.
 
 use super::{ImportError, MAGIC, Record, ReplayOptions};
 use aiprof_analysis::aggregate::{Code, Names};
@@ -190,7 +190,7 @@ pub(super) fn records_ahead(
     let (to, records) = sync_channel(AHEAD);
     let ((), problem) = parallel::both(
         || {
-            // Who reads stops when nobody takes any more.
+            // The reader stops once the receiver is gone.
             let _ = records.into_iter().all(&mut take);
         },
         move || stream_records(stream, |record| to.send(record).is_ok()),
@@ -198,7 +198,7 @@ pub(super) fn records_ahead(
     verdict(path, problem)
 }
 
-/// What is said of a stream that ended with `problem`.
+/// The result for a stream that ended with `problem`.
 fn verdict(path: &Path, problem: Option<Option<String>>) -> Result<Option<String>, ImportError> {
     memory::check().map_err(|limit| ImportError::Limit {
         path: path.to_owned(),

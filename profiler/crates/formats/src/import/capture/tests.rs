@@ -92,7 +92,7 @@ fn capture() -> Vec<u8> {
         kind: FrameKind::Native,
         source: None,
     };
-    // The recording has other numbers, for things that no event tells of.
+    // The recording has other numbers, for things that no event names.
     let mut files = FileTable::default();
     files.handle();
     let file = files.intern(&program()).0;

@@ -3,7 +3,7 @@
 use super::ReasonCounts;
 use aiprof_model::profile::DeviceCode;
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record<'a> {
     /// The text of an id.
@@ -87,7 +87,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Exactly so many fields.
+/// Exactly `N` fields.
 fn fields<const N: usize>(text: &str) -> Option<[&str; N]> {
     let mut all = text.split('\t');
     let mut fields = [""; N];

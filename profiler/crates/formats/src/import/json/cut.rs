@@ -150,7 +150,7 @@ impl Marks {
         };
         for (part, shift) in chunk.as_chunks::<16>().0.iter().zip([0, 16, 32, 48]) {
             let bytes = u8x16::new(*part);
-            // Of brackets and braces, this bit alone differs.
+            // This bit alone distinguishes brackets from braces.
             let either = bytes | u8x16::splat(0x20);
             let are = |bytes: u8x16, byte| {
                 u64::from(bytes.simd_eq(u8x16::splat(byte)).to_bitmask()) << shift
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// What bytes say one by one, chunks say.
+    /// Chunks give the same result as single bytes.
     #[test]
     fn chunks_end_values_where_bytes_do() {
         // As random as it must be: a linear congruential generator (Knuth).

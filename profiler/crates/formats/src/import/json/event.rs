@@ -157,7 +157,7 @@ impl Block {
         if has_escapes {
             parsed.problems.add(Trouble::BadEscape, offset);
         }
-        // Left out, for whatever reason: that is said, once.
+        // An event left out, for whatever reason, is reported once.
         if !parsed.problems.drops_since(&before) {
             if has_nan {
                 parsed.problems.add(Trouble::NotANumber, offset);
@@ -226,7 +226,7 @@ pub(in crate::import) struct Reader<'p> {
     pub parsed: &'p mut Parsed,
 }
 
-/// What an event's object said, as far as it matters.
+/// The members of an event's object that matter.
 #[derive(Default)]
 pub(in crate::import) struct Fields<'a> {
     ph: Option<Cow<'a, str>>,
@@ -621,7 +621,7 @@ fn hint(parsed: &mut Parsed, fields: &mut Fields<'_>, key: &str, text: &str) {
     }
 }
 
-/// Arguments that tell of a transfer.
+/// Arguments that describe a transfer.
 const TRANSFER: [&str; 7] = [
     "CollGroup",
     "Peer",

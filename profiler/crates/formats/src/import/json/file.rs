@@ -30,7 +30,7 @@ pub enum JsonError {
     Io {
         /// Where.
         offset: u64,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// It is empty.
@@ -197,7 +197,7 @@ impl<R: Read> TextWindow<R> {
         if self.text.get(at) != Some(&b']') {
             return false;
         }
-        // Whether a key follows, some more tells.
+        // A few more bytes show whether a key follows.
         while self.behind(at).len() < KEY && self.more() {}
         match self.behind(at).split_first() {
             None | Some((b'}', _)) => return true,

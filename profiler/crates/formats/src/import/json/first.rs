@@ -7,12 +7,12 @@ use aiprof_model::timeline::number::Micros;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Times by which [`first_time`] tells.
+/// How many times [`first_time`] looks at.
 const ASKED: usize = 9;
 
-/// The first time in a block that is not zero, whole microseconds; of the first few, one
-/// that most of the others are near. Names of rows have any times, and tell only where
-/// nothing else does.
+/// The first time in a block that is not zero, whole microseconds. It takes one of the
+/// first few that most of the others are near. Names of rows have any times, and count only
+/// where nothing else has one.
 pub(super) fn first_time(block: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(block);
     let mut of_names = None;

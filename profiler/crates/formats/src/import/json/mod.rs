@@ -1,9 +1,9 @@
 //! Traces in JSON: the AIU runtime's own (FLEX), Kineto's (TORCH), acelyzer's output
 //! and anything else in the Trace Event Format.
 //!
-//! One thread reads the file and cuts it into blocks of whole events, the others
-//! read the blocks, and this one puts them together; so memory holds the events and
-//! a few blocks, never the file.
+//! One thread reads the file and cuts it into blocks of whole events. The others read the
+//! blocks, and this one puts them together. So memory holds the events and a few blocks,
+//! never the file.
 
 mod cut;
 #[cfg(test)]
@@ -51,10 +51,10 @@ pub struct Reading {
     pub end: End,
     /// It was written by acelyzer: its times are calibrated already.
     pub is_acelyzer_output: bool,
-    /// Its metadata say that it is made up, not recorded.
+    /// Its metadata mark it as made up, not recorded.
     pub is_synthetic: bool,
-    /// Of a recording of aiprof, whose times count from its begin: the time of day at its
-    /// origin, microseconds since 1970.
+    /// The time of day at the origin, microseconds since 1970. Only a recording of aiprof
+    /// has it: its times count from its begin.
     pub day_us: Option<i64>,
 }
 
@@ -95,7 +95,7 @@ pub fn read_within(
         |block| block.parse(),
         |parsed| {
             joiner.join(parsed);
-            // What is under way would take memory too; the caller tells why.
+            // Work under way would take memory too; the caller reports the reason.
             memory::check().is_ok()
         },
     )?;
@@ -196,7 +196,7 @@ fn is_recording(members: &[(String, String)]) -> bool {
     })
 }
 
-/// Which program wrote the events from `start` on: Kineto says `deviceProperties` where
+/// Which program wrote the events from `start` on. Kineto writes `deviceProperties` where
 /// there is a device, and has categories of its own; FLEX has counters by name. What
 /// acelyzer wrote has `deviceProperties` whatever it was made of.
 fn dialect(timeline: &Timeline, start: usize, members: &[(String, String)]) -> Dialect {

@@ -42,8 +42,8 @@ pub enum Trouble {
     BadEscape,
     /// Damaged text around the events.
     Around,
-    /// A time further from the file's others than a timeline reaches, 106 days; it is as
-    /// far as that.
+    /// A time further from the file's others than a timeline reaches, 106 days; it is moved
+    /// to that limit.
     FarTime,
     /// Perfetto: a packet that cannot be decoded.
     BadPacket,

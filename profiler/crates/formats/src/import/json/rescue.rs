@@ -151,8 +151,8 @@ pub(super) fn without_nan(text: &str) -> String {
     out
 }
 
-/// The same text with escapes that JSON has in its strings: a backslash that begins none
-/// stands for itself (names of files on Windows), as control characters do, and half a
+/// The same text with escapes that JSON has in its strings. A backslash that begins none
+/// stands for itself (names of files on Windows), as control characters do. Half a
 /// surrogate pair is no character.
 pub(super) fn with_escapes(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

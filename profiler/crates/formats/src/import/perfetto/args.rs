@@ -114,7 +114,7 @@ impl Arguments {
         } else if !array.is_empty() {
             self.list('[', ']', array.iter(), |to, one| to.value(one, sequence));
         } else {
-            // Of a type that is not understood, or none.
+            // A value of a type that is not understood, or none.
             self.text.push_str("null");
         }
     }

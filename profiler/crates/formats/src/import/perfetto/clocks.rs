@@ -3,7 +3,7 @@
 use super::proto::ClockSnapshot;
 use rustc_hash::FxHashMap;
 
-/// `BuiltinClock`: the time that traces use unless they say otherwise.
+/// `BuiltinClock`: the time that traces use by default.
 pub(super) const BOOTTIME: u32 = 6;
 /// `BuiltinClock`: of events from before packets had times.
 pub(super) const MONOTONIC: u32 = 3;

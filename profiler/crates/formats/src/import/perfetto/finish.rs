@@ -1,4 +1,4 @@
-//! What can be told only once a file is over: pairs, rows, flows and the order.
+//! What can be found only once a file is over: pairs, rows, flows and the order.
 
 use super::reader::Reader;
 use crate::import::json::{Problems, Trouble, close};
@@ -11,7 +11,7 @@ pub(super) struct Half {
     pub ns: i64,
     /// The slice's event; [`NONE`]: an end.
     pub at: u32,
-    /// An event with what an end said more, or [`NONE`].
+    /// An event with the arguments of its end, or [`NONE`].
     pub end_args: u32,
     /// Where it stands in the file.
     pub offset: u64,
@@ -20,7 +20,7 @@ pub(super) struct Half {
 /// A slice or moment that a flow passes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlowPoint {
-    /// Of the flow.
+    /// The flow's id.
     pub id: u64,
     /// When, nanoseconds.
     pub ns: i64,
@@ -136,7 +136,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What an end said goes to its slice, unless the begin has said it.
+    /// Adds the arguments of an end to its slice, unless the begin has them.
     fn add_end_args(&mut self, slice: u32, end: u32) {
         let args = |at: u32| self.parsed.events.get(at as usize).map(|event| event.args);
         let Some((known, more)) = args(slice).zip(args(end)) else {

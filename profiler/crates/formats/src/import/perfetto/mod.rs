@@ -1,9 +1,9 @@
 //! Traces of Perfetto: files of `TracePacket`s (`.pftrace`, `.perfetto-trace`), of
 //! which the track events are read.
 //!
-//! One packet is held at a time. Tracks may be described behind their events, and a
-//! begin may stand behind its end (packets of several sequences come in any order), so
-//! rows and pairs are found once the file is over.
+//! One packet is held at a time. Tracks may be described behind their events. A begin may
+//! stand behind its end, because packets of several sequences come in any order. So rows
+//! and pairs are found once the file is over.
 
 mod args;
 mod clocks;
@@ -33,7 +33,7 @@ pub enum PerfettoError {
     Io {
         /// Where.
         offset: u64,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// It is empty.
@@ -124,7 +124,7 @@ fn name_flows(timeline: &mut Timeline, start: usize) {
     }
 }
 
-/// Whether aiprof recorded it, as a mark says.
+/// Whether aiprof recorded it, which a mark shows.
 fn is_recording(timeline: &Timeline, start: usize) -> bool {
     let events = timeline.events.get(start..).unwrap_or_default();
     events.iter().any(|event| {

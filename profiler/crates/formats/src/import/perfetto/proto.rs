@@ -1,7 +1,7 @@
 //! The messages of Perfetto's trace format that hold track events
 //! (github.com/google/perfetto, protos/perfetto/trace/perfetto_trace.proto), written by
-//! hand: the generated ones are some thousand types, of which these are what matters
-//! here, and building needs no protoc.
+//! hand. The generated ones are some thousand types, and only these matter here; building
+//! needs no protoc.
 //!
 //! Texts are bytes: Perfetto does not promise UTF-8, and one bad byte must not cost a
 //! packet.
@@ -171,7 +171,7 @@ pub(super) struct Interned {
     pub text: Vec<u8>,
 }
 
-/// `TrackEvent.type`: nothing is said, so a legacy event may.
+/// `TrackEvent.type`: not given; a legacy event may give it.
 pub(super) const UNSPECIFIED: i32 = 0;
 /// `TrackEvent.type`: begin of a slice.
 pub(super) const SLICE_BEGIN: i32 = 1;

@@ -267,7 +267,7 @@ impl<'t> Reader<'t> {
         self.parsed.events.push(new);
     }
 
-    /// Nanoseconds of the file's clock as a time; the first tells which clock it is.
+    /// Nanoseconds of the file's clock as a time; the first shows which clock it is.
     fn start(&mut self, ns: i64) -> Time {
         let first = ns.div_euclid(1000);
         let wanted = self.into.origin;
@@ -322,7 +322,7 @@ impl<'t> Reader<'t> {
         index
     }
 
-    /// The end of a slice; what it says more goes to the slice.
+    /// The end of a slice; its arguments and flows go to the slice.
     fn end(&mut self, event: &TrackEvent, sequence: &Sequence, place: EventPlace) {
         let says_more = !event.annotations.is_empty()
             || !event.flow_ids.is_empty()

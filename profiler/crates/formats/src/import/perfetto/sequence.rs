@@ -24,9 +24,9 @@ pub(super) struct Sequence {
     callstacks: FxHashMap<u64, u64>,
     /// What a CPU sample stands for, nanoseconds; 0: not known.
     pub sample_ns: u64,
-    /// Of events that do not say.
+    /// Defaults for events.
     pub track_event: TrackEventDefaults,
-    /// Clock of times that do not say.
+    /// Clock of times that name none.
     pub clock: Option<u32>,
     /// The thread of events without a track (of an older form).
     pub thread: Option<u64>,
@@ -38,7 +38,7 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// Takes what a packet says of the state. False: packets were lost before it.
+    /// Takes the state that a packet gives. False: packets were lost before it.
     pub(super) fn update(&mut self, packet: &Packet, all: &mut Names) -> bool {
         // Recorders mark the first packet, before which there was none, as well.
         let lost = packet.previous_packet_dropped && self.is_known;

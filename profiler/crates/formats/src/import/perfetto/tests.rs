@@ -223,13 +223,13 @@ fn times_and_tracks_come_from_clocks_and_defaults() {
         ])
     };
     let (t, reading) = reading(&[
-        // Of no use before the state is there.
+        // It is useless before the state is there.
         short(1, 1),
         packet(&[int(10, 7), int(13, 1), snapshot, defaults]),
         tracks(),
         short(5, 1),
         short(7, 2),
-        // Of another sequence, which has no clock 64.
+        // A packet of another sequence, which has no clock 64.
         packet(&[
             int(8, 1),
             int(58, 64),

@@ -1,4 +1,4 @@
-//! Makes a C program of a header that says where parameters are, and runs it.
+//! Makes a C program of a header that prints where parameters are, and runs it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,8 +24,8 @@ struct Declared {
     name: String,
 }
 
-/// A function that is called instead of each of the header's: it keeps its
-/// registers and stack. `mark` fills a parameter with words that say which it is.
+/// A function that is called instead of each of the header's: it keeps its registers and
+/// stack. `mark` fills a parameter with words that identify it.
 const PROGRAM: &str = r#"
 #include <stddef.h>
 #include <stdint.h>
@@ -85,7 +85,7 @@ static void find(const char *function, const char *name, size_t size, const char
 "#;
 
 impl Headers {
-    /// What the headers in `folder` say of `functions`, as text for `Abi::parse`.
+    /// The facts of the headers in `folder` about `functions`, as text for `Abi::parse`.
     pub(super) fn abi(&self, folder: &Path, functions: &[&str]) -> Result<String, String> {
         for header in self.include {
             if !folder.join(header).is_file() {

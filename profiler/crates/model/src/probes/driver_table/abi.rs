@@ -1,17 +1,17 @@
 //! The built-in tables against the kernel's own headers.
 //!
-//! abi.txt is what a C compiler says of every command, member and element that
-//! the tables name. It is made again, after a change of a table, by
+//! abi.txt holds what a C compiler gives for every command, member and element that the
+//! tables name. It is made again, after a change of a table, by
 //!
 //! ```text
 //! AIPROF_UAPI="-I DIR..." cargo test -p aiprof --lib abi -- --ignored
 //! ```
 //!
-//! with folders that hold drm/*.h, linux/kfd_ioctl.h, linux/vfio.h and
-//! linux/iommufd.h of a kernel as new as the tables (Debian: linux-libc-dev has
-//! the latter, linux-headers-*-common all of them in include/uapi), and
-//! uvm_ioctl.h and uvm_linux_ioctl.h of NVIDIA's open kernel modules with the
-//! headers they include (Debian: nvidia-open-kernel-source).
+//! The folders hold drm/*.h, linux/kfd_ioctl.h, linux/vfio.h and linux/iommufd.h of a
+//! kernel as new as the tables. (Debian: linux-libc-dev has the latter,
+//! linux-headers-*-common all of them in include/uapi.) They also hold uvm_ioctl.h and
+//! uvm_linux_ioctl.h of NVIDIA's open kernel modules, with the headers they include
+//! (Debian: nvidia-open-kernel-source).
 
 use super::field::{Field, Member, Place, Type};
 use super::{DriverTable, DriverTables, Numbering};

@@ -93,7 +93,7 @@ impl Ioctl {
 }
 
 impl Program {
-    /// Reads a field, and says which slot it goes to.
+    /// Reads a field into a slot.
     fn field(&mut self, field: &Field, at_exit: bool) -> Result<(), String> {
         let known = self.values.iter().any(|v| v.name == field.name);
         if known || self.data.iter().any(|d| d.name == field.name) {

@@ -170,7 +170,7 @@ impl DeviceMatch {
             .is_none_or(|table| present.contains(table))
     }
 
-    /// How much is asked for. A driver or a device says more than a class of them.
+    /// How much is asked for. A driver or a device is more exact than a class of them.
     fn weight(&self) -> usize {
         usize::from(self.major.is_some())
             + usize::from(self.misc.is_some())

@@ -14,7 +14,7 @@ const MAX_OFFSET: u32 = (1 << 14) - 1;
 pub struct Field {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its type.
     pub kind: Type,
     /// Where it is.
     pub place: Place,

@@ -2,11 +2,10 @@
 //! there.
 //!
 //! A table is a TOML file with `[[device]]` and `[[ioctl]]` entries; docs/probes.md
-//! describes it. [`parse`] checks it whole, [`DriverTable::compile`] makes what the
-//! kernel side runs, [`devices::resolve`] tells which of a machine's devices it is
-//! for.
+//! describes it. [`parse`] checks it whole, [`DriverTable::compile`] makes what the kernel
+//! side runs, [`devices::resolve`] finds the devices of a machine that it is for.
 //!
-//! Commands are told apart by type and number, never by size: structures grow.
+//! Commands are distinguished by type and number, never by size: structures grow.
 
 #[cfg(test)]
 mod abi;
@@ -66,7 +65,7 @@ impl Default for Numbering {
 }
 
 impl Numbering {
-    /// The bits of a command that tell commands apart.
+    /// The bits of a command that distinguish commands.
     pub fn mask(self) -> u32 {
         match self {
             Self::Type(_) => 0xffff,
@@ -74,7 +73,7 @@ impl Numbering {
         }
     }
 
-    /// The command with this number, as far as [`mask`](Self::mask) goes.
+    /// The command with this number, in the bits of [`mask`](Self::mask).
     pub fn command(self, number: u32) -> u32 {
         match self {
             Self::Type(kind) => u32::from(kind) << 8 | number & 0xff,

@@ -101,7 +101,7 @@ impl Dump {
         self.problems.files = self.problems.files.saturating_add(1);
     }
 
-    /// Reads a file, if its name says that it is of use.
+    /// Reads a file, if its name shows that it is of use.
     fn take(&mut self, path: &Path, left: &mut u64) -> io::Result<()> {
         let extension = path
             .extension()

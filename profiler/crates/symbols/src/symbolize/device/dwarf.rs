@@ -1,8 +1,8 @@
 //! Lines and inlined functions from a module's DWARF (4 and 5).
 //!
-//! All units are read once, when the module is. Nothing is looked at twice
-//! without being paid for from the budget, so tables that refer to each other, or
-//! that thousands of units share, end the reading and not the machine.
+//! All units are read once, when the module is. Each look at an entry is charged to the budget,
+//! also a repeated one. So tables that refer to each other, or that thousands of units share, end
+//! the reading and not the machine.
 
 use super::dwarf_entry::{
     Attr, Dwarf, Entry, FunctionNames, MAX_ABBREVIATIONS, Slice, Unit, file_index, file_path,
@@ -26,7 +26,7 @@ const MAX_DEPTH: usize = 256;
 /// Where a piece of code is taken to lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CodeSpan<'s> {
-    /// Of the kernel.
+    /// The kernel's name.
     pub(super) name: &'s str,
     pub(super) base: u64,
     pub(super) size: u32,
@@ -453,8 +453,8 @@ impl<'r, 'd> DwarfReader<'r, 'd> {
         Ok(out)
     }
 
-    /// Name and place of the function described at an offset, through the entries
-    /// that it refers to: its linkage name where that says more.
+    /// Name and place of the function described at an offset, through the entries that it refers
+    /// to: its linkage name where that has more detail.
     fn origin(&mut self, known: &mut UnitNames<'_, 'd>, start: UnitOffset) -> Result<Origin, Stop> {
         if let Some(origin) = known.origins.get(&start.0) {
             return Ok(*origin);

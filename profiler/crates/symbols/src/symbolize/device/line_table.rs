@@ -27,7 +27,7 @@ pub(super) struct Scope {
     pub(super) depth: u32,
     /// Where the function itself stands, for telling it from its neighbours.
     pub(super) declared: Position,
-    /// Whether ranges of its own say where its code is.
+    /// Whether it has ranges of its own for its code.
     pub(super) placed: bool,
 }
 
@@ -290,7 +290,7 @@ fn flatten(scopes: &[Scope], ranges: &[ScopeRange]) -> Vec<(u32, Option<u32>)> {
     let mut out: Vec<(u32, Option<u32>)> = Vec::new();
     for group in edges.chunk_by(|a, b| a.0 == b.0) {
         for &(_, begins, scope, i) in group {
-            // Of functions that overlap at one depth, the first described counts.
+            // Where functions overlap at one depth, the first described counts.
             let key = (depth(scope), std::cmp::Reverse(scope), i);
             if begins {
                 open.insert(key);

@@ -95,7 +95,7 @@ struct ListingState {
 }
 
 impl ListingState {
-    /// What a comment tells: `text` is what follows `//`.
+    /// Takes over the content of a comment: `text` is what follows `//`.
     fn comment(&mut self, text: &str, listing: &mut Listing) {
         if let Some(name) = text.strip_prefix(".kernel ") {
             if listing.kernel.is_empty() {
@@ -105,8 +105,8 @@ impl ListingState {
             listing.platform = platform::of_listing(name.trim());
         } else if let Some(path) = text.strip_prefix(" File: ") {
             self.file = Some(path.trim().into());
-            // The line belongs to the file before. IGC tells no new one where the
-            // instruction has none.
+            // The line belongs to the file before. IGC prints no new line where the instruction has
+            // none.
             self.line = 0;
         } else if let Some(rest) = text.strip_prefix(" Line ") {
             let number = rest.split(':').next().unwrap_or_default();

@@ -1,11 +1,10 @@
 //! Device code to names: modules of Intel's graphics devices.
 //!
-//! * [`Module`] is what a program gave to the runtime or the compiler made: a
-//!   *zebin* (ELF with a section for each kernel), an archive of them for several
-//!   devices, or SPIR-V. It gives each kernel's name, code, attributes and the
-//!   source at each instruction.
-//! * [`read_dump_folder`] reads what Intel's compiler writes when it is asked to
-//!   dump: the modules, and listings that say more than a module.
+//! * [`Module`] is what a program gave to the runtime or the compiler made. It is a *zebin* (ELF
+//!   with a section for each kernel), an archive of zebins for several devices, or SPIR-V. It gives
+//!   each kernel's name, code, attributes and the source at each instruction.
+//! * [`read_dump_folder`] reads what Intel's compiler writes when it is asked to dump: the modules,
+//!   and listings with more detail than a module.
 //!
 //! Everything read here is written by others. What cannot be read is left out
 //! and counted in [`Problems`]; work and memory are bounded (`limits.rs`).

@@ -14,8 +14,7 @@ use std::sync::Arc;
 /// made it.
 #[derive(Clone, Debug, Default)]
 pub struct Module {
-    /// What devices it is for; `None` if it does not say so, or not in known
-    /// numbers.
+    /// The devices that it is for; `None` if it names none, or not in known numbers.
     pub platform: Option<Platform>,
     /// Its kernels, in the file's order.
     pub kernels: Vec<Kernel>,
@@ -62,13 +61,12 @@ pub struct Kernel {
     pub display: String,
     /// Its instructions; empty for SPIR-V.
     pub code: Arc<[u8]>,
-    /// Device address of its first instruction, where the module says so; 0 if
-    /// not.
+    /// Device address of its first instruction, where the module gives it; 0 if not.
     pub address: u64,
-    /// Offset of the first instruction after those that load the arguments; 0 if
-    /// the module does not tell.
+    /// Offset of the first instruction after those that load the arguments; 0 if the module does
+    /// not give it.
     pub payload_entry: u32,
-    /// What the compiler says about it.
+    /// The compiler's description of it.
     pub attributes: Attributes,
     /// Its source file, where that is known.
     pub source_file: Option<String>,
@@ -76,7 +74,7 @@ pub struct Kernel {
     lines: LineTable,
 }
 
-/// What the compiler says about a kernel, in `.ze_info`; `None`: it does not.
+/// The compiler's description of a kernel in `.ze_info`; `None`: not in there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Work items that one hardware thread executes together.
@@ -93,8 +91,8 @@ pub struct Attributes {
     /// Memory of a hardware thread for values that did not fit the registers, in
     /// bytes.
     pub spill_bytes: Option<u64>,
-    /// Scratch memory of a hardware thread, in bytes: what spills and private
-    /// memory share where the compiler does not tell them apart.
+    /// Scratch memory of a hardware thread, in bytes: what spills and private memory share where
+    /// the compiler does not list them separately.
     pub scratch_bytes: Option<u64>,
     /// The size that work groups must have.
     pub required_work_group_size: Option<[u32; 3]>,
@@ -168,7 +166,7 @@ impl Module {
         }
         let mut result = Err(ModuleError::EmptyArchive);
         let members = archive::members(bytes);
-        // Machine code says more than SPIR-V that lies beside it.
+        // Machine code has more information than SPIR-V that lies beside it.
         let (code, other): (Vec<&[u8]>, Vec<_>) =
             members.into_iter().partition(|m| zebin::is_zebin(m));
         for member in code
@@ -308,8 +306,8 @@ impl Kernel {
     }
 }
 
-/// What the compiler says about the kernels of a module, by their names for people; much
-/// faster than [`Module::parse`]. Of an archive the first module with code.
+/// The compiler's description of the kernels of a module, by their names for people; much faster
+/// than [`Module::parse`]. In an archive, the first module with code counts.
 #[must_use]
 pub fn attributes(bytes: &[u8]) -> Vec<(String, Attributes)> {
     if bytes.len() > MAX_MODULE {

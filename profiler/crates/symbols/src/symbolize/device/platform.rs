@@ -17,7 +17,7 @@ const OWNER: &[u8] = b"IntelGT\0";
 /// Most notes looked at; the compiler writes seven.
 const MAX_NOTES: usize = 64;
 
-/// What notes say, the most exact first; `None` if they say nothing that is known.
+/// The platform in the notes, from the most exact note; `None` if they name no known one.
 pub(super) fn of_notes(bytes: &[u8]) -> Option<Platform> {
     let notes: Vec<(u32, u32)> = Notes { bytes }.take(MAX_NOTES).flatten().collect();
     let word = |kind| {

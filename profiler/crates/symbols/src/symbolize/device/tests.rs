@@ -1,6 +1,6 @@
 //! Modules of Intel's compiler against its listings and the source they came from.
 //!
-//! `tests/data/zebin/README.md` tells how the files were made.
+//! `tests/data/zebin/README.md` describes how the files were made.
 
 use super::isa::Platform;
 use super::*;
@@ -63,7 +63,7 @@ fn source_name(path: &str) -> &str {
     }
 }
 
-/// The function table is what the source says.
+/// The function table agrees with the source.
 #[test]
 fn functions_of_the_source() {
     for (name, path, first, last) in FUNCTIONS {
@@ -84,7 +84,7 @@ struct Compared {
     /// DWARF gives the opening line of the function: the code that loads arguments
     /// or saves registers. The listing has nothing there, or what came before.
     opening: usize,
-    /// DWARF gives line 0: no line. The listing does not say so.
+    /// DWARF gives line 0: no line. The listing does not show that.
     no_line: usize,
     /// Anything else.
     different: Vec<(String, u32)>,
@@ -135,9 +135,8 @@ fn lines_are_those_of_the_compilers_listings() {
     }
 }
 
-/// In a module whose functions are called through the stack, the code that saves and
-/// restores registers is of the call's line by DWARF; the listing gives it the line
-/// of the function's end.
+/// In a module whose functions are called through the stack, DWARF gives the code that saves and
+/// restores registers the call's line. The listing gives it the line of the function's end.
 #[test]
 fn lines_of_called_functions() {
     let compared = compare("bmg-calls");

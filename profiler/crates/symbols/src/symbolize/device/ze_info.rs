@@ -1,5 +1,5 @@
-//! `.ze_info`: what the compiler says about kernels, in YAML
-//! (`zebin/spec/zeinfo.md` of intel-graphics-compiler).
+//! `.ze_info`: the compiler's description of kernels, in YAML (`zebin/spec/zeinfo.md` of
+//! intel-graphics-compiler).
 
 use super::limits::{MAX_KERNELS, MAX_TEXT};
 use super::module::{Attributes, Problems};
@@ -56,7 +56,7 @@ struct Buffer {
     is_scratch: bool,
     usage: String,
     size: u64,
-    /// Of a work item, not of a hardware thread.
+    /// The size is that of a work item, not of a hardware thread.
     of_item: bool,
 }
 
@@ -203,7 +203,7 @@ impl ZeInfoReader {
         }
     }
 
-    /// What compilers before version 1.39 say only here.
+    /// Takes over what compilers before version 1.39 write only here.
     fn end_buffer(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
         let slot = match buffer.usage.as_str() {

@@ -39,7 +39,7 @@ struct CodeSection<'d> {
     section_name: &'d [u8],
     name: String,
     bytes: &'d [u8],
-    /// Where the section says that it lies; 0 if nowhere.
+    /// The section's address in its header; 0 if it has none.
     address: u64,
 }
 
@@ -105,7 +105,7 @@ impl<'d> Elf<'d> {
     }
 }
 
-/// What a zebin says about its kernels; nothing if it cannot be read.
+/// What a zebin records about its kernels; nothing if it cannot be read.
 pub(super) fn attributes(bytes: &[u8]) -> FxHashMap<String, Attributes> {
     let mut problems = Problems::default();
     let elf = Elf::parse(bytes, &mut problems).ok();
@@ -298,13 +298,13 @@ fn lines(elf: &Elf<'_>, codes: &[CodeSection<'_>], problems: &mut Problems) -> V
     dwarf::line_tables(&section, &spans, problems, &mut budget)
 }
 
-/// Where the code sections are taken to lie. A module placed on a device says so;
+/// Where the code sections are taken to lie. A module placed on a device gives their addresses;
 /// else all begin at 0, and are put far from each other.
 fn bases(codes: &[CodeSection<'_>]) -> Vec<u64> {
     let placed = codes.iter().any(|code| code.address != 0);
     let addresses = codes.iter().map(|code| code.address);
     match codes.len() {
-        // What has one only needs no relocations to be told apart.
+        // A single section needs no relocations to be identified.
         0 | 1 => addresses.collect(),
         _ if placed => addresses.collect(),
         count => (1..=count as u64).map(|i| i << 32).collect(),

@@ -1,11 +1,10 @@
 //! Where a function saves a register of its caller.
 //!
-//! A caller that finds its frame by such a register, as glibc's lazy binding does
-//! (`_dl_runtime_resolve`, by rbx), is found by it only while it runs itself: the
-//! walker does not follow it. But the function that it has called has put it on the
-//! stack, at a place that its first instructions tell. Or it leaves the register alone,
-//! as the parts of OpenSSL's ciphers do: then it is known as long as that function is the
-//! innermost one.
+//! A caller may find its frame by such a register, as glibc's lazy binding does
+//! (`_dl_runtime_resolve`, by rbx). That works only while the caller itself runs: the walker does
+//! not follow the register. But the function that it has called has put it on the stack, at a place
+//! that its first instructions show. Or it leaves the register alone, as the parts of OpenSSL's
+//! ciphers do: then it is known as long as that function is the innermost one.
 
 use super::explore::Text;
 use super::machine::{Machine, register};

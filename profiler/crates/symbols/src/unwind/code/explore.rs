@@ -231,7 +231,7 @@ struct Visit {
     ways: Vec<(u64, u64)>,
     /// Instructions at which the function is left.
     ends: Vec<u64>,
-    /// Calls behind which there is only padding, as far as an aligned function.
+    /// Calls followed only by padding, up to an aligned function.
     last_calls: Vec<u64>,
     waiting: Vec<Way>,
     /// Code behind calls that do perhaps not return.
@@ -239,7 +239,7 @@ struct Visit {
     calls: Vec<u64>,
     /// Ends at which everything was as at the entry.
     good_returns: usize,
-    /// Jumps to what a table says, in the midst of the function: one of each state.
+    /// Jumps by a table, in the midst of the function: one of each state.
     switches: Vec<(u64, Machine)>,
 }
 
@@ -714,7 +714,7 @@ impl<'a> Explorer<'a> {
         Ok(())
     }
 
-    /// A call; whether it returns, as far as that can be seen.
+    /// A call; returns whether it may return, if that can be seen.
     fn call(&mut self, visit: &mut Visit, i: &Instruction, machine: &mut Machine) -> bool {
         self.called = true;
         if i.op0_kind() == OpKind::NearBranch64 {

@@ -1,9 +1,9 @@
 //! What one instruction does to the stack pointer, and to what leads back from it.
 //!
-//! Values are followed only as far as unwinding needs them: the addresses that are
-//! known by the stack pointer that the function was entered with, and the rbp of its
-//! caller. Everything else is unknown. Writes through unknown addresses are taken not
-//! to change what the function saved: it would not find its way back either.
+//! Only the values that unwinding needs are followed. These are the addresses that are known
+//! relative to the stack pointer at the function's entry, and the rbp of its caller. Everything
+//! else is unknown. Writes through unknown addresses are taken not to change what the function
+//! saved: it would not find its way back either.
 
 use crate::unwind::rule::{END, UNSUPPORTED, dereference};
 use aiprof_common::{
@@ -142,8 +142,8 @@ impl Machine {
             _ => None,
         };
         let [rsp, rbp] = [RSP, RBP].map(|r| self.registers[r]);
-        // Some callees take their arguments off the stack, as JavaScript's: a frame
-        // pointer is as it was in any case.
+        // Some callees take their arguments off the stack, as JavaScript's: that does not change a
+        // frame pointer.
         if rbp == MachineValue::Entry(-WORD) {
             return Some((CFA_RBP, 2 * WORD));
         }
@@ -347,7 +347,7 @@ impl Machine {
                 self.set(used.register(), MachineValue::Unknown);
             }
         }
-        // Of pushes and pops of other widths, calls to the next instruction and so on.
+        // Pushes and pops of other widths, calls to the next instruction and so on.
         if i.is_stack_instruction() && i.stack_pointer_increment() != 0 {
             self.registers[RSP] = MachineValue::Unknown;
         }
@@ -414,8 +414,8 @@ fn is_write(access: OpAccess) -> bool {
 
 #[cfg(test)]
 impl Machine {
-    /// Whether a rule of the file's own unwind data says the same; `None`: it is of a
-    /// kind that is not compared.
+    /// Whether a rule of the file's own unwind data agrees; `None`: it is of a kind that is not
+    /// compared.
     pub(super) fn agrees(&self, rule: &Rule) -> Option<bool> {
         let register = match rule.kind {
             CFA_RSP => RSP,

@@ -1,11 +1,11 @@
 //! Rules for text without unwind data, from the instructions themselves.
 //!
-//! Hand-written assembly often has none, musl's and Go's files have none at all. A
-//! function is followed from its first instruction to its ends, with what each
-//! instruction does to the stack pointer, to rbp and to the places that lead back to
-//! them. It is believed only if every `ret` that is reached finds the stack as the
-//! call left it, for only then was its start one. What is not believed, or not
-//! reached, stays without rules: a stack is cut there, or guessed, and says so.
+//! Hand-written assembly often has none, musl's and Go's files have none at all. A function is
+//! followed from its first instruction to its ends. Each instruction's effect on the stack pointer,
+//! on rbp and on the places that lead back to them is followed. The result is believed only if
+//! every `ret` that is reached finds the stack as the call left it, for only then was the
+//! function's start a real one. What is not believed, or not reached, stays without rules: a stack
+//! is cut there, or guessed, and is marked so.
 //!
 //! Starts are the symbols of functions, the targets of calls, and where code goes on
 //! behind the end of other code.
@@ -36,7 +36,7 @@ pub(super) struct RuledCode {
     pub(super) rule: Rule,
 }
 
-/// What a file says of its functions.
+/// What a file records about its functions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownFunctions<'a> {
     /// Where functions start, by symbols and such.

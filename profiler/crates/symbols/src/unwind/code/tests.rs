@@ -173,7 +173,7 @@ fn pushes_and_pops_are_followed_to_the_return() {
     assert_eq!(rules_of(&code, &[]), want);
 }
 
-/// pop %rcx; nop; push %rcx; ret: in between, nothing on the stack says who called.
+/// pop %rcx; nop; push %rcx; ret: in between, nothing on the stack shows who called.
 #[test]
 fn a_return_address_that_was_taken_off_the_stack_leads_nowhere() {
     let code = [0x59, 0x90, 0x51, 0xc3];
@@ -206,7 +206,7 @@ fn a_return_address_that_was_taken_off_the_stack_leads_nowhere() {
 fn what_does_not_return_as_it_was_entered_is_no_function() {
     // pop %rbx; ret: the end of one.
     assert!(rules_of(&[0x5b, 0xc3], &[]).is_empty());
-    // push %rbx; jmp *%rax: nothing says that this began here.
+    // push %rbx; jmp *%rax: nothing shows that this began here.
     assert!(rules_of(&[0x53, 0xff, 0xe0], &[]).is_empty());
     // No code at all.
     assert!(rules_of(&[0x06; 64], &[0x1000]).is_empty());
@@ -247,8 +247,8 @@ fn any_bytes_are_survived() {
     }
 }
 
-/// A function that does not return, with another behind its last call: that what follows
-/// returns as it was entered says nothing of the frames of the first.
+/// A function that does not return, with another behind its last call. What follows returns as it
+/// was entered, but that shows nothing about the frames of the first.
 #[test]
 fn what_follows_a_call_proves_nothing_of_what_may_be_the_midst_of_a_function() {
     // A function before; then push %rbx; call; 1: call; call; test; jne 1b; call (exit).

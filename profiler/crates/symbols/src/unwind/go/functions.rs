@@ -19,7 +19,7 @@ const MAX_SOUGHT: u32 = 1 << 15;
 const CODE_COST: u64 = 1 << 14;
 const CALLEES_COST: u64 = 1 << 18;
 
-/// What is to be done with a function.
+/// How to treat a function.
 pub(super) enum Role {
     /// These are its rules.
     Described(Vec<Ruled>),
@@ -121,8 +121,8 @@ pub(super) fn rules_of<R: ReadAt>(place: &mut GoCode<'_, '_, R>) -> io::Result<R
     Ok(Role::Described(rules))
 }
 
-/// The rules of a function that has no caller, as far as Go's runtime knows: what it has
-/// called ends there. Of itself something else may have called it, such as C's library.
+/// The rules of a function that has no caller by the records of Go's runtime: what it has called
+/// ends there. The function itself may have been called by something else, such as C's library.
 fn outermost<R: ReadAt>(
     place: &mut GoCode<'_, '_, R>,
     depths: &[(Range<u64>, i32)],
@@ -208,8 +208,8 @@ fn switching<R: ReadAt>(
     Ok(rules.unwrap_or_else(|| vec![(all, UNSUPPORTED)]))
 }
 
-/// How a goroutine that has left its stack is resumed there: `systemstack` says where its
-/// registers are, and where a thread's goroutine is.
+/// How a goroutine that has left its stack is resumed there. The code of `systemstack` shows where
+/// its registers are, and where a thread's goroutine is.
 pub(super) fn resuming<R: ReadAt>(go: &GoUnwind, source: &R) -> io::Result<Option<Rule>> {
     let mut reader = GoReader::new(source, &go.table);
     for index in 0..go.table.len().min(MAX_SOUGHT) {
@@ -230,8 +230,8 @@ pub(super) fn resuming<R: ReadAt>(go: &GoUnwind, source: &R) -> io::Result<Optio
     Ok(None)
 }
 
-/// Of a function outside of the runtime that moves the stack pointer: its rules as far as
-/// that has not happened.
+/// The rules of a function outside of the runtime that moves the stack pointer: only those for the
+/// code before the move.
 fn own_part<R: ReadAt>(place: &GoCode<'_, '_, R>, rules: Vec<Ruled>) -> io::Result<Vec<Ruled>> {
     let bytes = place.code()?;
     let all = place.function.start..place.function.end;

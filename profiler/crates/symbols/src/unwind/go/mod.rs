@@ -1,11 +1,10 @@
 //! Rules for Go's code, from the tables by which Go's runtime walks stacks itself.
 //!
-//! A table says for each instruction how far the stack pointer is below the return
-//! address, so the CFA is that and the return address's 8 bytes. A function with a
-//! frame, whose first word is the caller's rbp, has that at CFA - 16. Some functions of
-//! the runtime move the stack pointer to another stack, which no table describes: see
-//! [`switches`]. Functions outside of the runtime that do so are left to what their
-//! instructions say, and what those do not say cuts a stack.
+//! A table gives for each instruction the distance of the stack pointer below the return address,
+//! so the CFA is that and the return address's 8 bytes. A function with a frame, whose first word
+//! is the caller's rbp, has that at CFA - 16. Some functions of the runtime move the stack pointer
+//! to another stack, which no table describes: see [`switches`]. Functions outside of the runtime
+//! that do so get rules from their instructions only; where those give none, a stack is cut.
 
 mod functions;
 mod switches;
@@ -49,14 +48,14 @@ pub(super) struct GoUnwind {
 pub(super) struct GoPage {
     /// Rules.
     pub(super) parts: Vec<RuledPart>,
-    /// Rules for what the instructions themselves do not tell.
+    /// Rules for code whose own instructions give none.
     pub(super) otherwise: Vec<RuledPart>,
     /// Functions whose records contradict the format.
     pub(super) malformed: u64,
 }
 
 impl GoUnwind {
-    /// Of a file; `None` if it is none of Go's.
+    /// Finds Go's tables in a file; `None` if it is no Go program.
     pub(super) fn find<R: ReadAt>(source: &R, elf: &Elf) -> io::Result<Option<Self>> {
         let table = GoTable::find(source, elf)?;
         Ok(table.map(|table| Self {
@@ -145,7 +144,7 @@ impl GoUnwind {
     }
 
     fn resuming<R: ReadAt>(&self, source: &R) -> Option<Rule> {
-        // What cannot be read costs what it would tell.
+        // If it cannot be read, only this rule is missing.
         let find = || functions::resuming(self, source).ok().flatten();
         *self.resuming.get_or_init(find)
     }
@@ -189,7 +188,7 @@ fn in_page(page: u64, code: &Range<u64>) -> Option<Range<u32>> {
     (!part.is_empty()).then_some(part)
 }
 
-/// The rule where the stack pointer is so many bytes below the return address.
+/// The rule where the stack pointer is `depth` bytes below the return address.
 fn frame(depth: i32) -> Rule {
     let Some(cfa_off) = depth.checked_add(8).filter(|_| depth >= 0) else {
         return UNSUPPORTED;

@@ -1,8 +1,8 @@
 //! Functions that go on to another stack, call something there, and come back.
 //!
-//! Their code itself says how: what the stack pointer is set to when they come back is
-//! where their frame is. That is found by following what registers hold from the call
-//! on. So nothing here depends on how the structures of a version of Go are laid out.
+//! Their own code shows how: what the stack pointer is set to when they come back is where their
+//! frame is. That is found by following what registers hold from the call on. So nothing here
+//! depends on how the structures of a version of Go are laid out.
 
 use super::super::rule::{UNSUPPORTED, dereference};
 use super::Ruled;

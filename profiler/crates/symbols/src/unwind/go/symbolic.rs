@@ -1,4 +1,4 @@
-//! What registers hold, as far as it leads to stack pointers.
+//! What registers hold, if it leads to stack pointers.
 
 use iced_x86::{
     Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind, Register,

@@ -136,8 +136,7 @@ impl Frames {
         file
     }
 
-    /// Headers and `.eh_frame`; the text itself is not in the file, for nobody
-    /// reads it.
+    /// Headers and `.eh_frame`; the text itself is not in the file, because it is never read.
     fn file(&self, text_size: u64, more: &[Segment]) -> Vec<u8> {
         let size = FRAMES + self.bytes.len() as u64;
         let mut segments = vec![

@@ -1,5 +1,5 @@
-//! What the C compiler of this machine writes for code that is hard to come by
-//! elsewhere. Without one, these tests say so and pass.
+//! What the C compiler of this machine writes for code that is hard to come by elsewhere. Without
+//! one, these tests print that and pass.
 
 use super::reference::compare;
 use aiprof_common::{CFA_DEREF_RBP, CFA_PLT, CFA_REG};

@@ -284,7 +284,7 @@ fn entries_that_contradict_their_table_are_refused() {
     let mut frames = Frames::new();
     frames.fde(0x100, 0x40, &[]);
     frames.fde(0x200, 0x40, &[]);
-    // The table says 0x180, the FDE 0x200.
+    // The table has 0x180, the FDE 0x200.
     frames.fdes[1].0 = TEXT + 0x180;
     // An entry that points at a CIE.
     frames.fdes.push((TEXT + 0x300, 0));

@@ -91,7 +91,7 @@ impl<'a, R: ReadAt> Pages<'a, R> {
             let stop = end.min((at / PAGE_SIZE + 1) * PAGE_SIZE);
             for pc in [at, at + (stop - at) / 2, stop - 1] {
                 let found = self.rule(pc);
-                // Where the file says nothing its instructions may; behind a call a
+                // Where the file has no rule its instructions may give one; behind a call a
                 // register of the caller is on the stack.
                 let more = expected.kind == CFA_NONE
                     || expected.kind >= CFA_REG && found.kind == CFA_DEREF_RSP;

@@ -1,9 +1,9 @@
 //! A graph of what had to wait for what, and its longest path.
 //!
-//! Every event has a node for its begin and one for its end. An edge says that its second
-//! node cannot be before its first plus the edge's weight. The longest path through all of
-//! them is the critical path: what is not on it can take longer without making the whole
-//! longer. Linear in nodes and edges.
+//! Every event has a node for its begin and one for its end. An edge means that its second node
+//! cannot be before its first plus the edge's weight. The longest path through all of them is the
+//! critical path: what is not on it can take longer without making the whole longer. Linear in
+//! nodes and edges.
 
 use super::super::work::WorkClass;
 use aiprof_model::timeline::{Length, NONE};
@@ -45,7 +45,7 @@ pub(crate) struct PathEvent {
     pub event: u32,
     /// Rank, in the index.
     pub rank: u32,
-    /// What it is.
+    /// Its role.
     pub role: PathRole,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Meetings {
 /// A part of a collective: its rank, number and work.
 type CollectivePart<'w> = (usize, u32, &'w RankedWork);
 
-/// What collectives are told apart by: name, process group, its ranks.
+/// What distinguishes collectives: name, process group, its ranks.
 type CollectiveKey<'t> = (Sym, &'t str, &'t str);
 
 /// Joins the collectives of all ranks.

@@ -1,6 +1,6 @@
 //! The critical path: what the time of the whole is made of, through host, devices and, where
-//! collectives join them, ranks; and how long the whole would be if something took another
-//! time.
+//! collectives join them, ranks. It also gives how long the whole would be if something took
+//! another time.
 //!
 //! HTA's, with edges that keep work behind its launch (its
 //! `CRITICAL_PATH_ADD_ZERO_WEIGHT_LAUNCH_EDGE`), without which another time of a kernel
@@ -157,7 +157,7 @@ impl CriticalPath {
         }
     }
 
-    /// A path's time by what it is bound by, as [`BoundBy::ALL`], and by rank.
+    /// A path's time by what bounds it, as [`BoundBy::ALL`], and by rank.
     pub(crate) fn bounds(&self, path: &LongestPath) -> Vec<(u32, [Length; 6])> {
         let mut ranks: std::collections::BTreeMap<u32, [Length; 6]> = Default::default();
         for (number, took) in &path.steps {

@@ -1,9 +1,9 @@
 //! Which calls, and which work, wait for which work.
 //!
-//! Kineto writes it down since torch 2.1 where it is asked to (`cuda_sync`): a wait for a
-//! context, a stream or an event, and a stream that waits for an event. Without these rows
-//! a call that waits is held to wait for what ended last before it returned and was
-//! launched before it was called: an estimate.
+//! Kineto writes it down since torch 2.1 if asked to (`cuda_sync`): a wait for a context, a stream
+//! or an event, and a stream that waits for an event. Without these rows there is only an estimate.
+//! A call that waits is taken to wait for what ended last before it returned and was launched
+//! before it was called.
 
 use super::super::work::{RankWork, SpanRole, WorkStream, name_of, stream_of};
 use super::build::Builder;

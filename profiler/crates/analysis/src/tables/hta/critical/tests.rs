@@ -115,8 +115,8 @@ fn the_path_is_through_the_stream_that_ends_last() {
 #[test]
 fn another_time_leads_to_another_path() {
     let scene = two_streams();
-    // c goes from 50 to 5. Subtraction would say 44; the path through a is 10 of its
-    // launch, 50 and 10.
+    // c goes from 50 to 5. Subtraction would give 44; the path through a is 10 of its launch, 50
+    // and 10.
     assert_eq!(scene.lengths(&[("c", 0.1)]), [70.0]);
     assert_eq!(scene.lengths(&[("c", 2.0)]), [139.0]);
     assert_eq!(scene.lengths(&[("a", 0.5)]), [89.0]);

@@ -18,7 +18,7 @@ pub struct WhatIf {
 impl std::str::FromStr for WhatIf {
     type Err = TableError;
 
-    /// Of `NAME=FACTOR`; the last `=` counts, names of kernels have some.
+    /// Reads `NAME=FACTOR`; the last `=` counts, names of kernels have some.
     fn from_str(text: &str) -> Result<Self, TableError> {
         let refused = || TableError::NoWhatIf(text.to_owned());
         let (name, factor) = text.rsplit_once('=').ok_or_else(refused)?;

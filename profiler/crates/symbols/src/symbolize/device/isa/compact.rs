@@ -1,10 +1,10 @@
 //! What compacted instructions leave out: small indices into the hardware's
 //! tables. Only those columns are here that a decoder without operands needs.
 //!
-//! Up to Xe-HPG the control index (of three-source instructions too) stands in
-//! bits 24 to 28, the data type index in bits 30 to 34. From Xe-HPC on they are
-//! in bits 18 to 22 (18 to 21 for three sources, whose bits 22 to 25 are the
-//! source index) and in bits 26, 27, 28, 30 and 31.
+//! Up to Xe-HPG the control index (of three-source instructions too) stands in bits 24 to 28, the
+//! data type index in bits 30 to 34. From Xe-HPC on the control index is in bits 18 to 22 (18 to 21
+//! for three sources, whose bits 22 to 25 are the source index). The data type index is in bits 26,
+//! 27, 28, 30 and 31.
 
 use super::Platform::{self, Xe2, Xe3p, XeHpc, XeLp};
 use super::opcode::Form;

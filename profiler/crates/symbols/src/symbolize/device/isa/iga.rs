@@ -1,10 +1,9 @@
 //! Intel's disassembler `libiga64`, loaded at run time where it is installed.
 //!
-//! Its "kernel view" interface (`kv.h`, `iga.h` of the public sources) is C. Of
-//! its functions those are declared here that give an instruction's length and
-//! syntax. What the library is handed has been measured by the own table first:
-//! it reads through a null pointer where code is shorter than 8 bytes. Beyond
-//! that, half a million damaged kernels made no version of it fail (1.0.12504 and
+//! Its "kernel view" interface (`kv.h`, `iga.h` of the public sources) is C. Only the functions
+//! that give an instruction's length and syntax are declared here. The own table first measures all
+//! code that the library gets: the library reads through a null pointer where code is shorter than
+//! 8 bytes. Beyond that, half a million damaged kernels made no version of it fail (1.0.12504 and
 //! 2.40.14).
 
 use super::{Decoded, MAX_CODE_BYTES, Platform, decode};
@@ -121,9 +120,8 @@ impl Iga {
         Err(error.unwrap_or(IgaError::Load(String::new())))
     }
 
-    /// Loads the library for a process with privileges: from where distributions
-    /// install it, and only if nobody but root can change it, whatever the
-    /// loader's environment and cache say.
+    /// Loads the library for a process with privileges: from where distributions install it, and
+    /// only if root alone can change it. The loader's environment and cache have no effect.
     fn load_roots() -> Result<Self, IgaError> {
         let mut error =
             IgaError::Load("not installed, or users other than root can change it".into());

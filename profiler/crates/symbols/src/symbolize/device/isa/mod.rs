@@ -8,15 +8,14 @@
 //! * [`iga::Iga`], Intel's disassembler `libiga64` loaded at run time where it is
 //!   installed. It adds the whole syntax of each instruction.
 //!
-//! An instruction is 16 bytes, or 8 when bit 29 says that it is compacted.
-//! Opcode (bits 0 to 6) and scoreboard annotation (from bit 8) stand at the same
-//! place in both. What a compacted instruction leaves out is looked up by small
-//! indices in tables of the hardware; those needed here are in `compact`.
+//! An instruction is 16 bytes, or 8 when bit 29 marks it as compacted. Opcode (bits 0 to 6) and
+//! scoreboard annotation (from bit 8) stand at the same place in both. What a compacted instruction
+//! leaves out is looked up by small indices in tables of the hardware; those needed here are in
+//! `compact`.
 //!
-//! Field positions, opcodes and index tables are facts of the hardware, found in
-//! Intel's Programmer's Reference Manuals and IGA's public models, and checked
-//! against `iga64` for every instruction of the fixtures and for every value of
-//! the fields (see `tests`).
+//! Field positions, opcodes and index tables are facts of the hardware, found in Intel's
+//! Programmer's Reference Manuals and IGA's public models. They are checked against `iga64` for
+//! every instruction of the fixtures and for every value of the fields (see `tests`).
 
 mod compact;
 mod flow;
@@ -100,10 +99,10 @@ impl Decoded {
     }
 }
 
-/// The execution pipe of an in-order instruction, for distance stalls. `None`:
-/// completes out of order, or is control flow. On Xe-LP, where there is one
-/// pipe, `All`. Double precision is said to be in the long pipe on all of Xe-HPG;
-/// Meteor Lake and Arrow Lake have it out of order in the math pipe.
+/// The execution pipe of an in-order instruction, for distance stalls. `None`: completes out of
+/// order, or is control flow. On Xe-LP, where there is one pipe, `All`. Double precision is
+/// reported in the long pipe on all of Xe-HPG; Meteor Lake and Arrow Lake have it out of order in
+/// the math pipe.
 #[must_use]
 pub fn pipe(instruction: &Instruction) -> Option<Pipe> {
     instruction.pipe

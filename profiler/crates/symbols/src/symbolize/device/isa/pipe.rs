@@ -65,8 +65,7 @@ fn converts(spec: Spec, platform: Platform, destination: u32, source: u32) -> bo
 fn types(word: Word, form: Form) -> (u32, [u32; 3]) {
     let destination = word.field(36, 4);
     let sources = match form {
-        // Three sources share bit 39, which says floating point, with the
-        // destination.
+        // Three sources share bit 39, which means floating point, with the destination.
         Form::Ternary => {
             let float = word.field(39, 1) << 3;
             [40, 88, 80].map(|low| word.field(low, 3) | float)
