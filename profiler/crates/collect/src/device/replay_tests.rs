@@ -351,7 +351,7 @@ fn captures_are_read_live_and_when_cut() {
     while samplers.problems().is_empty() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(samplers.problems()[0].contains("capture"));
+    assert!(samplers.problems()[0].contains("block of device samples"));
 }
 
 #[test]
