@@ -102,6 +102,7 @@ impl Calls {
         let mut functions = BTreeMap::new();
         let mut open: Vec<(usize, String, u32)> = Vec::new();
         let mut last = 0;
+        let mut decorated = None;
         for (number, line) in (1u32..).zip(text.lines()) {
             if let Some((_, names)) = line.split_once("# -> ") {
                 let names = names.split(' ').map(str::to_owned).collect();
@@ -122,8 +123,12 @@ impl Calls {
             let plain = plain.strip_prefix("async ").unwrap_or(plain);
             if let Some(rest) = plain.strip_prefix("def ") {
                 let name = rest.split('(').next().unwrap_or_default();
-                open.push((indent, name.to_owned(), number));
+                open.push((indent, name.to_owned(), decorated.unwrap_or(number)));
             }
+            // A function begins in the line of its first decorator: there it is entered, and
+            // there a thread may give the GIL to another.
+            let is_decorator = plain.starts_with('@');
+            decorated = is_decorator.then(|| decorated.unwrap_or(number));
             last = number;
         }
         for (_, name, first) in open {
