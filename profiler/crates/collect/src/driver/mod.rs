@@ -2,7 +2,7 @@
 //!
 //! * `devices`: which devices the machine has;
 //! * `plan`: which of them the tables are for, and what is read of their ioctls;
-//! `points`: the tracepoints that report fences and jobs.
+//! * `points`: the tracepoints that report fences and jobs.
 //!
 //! Nothing is attached on a machine without such a device.
 
