@@ -21,8 +21,11 @@ const LEAST: u64 = 200;
 /// depth.c, running for a minute unless it is killed.
 fn busy(shop: &Workshop, name: &str) -> anyhow::Result<Child> {
     let program = shop.build("depth.c", name, &[])?;
+    // As root it has a CPU to itself, however busy the machine is.
     let mut child = Child::start(
-        Command::new(program)
+        Command::new("nice")
+            .args(["-n", "-20"])
+            .arg(program)
             .args(["60", "5"])
             .stdout(Stdio::piped()),
     )?;
@@ -121,7 +124,8 @@ fn every_window_is_a_file_and_the_newest_are_kept() -> anyhow::Result<()> {
             all += folded.total();
             // The last window may be a short one.
             anyhow::ensure!(
-                at == 0 || folded.lines.iter().any(|l| l.has("bottom")),
+                at == 0
+                    || folded.total() >= 100 && folded.lines.iter().any(|l| l.has("bottom")),
                 "{name}: {}",
                 folded.excerpt(5)
             );
