@@ -130,15 +130,17 @@ impl Aiprof {
         self
     }
 
-    /// Sets a command that ends once a process has used `seconds` of CPU time since it
+    /// Sets a command that ends once a process has used `seconds` of CPU time since the command
     /// began, and fails if the process ends before.
     #[must_use]
     pub fn until_used(self, pid: u32, seconds: u64) -> Self {
         // The numbers behind the name in /proc/PID/stat; a tick is a hundredth of a second.
-        const WAIT: &str = "used=0; until [ $used -ge $(($2 * 100)) ]; do sleep 0.05; \
-            read -r line < /proc/$1/stat || exit 1; set -- $1 $2 ${line##*)}; \
-            used=$(($14 + $15)); done";
-        let wait = WAIT.replace("$14", "${14}").replace("$15", "${15}");
+        const USED: &str = "read -r line < /proc/$1/stat || exit 1; set -- $1 $2 ${line##*)}; \
+            used=$((${14} + ${15}))";
+        let wait = format!(
+            "{USED}; end=$(($used + $2 * 100)); \
+             while [ $used -lt $end ]; do sleep 0.05; {USED}; done"
+        );
         self.command(
             "sh",
             &["-c", &wait, "sh", &pid.to_string(), &seconds.to_string()],
