@@ -1,6 +1,6 @@
 //! What the helper inside a program hands over: when a device did what.
 //!
-//! The helper (crate `aiprof-timing`) calls its function `aiprof_timing_batch` with the
+//! The helper (crate `aiprof-inject`) calls its function `aiprof_timing_batch` with the
 //! address and the length of a [`TimingBatch`], which records follow. Times are of
 //! CLOCK_MONOTONIC, in nanoseconds. Everything is of the program's own word order, and
 //! another program may hand over anything: readers check all of it.

@@ -7,9 +7,13 @@
 
 pub mod cli;
 
-pub use aiprof_analysis::{aggregate, aiu, analyze, calibrate, correlate, tables};
-pub use aiprof_collect as collect;
 pub use aiprof_formats::{export, import};
-pub use aiprof_model::{demangle, eu_stall, parallel, probes, process, profile, timeline, wire};
+pub use aiprof_live as collect;
+pub use aiprof_model::{
+    calibrate, demangle, eu_stall, parallel, probes, process, profile, timeline, wire,
+};
+pub use aiprof_record::{aggregate, aiu, capture, correlate};
 pub use aiprof_symbols::{symbolize, unwind};
 pub use aiprof_system::{files, memory, os, remote, workers};
+pub use aiprof_tables as tables;
+pub use aiprof_trace::analyze;

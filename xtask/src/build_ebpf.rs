@@ -19,7 +19,7 @@ use crate::toolchain::{Toolchain, cargo_home, clean, find_or_install};
 
 pub(crate) const HELP: &str = "
 Builds profiler-ebpf for bpfel-unknown-none and writes the object to
-profiler/crates/collect/src/bpf/aiprof.bpf.o. The manifest next to it
+profiler/crates/live/src/bpf/aiprof.bpf.o. The manifest next to it
 (aiprof.bpf.toml) has the digests of sources and object and the versions of the
 tools. Commit both files.
 
@@ -35,8 +35,8 @@ As root on Debian, missing tools are installed; elsewhere, the commands are prin
 ";
 
 const TARGET: &str = "bpfel-unknown-none";
-const OBJECT: &str = "profiler/crates/collect/src/bpf/aiprof.bpf.o";
-const MANIFEST: &str = "profiler/crates/collect/src/bpf/aiprof.bpf.toml";
+const OBJECT: &str = "profiler/crates/live/src/bpf/aiprof.bpf.o";
+const MANIFEST: &str = "profiler/crates/live/src/bpf/aiprof.bpf.toml";
 
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let mut args = lexopt::Parser::from_args(args);

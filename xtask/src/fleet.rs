@@ -23,15 +23,17 @@ to fleet/tested. Commit that file with the change.
 ";
 
 /// What the programs are made of, and what they share with the product.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 11] = [
     "fleet",
     "profiler-common",
-    "profiler/crates/analysis",
     "profiler/crates/formats",
     "profiler/crates/model",
+    "profiler/crates/record",
     "profiler/crates/symbols",
     "profiler/crates/system",
+    "profiler/crates/tables",
     "profiler/crates/testkit",
+    "profiler/crates/trace",
     "tests/src",
 ];
 /// The digest of the sources whose tests have passed.

@@ -11,7 +11,7 @@ use crate::packages::Group;
 use crate::proc::{cargo, find_program, root, run};
 
 pub(crate) const HELP: &str = "
-Builds analysis, formats and the crates that they use for s390x, with Debian's cross
+Builds record, trace, tables, formats and the crates that they use for s390x, with Debian's cross
 compiler, and runs the unit tests of these two under qemu's user emulation. These
 crates need neither libbpf nor root. It takes about ten minutes. rustup adds the target
 to the toolchain, and the build is in target/foreign.
@@ -29,7 +29,12 @@ const PACKAGES: [(&str, &str); 3] = [
 ];
 
 /// Crates whose unit tests are run.
-const CRATES: [&str; 2] = ["aiprof-analysis", "aiprof-formats"];
+const CRATES: [&str; 4] = [
+    "aiprof-record",
+    "aiprof-trace",
+    "aiprof-tables",
+    "aiprof-formats",
+];
 
 /// Tests of how long something takes, which emulation takes ten times as long for.
 const TIMED: [&str; 1] = ["a_hundred_thousand_instructions_take_seconds"];

@@ -69,7 +69,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "foreign",
         usage: "foreign",
-        about: "run the unit tests of analysis and formats for s390x",
+        about: "run the unit tests of analyses and formats for s390x",
         help: foreign::HELP,
         main: foreign::main,
     },

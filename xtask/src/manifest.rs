@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn the_committed_manifest_is_written_alike() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let path = root.join("profiler/crates/collect/src/bpf/aiprof.bpf.toml");
+        let path = root.join("profiler/crates/live/src/bpf/aiprof.bpf.toml");
         let text = fs::read_to_string(&path).unwrap();
         let manifest = Manifest::read(&path).unwrap();
         assert_eq!(manifest.to_toml().unwrap(), text);

@@ -31,7 +31,7 @@ tests, and end-to-end tests that check each promise of the README once.
     load        the first two tiers, with four busy loops running
     fuzz        each fuzz target for 30 seconds
     vm          Linux 6.1 and 6.12 under qemu
-    s390x       analysis and formats on a big-endian machine, under qemu
+    s390x       analyses and formats on a big-endian machine, under qemu
 
 End-to-end tests profile real programs and need root. If you are not root, only these
 tests run through sudo. A test that cannot run prints `skipped: NAME: REASON` and counts

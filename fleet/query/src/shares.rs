@@ -3,7 +3,7 @@
 use crate::open::Asked;
 use crate::select::column;
 use crate::statistics::{Clusters, Design};
-use aiprof_analysis::compare::Difference;
+use aiprof_tables::compare::Difference;
 use aiprof_lake::time::NS_PER_US;
 use anyhow::{Context as _, Result};
 use datafusion::arrow::array::{Array as _, AsArray as _, RecordBatch};

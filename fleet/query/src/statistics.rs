@@ -19,7 +19,7 @@
 //!
 //! The interval is Student's.
 
-use aiprof_analysis::compare::{Difference, Verdict, student_beyond, student_quantile};
+use aiprof_tables::compare::{Difference, Verdict, student_beyond, student_quantile};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Probability that an interval misses the truth.

@@ -1,7 +1,7 @@
 //! What to do about errors whose own text does not show it.
 
 use super::Cli;
-use aiprof_collect::launch::LaunchError;
+use aiprof_live::launch::LaunchError;
 use aiprof_system::files::caller;
 use clap::CommandFactory as _;
 use std::ffi::OsString;

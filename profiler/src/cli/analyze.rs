@@ -9,22 +9,22 @@ use super::output::{self, OutputFile, STDOUT};
 use super::stdout;
 use super::wanted_tables::WantedTables;
 use super::{EXIT_DAMAGED, Verbosity, log, screen, trace_out, usage_error};
-use aiprof_analysis::analyze::config::{
-    Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
-};
-use aiprof_analysis::analyze::messages::{Level, Messages};
-use aiprof_analysis::analyze::stages::Profile;
-use aiprof_analysis::categories::Aggregator;
-use aiprof_analysis::tables::hta::critical::PathOptions;
-use aiprof_analysis::tables::hta::critical::what_if::WhatIf;
-use aiprof_analysis::tables::unitrace::categories as category_tables;
-use aiprof_analysis::tables::{self, Options, Table};
-use aiprof_analysis::torch::log::TorchLog;
 use aiprof_formats::export::tables::plain::{self, TableFormat};
 use aiprof_formats::export::{analysis_text, findings};
 use aiprof_formats::import::torch_log;
 use aiprof_model::timeline::Stretch;
 use aiprof_system::files::caller;
+use aiprof_tables::categories::Aggregator;
+use aiprof_tables::hta::critical::PathOptions;
+use aiprof_tables::hta::critical::what_if::WhatIf;
+use aiprof_tables::unitrace::categories as category_tables;
+use aiprof_tables::{self as tables, Options, Table};
+use aiprof_trace::analyze::config::{
+    Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
+};
+use aiprof_trace::analyze::messages::{Level, Messages};
+use aiprof_trace::analyze::stages::Profile;
+use aiprof_trace::torch::log::TorchLog;
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};

@@ -1,14 +1,14 @@
 //! Captures among what `aiprof analyze` reads: their events, and the stalls of their devices.
 
 use super::{stall_input, trace_out};
-use aiprof_analysis::analyze::device_stalls::TimedStalls;
-use aiprof_analysis::timeline::CommandDetail;
-use aiprof_formats::import::capture::ReplayOptions;
 use aiprof_formats::import::json::Reading;
 use aiprof_formats::import::recording;
 use aiprof_model::timeline::{Stretch, Timeline};
+use aiprof_record::capture::ReplayOptions;
+use aiprof_record::timeline::CommandDetail;
 use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
+use aiprof_trace::analyze::device_stalls::TimedStalls;
 use anyhow::{Context as _, Result};
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! `aiprof categorize`: what unitrace's `categorize.py` does, with its options.
 
 use super::output::OutputFile;
-use aiprof_analysis::categories::{Aggregator, Categories};
 use aiprof_formats::import::categories;
+use aiprof_tables::categories::{Aggregator, Categories};
 use anyhow::{Context as _, Result};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};

@@ -2,12 +2,12 @@
 
 use super::values::{grouped, plural};
 use super::{destination::Destination, usage_error};
-use aiprof_analysis::choice::{NamePattern, ProcessChoice, UserChoice, is_container};
-use aiprof_analysis::kernel_choice::{KernelChoice, KernelNames, KernelsLeftOut};
-use aiprof_collect::{cgroup, users::Users};
 use aiprof_formats::export::Format;
+use aiprof_live::{cgroup, users::Users};
 use aiprof_model::labels::{MAX_KEY, MAX_VALUE, RESERVED};
 use aiprof_model::visible;
+use aiprof_record::choice::{NamePattern, ProcessChoice, UserChoice, is_container};
+use aiprof_record::kernel_choice::{KernelChoice, KernelNames, KernelsLeftOut};
 use anyhow::Result;
 
 /// Most containers that an error names.

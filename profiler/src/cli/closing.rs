@@ -1,8 +1,8 @@
 //! The text on stderr when a recording has ended.
 
 use super::values::{grouped, human_bytes, human_duration};
-use aiprof_collect::session::SelfUsage;
 use aiprof_formats::export::device::DeviceTotals;
+use aiprof_live::session::SelfUsage;
 use aiprof_model::profile::{Losses, Profile, Values};
 use aiprof_model::timeline::recorded;
 use std::time::Duration;

@@ -118,7 +118,7 @@ const FOREIGN: &[(&str, &[&str], &str)] = &[
 ///
 /// # Errors
 /// A usage error for a command word of another profiler, and for a capture among the words
-/// of COMMAND; [`LaunchError::NotFound`](aiprof_collect::launch::LaunchError::NotFound) for
+/// of COMMAND; [`LaunchError::NotFound`](aiprof_live::launch::LaunchError::NotFound) for
 /// a mistyped subcommand.
 pub(super) fn check(command: &[OsString]) -> Result<()> {
     let args: Vec<_> = std::env::args_os().collect();
@@ -185,7 +185,7 @@ fn to_run(program: &str) -> String {
 mod tests {
     use super::super::Cli;
     use super::*;
-    use aiprof_formats::import::capture;
+    use aiprof_record::capture;
     use clap::CommandFactory as _;
 
     fn words(line: &str) -> Vec<OsString> {

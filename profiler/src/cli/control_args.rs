@@ -3,8 +3,8 @@
 
 use super::usage_error;
 use super::values;
-use aiprof_collect::config::{Trigger, TriggerOn};
-use aiprof_collect::control;
+use aiprof_live::config::{Trigger, TriggerOn};
+use aiprof_live::control;
 use anyhow::Result;
 use clap::{Args, value_parser};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use super::usage_error;
 use super::values::{self, grouped, human_duration};
-use aiprof_collect::control::{self, ControlError, RecordState, Reply, Request, Status};
+use aiprof_live::control::{self, ControlError, RecordState, Reply, Request, Status};
 use aiprof_system::errors::chain;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};

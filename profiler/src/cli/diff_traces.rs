@@ -2,11 +2,11 @@
 
 use super::analyze::{AnalyzeArgs, config, kept, silent};
 use super::{Verbosity, log};
-use aiprof_analysis::analyze::messages::Messages;
-use aiprof_analysis::analyze::report::Finding;
-use aiprof_analysis::compare::TraceWork;
-use aiprof_analysis::compare::traces::{self, ComparedTrace};
-use aiprof_analysis::tables::Table;
+use aiprof_tables::Table;
+use aiprof_tables::compare::TraceWork;
+use aiprof_tables::compare::traces::{self, ComparedTrace};
+use aiprof_trace::analyze::messages::Messages;
+use aiprof_trace::analyze::report::Finding;
 use anyhow::{Context, Result};
 use clap::{Args as _, FromArgMatches as _};
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
 //! `aiprof doctor`: the report on this machine, as text or JSON.
 
 use super::EXIT_FAILURE;
-use aiprof_collect::doctor::{self, Check, Report, Status};
+use aiprof_live::doctor::{self, Check, Report, Status};
 use aiprof_model::visible;
 use anyhow::{Context, Result};
 use clap::Args;

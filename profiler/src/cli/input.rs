@@ -3,11 +3,11 @@
 use super::usage_error;
 use aiprof_formats::export::folded::{self, FoldedStacks};
 use aiprof_formats::export::{Format, Weight};
-use aiprof_formats::import::capture::{self, ReplayOptions};
 use aiprof_formats::import::open::{self, Contents, Input};
 use aiprof_formats::import::stall_profile::profile_of;
 use aiprof_formats::import::{iaprof, pprof, unitrace_csv};
 use aiprof_model::profile::{LossKind, Profile, Values};
+use aiprof_record::capture::{self, ReplayOptions};
 use aiprof_system::files::caller;
 use aiprof_system::memory;
 use anyhow::{Context, Result, anyhow};

@@ -2,10 +2,10 @@
 
 use super::record::Plan;
 use super::screen;
-use aiprof_analysis::aiu::timing;
-use aiprof_collect::launch::{Held, Helpers, LaunchError, LaunchOptions, RefusedHelper};
-use aiprof_collect::signals::BlockedSignals;
-use aiprof_collect::timing as device_timing;
+use aiprof_live::launch::{Held, Helpers, LaunchError, LaunchOptions, RefusedHelper};
+use aiprof_live::signals::BlockedSignals;
+use aiprof_live::timing as device_timing;
+use aiprof_record::aiu::timing;
 use anyhow::Result;
 use std::ffi::OsString;
 use std::path::Path;

@@ -3,7 +3,7 @@
 mod limits;
 
 use super::{Verbosity, screen};
-use aiprof_analysis::analyze::messages::{self as analyze, Messages};
+use aiprof_trace::analyze::messages::{self as analyze, Messages};
 use limits::LogLimits;
 use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};

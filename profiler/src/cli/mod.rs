@@ -61,8 +61,8 @@ pub use acelyzer::fuzz_acelyzer;
 pub use advice::advice;
 pub use output::is_broken_pipe;
 
-use aiprof_collect::doctor as machine;
-use aiprof_collect::launch::LaunchError;
+use aiprof_live::doctor as machine;
+use aiprof_live::launch::LaunchError;
 use aiprof_model::visible;
 use aiprof_system::errors::chain;
 use aiprof_system::os::privileges::{self, PrivilegeError};

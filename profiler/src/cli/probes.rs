@@ -2,8 +2,8 @@
 
 use super::values::plural;
 use super::{Verbosity, driver_tables, screen};
-use aiprof_collect::probe_files::{self, Loaded, USER_TABLES};
-use aiprof_collect::runtime::{Surveyed, survey};
+use aiprof_live::probe_files::{self, Loaded, USER_TABLES};
+use aiprof_live::runtime::{Surveyed, survey};
 use aiprof_model::probes::program::Field;
 use aiprof_model::probes::reader::kind_of;
 use aiprof_model::probes::table::{Exit, Exits, Function, Table};
@@ -365,7 +365,7 @@ fn write_fields(when: &str, fields: &[Field], out: &mut dyn Write) -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_collect::runtime::{SurveyedFunction, SurveyedTable};
+    use aiprof_live::runtime::{SurveyedFunction, SurveyedTable};
 
     fn built_in() -> Loaded {
         probe_files::load(Path::new("/nowhere"))

@@ -3,10 +3,10 @@
 use super::destination::Destination;
 use super::output::OutputFile;
 use super::{choice, screen, usage_error};
-use aiprof_analysis::aggregate::{LaunchOptions, WaitOptions};
 use aiprof_formats::export::summary::SummaryOptions;
 use aiprof_formats::export::{self, ExportOptions, Format, Shown, Weight};
 use aiprof_model::profile::{Profile, StallTable};
+use aiprof_record::aggregate::{LaunchOptions, WaitOptions};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use std::io::{self, BufWriter, Write};

@@ -2,7 +2,7 @@
 //! caller, and by `aiprof ctl status --wait`.
 
 use super::usage_error;
-use aiprof_collect::control::{Asked, RecordState};
+use aiprof_live::control::{Asked, RecordState};
 use aiprof_system::files::lines::CallerLines;
 use anyhow::Result;
 

@@ -5,22 +5,22 @@ use super::control_args::{ControlArgs, Steering};
 use super::destination::Destination;
 use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
 use super::{usage_error, values};
-use aiprof_analysis::kernel_choice::KernelChoice;
-use aiprof_collect::cgroup;
-use aiprof_collect::config::{
+use aiprof_formats::export::{ExportOptions, Format};
+use aiprof_live::cgroup;
+use aiprof_live::config::{
     Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig, STACK_LIMIT, WaitConfig,
 };
-use aiprof_collect::device::{DeviceOptions, ReplaySpec};
-use aiprof_collect::driver::StandIn;
-use aiprof_collect::launch::Credentials;
-use aiprof_collect::probe_files;
-use aiprof_collect::torch::TorchOptions;
-use aiprof_formats::export::{ExportOptions, Format};
-use aiprof_formats::import::capture::ReplayOptions;
+use aiprof_live::device::{DeviceOptions, ReplaySpec};
+use aiprof_live::driver::StandIn;
+use aiprof_live::launch::Credentials;
+use aiprof_live::probe_files;
+use aiprof_live::torch::TorchOptions;
 use aiprof_model::labels::MAX_LABELS;
 use aiprof_model::probes::Tables;
 use aiprof_model::probes::driver_table::DriverTables;
 use aiprof_model::probes::table::Switch;
+use aiprof_record::capture::ReplayOptions;
+use aiprof_record::kernel_choice::KernelChoice;
 use aiprof_system::files::caller;
 use aiprof_system::files::rights;
 use aiprof_system::os::privileges;
@@ -542,8 +542,8 @@ impl Plan {
                     || steering.wants_call_times(),
                 command: args.command.clone(),
                 helpers: match (args.device_timing, args.ranges) {
-                    (true, _) => aiprof_collect::timing::files(),
-                    (false, true) => aiprof_collect::timing::range_files(),
+                    (true, _) => aiprof_live::timing::files(),
+                    (false, true) => aiprof_live::timing::range_files(),
                     (false, false) => Vec::new(),
                 },
                 pids: args.pid.clone(),

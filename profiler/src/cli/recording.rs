@@ -16,25 +16,26 @@ use super::trace_out::TraceOut;
 use super::values::{grouped, human_duration, plural};
 use super::windows::WindowFiles;
 use super::{EXIT_FAILURE, Verbosity, choice, is_broken_pipe, joined, launching, screen};
-use aiprof_analysis::aiu::timing;
-use aiprof_analysis::kernel_choice::KernelsLeftOut;
-use aiprof_analysis::timeline::CommandDetail;
-use aiprof_collect::config::RecordConfig;
-use aiprof_collect::control::{Asked, RecordState, Reply, Request};
-use aiprof_collect::device::DeviceOptions;
-use aiprof_collect::doctor;
-use aiprof_collect::job::{self, JobPart, RankJob, Recorder};
-use aiprof_collect::launch::{Exit, Held, LaunchOptions};
-use aiprof_collect::runtime::Tally;
-use aiprof_collect::session::{
+use aiprof_formats::export::Format;
+use aiprof_formats::import::kineto_ops::read_ops;
+use aiprof_live::config::RecordConfig;
+use aiprof_live::control::{Asked, RecordState, Reply, Request};
+use aiprof_live::device::DeviceOptions;
+use aiprof_live::doctor;
+use aiprof_live::job::{self, JobPart, RankJob, Recorder};
+use aiprof_live::launch::{Exit, Held, LaunchOptions};
+use aiprof_live::runtime::Tally;
+use aiprof_live::session::{
     AiuUse, CollectError, Finished, Keep, KnownProcess, Progress, Session, Watcher,
 };
-use aiprof_collect::signals::BlockedSignals;
-use aiprof_collect::torch::{TorchDaemon, TorchReports};
-use aiprof_formats::export::Format;
-use aiprof_formats::timeline::Store;
+use aiprof_live::signals::BlockedSignals;
+use aiprof_live::torch::{TorchDaemon, TorchReports};
 use aiprof_model::profile::Profile;
 use aiprof_model::timeline::recorded::Recorded;
+use aiprof_record::aiu::timing;
+use aiprof_record::kernel_choice::KernelsLeftOut;
+use aiprof_record::store::Store;
+use aiprof_record::timeline::CommandDetail;
 use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
 use aiprof_system::os::privileges::{self, StillToDo};
@@ -48,9 +49,9 @@ use std::time::Instant;
 /// What the processes of readers do.
 pub(super) const READERS: remote::Work = remote::Work {
     kinds: [
-        aiprof_collect::reader::serve,
+        aiprof_live::reader::serve,
         aiprof_symbols::symbolize::serve,
-        aiprof_collect::inspect::serve,
+        aiprof_live::inspect::serve,
     ],
     say: log::relay,
 };
@@ -192,7 +193,9 @@ fn prepare_torch(plan: &Plan, options: &mut LaunchOptions) -> Result<Option<Torc
     let Some(torch) = plan.torch else {
         return Ok(None);
     };
-    let daemon = TorchDaemon::prepare(torch, user_of(plan))?;
+    let daemon = TorchDaemon::prepare(torch, user_of(plan), |file, clock, thread| {
+        Ok(read_ops(file, clock, thread)?)
+    })?;
     options.environment.extend(daemon.environment());
     Ok(Some(daemon))
 }

@@ -2,12 +2,12 @@
 
 use super::output::OutputFile;
 use super::{stdout, usage_error};
-use aiprof_analysis::roofline::{self, DevicePeaks};
 use aiprof_formats::export::html;
 use aiprof_formats::export::tables::plain::{self, TableFormat};
 use aiprof_formats::import::open;
 use aiprof_formats::import::unitrace_metrics::KernelMetrics;
 use aiprof_system::files::caller;
+use aiprof_tables::roofline::{self, DevicePeaks};
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum, ValueHint};
 use std::io::{BufReader, Write as _};

@@ -1,14 +1,15 @@
 //! What `aiprof stalls` reads: samples of devices, and the code of their kernels.
 
 use super::input::{self, ProfileCommand};
-use aiprof_analysis::aggregate::DeviceKernel;
-use aiprof_analysis::analyze::device_stalls::{Code, KernelStalls, Sampled, Tally, TimedStalls};
 use aiprof_formats::import::open::{Contents, Input};
-use aiprof_formats::import::{capture, iaprof, unitrace_csv};
+use aiprof_formats::import::{iaprof, unitrace_csv};
 use aiprof_model::profile::{LossKind, Losses, StallTable};
+use aiprof_record::aggregate::DeviceKernel;
+use aiprof_record::capture;
 use aiprof_symbols::symbolize::device::isa::{Decoded, Platform, decode, iga::Iga};
 use aiprof_symbols::symbolize::device::{Kernel, Module, read_dump_folder};
 use aiprof_system::files::caller;
+use aiprof_trace::analyze::device_stalls::{Code, KernelStalls, Sampled, Tally, TimedStalls};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read as _};

@@ -7,11 +7,11 @@ use super::stall_input::{self, Inputs};
 use super::stall_sources::Sources;
 use super::stdout;
 use super::{Verbosity, screen, usage_error};
-use aiprof_analysis::analyze::device_stalls::StallReport;
 use aiprof_formats::export::ExportError;
 use aiprof_formats::export::html;
 use aiprof_formats::export::stalls::{self, By, StallView};
 use aiprof_symbols::symbolize::device::isa::Platform;
+use aiprof_trace::analyze::device_stalls::StallReport;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum, ValueHint};
 use std::io::{self, Write};
@@ -321,10 +321,7 @@ fn write(
     }
 }
 
-fn is_wanted(
-    args: &StallsArgs,
-    sampled: &aiprof_analysis::analyze::device_stalls::Sampled,
-) -> bool {
+fn is_wanted(args: &StallsArgs, sampled: &aiprof_trace::analyze::device_stalls::Sampled) -> bool {
     let has = |part: &Option<String>, names: &[&str]| {
         part.as_ref()
             .is_none_or(|part| names.iter().any(|name| name.contains(&**part)))

@@ -2,8 +2,8 @@
 
 use super::control_args::Steering;
 use super::dumps::DumpFiles;
-use aiprof_collect::control::{Control, Reply, Request, Status};
-use aiprof_collect::session::Session;
+use aiprof_live::control::{Control, Reply, Request, Status};
+use aiprof_live::session::Session;
 use aiprof_system::errors::chain;
 use anyhow::{Context, Result, anyhow};
 

@@ -1,10 +1,10 @@
 //! When a recording, or a window of it, ends.
 
-use aiprof_collect::control::{Asked, Control, Reply, Request};
-use aiprof_collect::job::Others;
-use aiprof_collect::launch::{Exit, LaunchError, Running};
-use aiprof_collect::readable;
-use aiprof_collect::signals::{Received, Signals};
+use aiprof_live::control::{Asked, Control, Reply, Request};
+use aiprof_live::job::Others;
+use aiprof_live::launch::{Exit, LaunchError, Running};
+use aiprof_live::readable;
+use aiprof_live::signals::{Received, Signals};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::OwnedFd;

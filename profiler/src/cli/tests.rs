@@ -1,10 +1,10 @@
 //! Tests of the command line as a whole.
 
 use super::*;
-use aiprof_analysis::choice::ProcessChoice;
-use aiprof_collect::config::{Event, RecordConfig};
-use aiprof_collect::device::DeviceOptions;
 use aiprof_formats::export::{Format, Shown, Weight};
+use aiprof_live::config::{Event, RecordConfig};
+use aiprof_live::device::DeviceOptions;
+use aiprof_record::choice::ProcessChoice;
 use aiprof_system::files::place::PlaceError;
 use destination::Destination;
 use record::Plan;
@@ -422,7 +422,7 @@ fn a_cause_and_its_path_are_said_once() {
         source: denied(),
     };
     let expected = "aiprof: /h/.cache: Permission denied (os error 13)\n";
-    let timing = aiprof_collect::timing::TimingError::from(way());
+    let timing = aiprof_live::timing::TimingError::from(way());
     assert_eq!(in_words(&timing.into()), expected);
     let written = anyhow::Error::new(way()).context("cannot write /h/.cache/x");
     let expected = "aiprof: cannot write /h/.cache/x: /h/.cache: Permission denied (os error 13)\n";

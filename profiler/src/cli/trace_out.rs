@@ -6,11 +6,11 @@
 use super::analyze_recording;
 use super::destination::Destination;
 use super::output::{self, OutputFile};
-use aiprof_analysis::timeline::{CommandDetail, Replay};
 use aiprof_formats::export::{Format, chrome, html, perfetto::recording};
-use aiprof_formats::import::capture::{self, ReplayOptions, Scan};
-use aiprof_formats::timeline::Store;
 use aiprof_model::timeline::recorded::{Recorded, Totals};
+use aiprof_record::capture::{self, ReplayOptions, Scan};
+use aiprof_record::store::Store;
+use aiprof_record::timeline::{CommandDetail, Replay};
 use aiprof_system::files::{caller, directory::Directory};
 use anyhow::{Context, Result, bail};
 use flate2::{Compression, write::GzEncoder};

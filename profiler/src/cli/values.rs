@@ -1,6 +1,6 @@
 //! Parsing and printing of the values that options take and reports show.
 
-use aiprof_collect::torch::{
+use aiprof_live::torch::{
     MAX_WINDOW as TORCH_MAX_WINDOW, MIN_WINDOW as TORCH_MIN_WINDOW, TorchOptions,
 };
 use std::fmt::Write as _;

@@ -1,10 +1,11 @@
 //! Tables by name, beside what an analysis writes else.
 
-use aiprof_analysis::analyze::pipeline::Outcome;
-use aiprof_analysis::analyze::report::Report;
-use aiprof_analysis::tables::{Options, Request, SharedWork, Table, TableEntry, TableError};
 use aiprof_model::parallel;
 use aiprof_model::timeline::Timeline;
+use aiprof_tables::{Options, Request, Table, TableEntry, TableError};
+use aiprof_trace::analyze::pipeline::Outcome;
+use aiprof_trace::analyze::report::Report;
+use aiprof_trace::work::SharedWork;
 
 /// Most tables that are made at once: each may need as much memory as the events do.
 const MAX_THREADS: usize = 2;

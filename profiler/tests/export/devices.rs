@@ -12,7 +12,7 @@ use aiprof::import::{iaprof, unitrace_csv};
 use aiprof::profile::{
     Device, DeviceCode, FrameKind, LossKind, Method, Profile, StallReason, StallTable,
 };
-use aiprof_analysis::compare::shares::SharesCompared;
+use aiprof_tables::compare::shares::SharesCompared;
 
 /// A Python program and a C++ one on two devices, one of them replayed. 30 CPU samples of 300 ms;
 /// 1,000 device samples of 500 ms: 900 attributed, 60 estimated and 40 unattributed.

@@ -8,8 +8,8 @@ use aiprof::export::{ExportError, ExportOptions, Format, Weight, folded, otlp, p
 use aiprof::profile::{
     FrameId, FrameKind, LocationId, LossKind, ProcessId, Profile, Sample, StackId, StrId,
 };
-use aiprof_analysis::compare::shares::SharesCompared;
 use aiprof_model::visible;
+use aiprof_tables::compare::shares::SharesCompared;
 
 fn names() -> Vec<String> {
     [

@@ -5,7 +5,7 @@
 //! Figures are equal to a thousandth once four habits are taken out of HTA that are in no
 //! definition of its analyses (`oracle.py` names them). That they are what differs in HTA as it is
 //! shipped is tested too. [`DIFFERENT`] lists, with the cause, what HTA cannot do, or does to other
-//! numbers by the definition that `profiler/crates/analysis/src/tables/hta` gives.
+//! numbers by the definition that `profiler/crates/tables/src/hta` gives.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

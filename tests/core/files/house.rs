@@ -14,16 +14,18 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 /// The crates of the product, each of which may depend on those before it.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 9] = [
     "profiler/crates/system",
     "profiler/crates/model",
     "profiler/crates/symbols",
-    "profiler/crates/analysis",
+    "profiler/crates/record",
+    "profiler/crates/trace",
+    "profiler/crates/tables",
     "profiler/crates/formats",
-    "profiler/crates/collect",
+    "profiler/crates/live",
     "profiler",
 ];
-/// What only collect may depend on: it needs C libraries and a kernel of Linux's.
+/// What only live may depend on: it needs C libraries and a kernel of Linux's.
 const LIVE: [&str; 3] = ["libbpf-rs", "perf-event-open-sys", "iced-x86"];
 /// Who else may: rules of code without unwind data come from its instructions.
 const ALSO: [(&str, &str); 1] = [("profiler/crates/symbols", "iced-x86")];
@@ -31,20 +33,20 @@ const ALSO: [(&str, &str); 1] = [("profiler/crates/symbols", "iced-x86")];
 /// Where records of calls are taken: the Tracker, and who hands them to it. All others
 /// listen to the Tracker.
 const CALL_RECORDS: [&str; 11] = [
-    "analysis/src/correlate/calls.rs",
-    "analysis/src/correlate/data.rs",
-    "analysis/src/correlate/open.rs",
-    "analysis/src/correlate/thread.rs",
-    "analysis/src/correlate/view.rs",
-    "analysis/src/correlate/world.rs",
-    "collect/src/session.rs",
-    "collect/src/session/calls.rs",
+    "live/src/session.rs",
+    "live/src/session/calls.rs",
     // Leaves out what begins in a pause.
-    "collect/src/session/pausing.rs",
+    "live/src/session/pausing.rs",
     // Asks for the process of a call early.
-    "collect/src/session/reading.rs",
+    "live/src/session/reading.rs",
     // Keeps the records of the last seconds as they came.
-    "collect/src/session/window.rs",
+    "live/src/session/window.rs",
+    "record/src/correlate/calls.rs",
+    "record/src/correlate/data.rs",
+    "record/src/correlate/open.rs",
+    "record/src/correlate/thread.rs",
+    "record/src/correlate/view.rs",
+    "record/src/correlate/world.rs",
 ];
 
 fn root() -> PathBuf {
@@ -160,7 +162,7 @@ fn arrows_lead_down() -> anyhow::Result<()> {
                 last.is_some_and(|last| *name == format!("aiprof-{last}"))
             });
             assert!(own.is_none_or(|own| own < at), "{folder} depends on {name}");
-            let is_live = LIVE.contains(&name.as_str()) && !folder.ends_with("collect");
+            let is_live = LIVE.contains(&name.as_str()) && !folder.ends_with("live");
             let may = ALSO.contains(&(folder, name));
             assert!(!is_live || may, "{folder} depends on {name}");
         }
@@ -194,7 +196,7 @@ fn what_is_depended_on_is_used() -> anyhow::Result<()> {
 #[test]
 fn only_the_tracker_takes_records_of_calls() -> anyhow::Result<()> {
     let mut taking = Vec::new();
-    for folder in ["analysis/src", "collect/src"] {
+    for folder in ["live/src", "record/src", "tables/src", "trace/src"] {
         let found = files(folder)?.into_iter();
         let own = found.filter(|(_, text)| takes_records(text));
         taking.extend(own.map(|(path, _)| path));

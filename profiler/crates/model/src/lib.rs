@@ -6,6 +6,7 @@
     allow(clippy::disallowed_methods, reason = "tests open what they made")
 )]
 
+pub mod calibrate;
 pub mod csv;
 pub mod demangle;
 pub mod eu_stall;

@@ -12,13 +12,14 @@
     reason = "not part of the program"
 )]
 
-use aiprof_analysis::correlate;
+use aiprof_record::correlate;
 
+pub mod scene;
 pub mod timelines;
 
 // The tests of `correlate` itself compile the same file against the crate under test, whose
 // types are others than those of the library here.
-#[path = "../../analysis/src/correlate/script.rs"]
+#[path = "../../record/src/correlate/script.rs"]
 pub mod script;
 
 use std::path::Path;

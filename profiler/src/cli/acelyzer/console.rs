@@ -1,7 +1,7 @@
 //! Messages as acelyzer 1.3.0 prints them: on stdout, a time, a coloured level, text.
 
-use aiprof_analysis::analyze::messages::{Level, Messages};
 use aiprof_model::visible;
+use aiprof_trace::analyze::messages::{Level, Messages};
 use jiff::{Timestamp, tz::TimeZone};
 use std::io::{self, Write};
 

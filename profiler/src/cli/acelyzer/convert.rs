@@ -2,13 +2,13 @@
 
 use super::options::OVERLAPS;
 use super::settings::{CounterList, Settings};
-use aiprof_analysis::analyze::config::{
+use aiprof_system::files::caller;
+use aiprof_trace::analyze::config::{
     Config, Counters, EventFilter, FilterError, Format, OverlapMode, PowerScale, PowerSource,
     RankAlignment, TimeUnit,
 };
-use aiprof_analysis::analyze::messages::{Level, Messages};
-use aiprof_analysis::analyze::stages::Profile;
-use aiprof_system::files::caller;
+use aiprof_trace::analyze::messages::{Level, Messages};
+use aiprof_trace::analyze::stages::Profile;
 use std::path::{Path, PathBuf};
 
 /// Largest profile that is read, bytes.

@@ -3,7 +3,7 @@
 
 use super::argparse::{self, Opt, repr};
 use super::options::{COUNTERS, FORMATS, Id, OPTIONS, OVERLAPS, TIME_UNITS};
-use aiprof_analysis::analyze::limit::EventLimit;
+use aiprof_trace::analyze::limit::EventLimit;
 use serde::Serialize;
 use serde_json::{Map, Value};
 

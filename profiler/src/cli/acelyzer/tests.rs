@@ -1,10 +1,8 @@
 use super::argparse::repr;
 use super::settings::{CounterList, Given, Settings, Stop, parse};
 use super::*;
-use aiprof_analysis::analyze::config::{
-    Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
-};
-use aiprof_analysis::analyze::stages::Stage;
+use aiprof_trace::analyze::config::{Format, OverlapMode, PowerScale, PowerSource, RankAlignment};
+use aiprof_trace::analyze::stages::Stage;
 
 /// Splits a command line at blanks.
 fn given(line: &str) -> Result<Given, Stop> {

@@ -8,11 +8,11 @@
 use super::args::AgentArgs;
 use super::sender;
 use crate::cli::windows::WindowFiles;
-use aiprof_collect::control::Control;
 use aiprof_fleet::config::{Config, Faults, Files, To};
 use aiprof_fleet::place;
 use aiprof_fleet::spool::Queue;
 use aiprof_formats::export::Format;
+use aiprof_live::control::Control;
 use aiprof_system::errors::chain;
 use aiprof_system::files::private::PrivateDirectory;
 use anyhow::{Context as _, Result};

@@ -2,8 +2,8 @@
 
 use crate::cli::record::RecordArgs;
 use crate::cli::{Verbosity, ctl, recording, usage_error};
-use aiprof_collect::control::{self, Request};
 use aiprof_fleet::config::FREQUENCY;
+use aiprof_live::control::{self, Request};
 use aiprof_system::os::privileges;
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand, value_parser};

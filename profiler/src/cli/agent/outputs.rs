@@ -2,11 +2,11 @@
 
 use super::checks;
 use crate::cli::windows::WindowFiles;
-use aiprof_collect::session::WindowProfiles;
 use aiprof_fleet::config::{Compression, Config, Output, To};
 use aiprof_fleet::spool::{Body, Dropped, Kind, Queue};
 use aiprof_fleet::status::OutputStatus;
 use aiprof_formats::export::{ExportOptions, otlp, pprof, push};
+use aiprof_live::session::WindowProfiles;
 use aiprof_model::profile::{Profile, Values};
 use aiprof_system::errors::chain;
 use anyhow::{Context as _, Result};

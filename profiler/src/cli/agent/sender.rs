@@ -1,9 +1,9 @@
 //! `aiprof-send`, the agent's child that has the network and no privileges.
 
 use crate::cli::programs;
-use aiprof_collect::readable;
-use aiprof_collect::signals::OriginalMask;
 use aiprof_fleet::shared;
+use aiprof_live::readable;
+use aiprof_live::signals::OriginalMask;
 use aiprof_system::errors::chain;
 use aiprof_system::remote;
 use anyhow::{Context as _, Result, bail};

@@ -2,15 +2,15 @@
 
 use super::settings::Settings;
 use super::written::backends;
-use aiprof_analysis::aggregate::NoNames;
-use aiprof_analysis::tables::unitrace::{Scope, lines};
-use aiprof_analysis::timeline::{CommandDetail, Replay};
 use aiprof_model::json::Object;
 use aiprof_model::profile::{Losses, Meta};
 use aiprof_model::timeline::recorded::{EventSink, Recorded};
 use aiprof_model::timeline::{Event, Id, Members, Timeline, Track};
 use aiprof_model::visible;
 use aiprof_model::wire;
+use aiprof_record::aggregate::NoNames;
+use aiprof_record::timeline::{CommandDetail, Replay};
+use aiprof_tables::unitrace::{Scope, lines};
 use std::io::{self, Write as _};
 
 /// Keeps the commands of devices until they are printed.

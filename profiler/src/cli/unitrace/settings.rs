@@ -1,8 +1,8 @@
 //! What a command line of unitrace asks for.
 
 use super::options::{Has, Id, OPTIONS, Opt};
-use aiprof_analysis::tables::unitrace::NameChoice;
-use aiprof_collect::control::{self, Request};
+use aiprof_live::control::{self, Request};
+use aiprof_tables::unitrace::NameChoice;
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use aiprof::import::capture::{CaptureWriter, Known, ReplayOptions, Scan, Scanned, scan};
+use aiprof::capture::{CaptureWriter, Known, ReplayOptions, Scan, Scanned, scan};
 use aiprof::process::FileTable;
 use aiprof::wire::Event;
 use aiprof_tests::aiprof::binary;

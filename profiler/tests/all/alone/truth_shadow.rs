@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use aiprof::import::capture::for_each_event;
+use aiprof::capture::for_each_event;
 use aiprof::wire::{Event, StopReason};
 use aiprof_tests::need::{Need, find_tool, skip_unless};
 use aiprof_tests::shadow::{Account, GoRuntime, Plan, Recorder, Sampled, Truth, judge, stops};

@@ -16,15 +16,15 @@ use super::source::{CrateSource, VisibleItem, folder_of};
 /// `fuzzing` instead.
 const DRIVEN_BY_TESTS: [(&str, &str); 7] = [
     // profiler/tests/ci/files/virtual_stalls.rs
-    ("collect", "DeviceSamplers"),
-    // analysis/src/analyze/device_stalls/tests.rs
+    ("live", "DeviceSamplers"),
+    // trace/src/analyze/device_stalls/tests.rs
     ("symbols", "bare"),
     // profiler/examples/eu_stall.rs
-    ("analysis", "Executions"),
-    ("analysis", "Join"),
-    ("analysis", "PARTS"),
-    ("analysis", "is_waiting"),
-    ("analysis", "timestamps"),
+    ("record", "Executions"),
+    ("record", "Join"),
+    ("record", "PARTS"),
+    ("record", "is_waiting"),
+    ("record", "timestamps"),
 ];
 
 /// All crates of the product, by name.

@@ -1,7 +1,7 @@
 //! A report of an analysis for the terminal.
 
-use aiprof_analysis::analyze::report::{Report, Weight};
 use aiprof_model::visible;
+use aiprof_trace::analyze::report::{Report, Weight};
 use std::io::{self, Write};
 
 /// Kernels that are listed for each rank.

@@ -5,7 +5,7 @@
 //!   that end at the sample and last one period. They show from afar where time went, and
 //!   what a viewer adds up over a selection is CPU time. Instants would be drawn as a comb,
 //!   and speedscope ignores them. The stacks of samples are in `stackFrames`.
-//! * Devices have rows of their own; see [`Builder`](aiprof_analysis::timeline::Builder)
+//! * Devices have rows of their own; see [`Builder`](aiprof_record::timeline::Builder)
 //!   for what there is, and [`Layout`] for the rows.
 //!
 //! Events come in order of their begin. Memory depends on how many names, tracks and
@@ -13,7 +13,7 @@
 //! in `docs/output-formats.md`.
 
 use super::names;
-use crate::timeline::{Layout, Placed, RowName, Store};
+use crate::timeline::{Layout, Placed, RowName};
 use aiprof_model::{
     json::{self, Object},
     profile::Losses,
@@ -22,6 +22,7 @@ use aiprof_model::{
         recorded::{Recorded, StackNode, Totals},
     },
 };
+use aiprof_record::store::Store;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
     collections::BTreeMap,
@@ -426,12 +427,12 @@ pub(super) fn other_data(recorded: &Recorded, losses: &Losses) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::Store;
-    use aiprof_analysis::{aggregate::NoNames, timeline::Replay};
     use aiprof_model::{
         profile::Meta,
         wire::{self, ProcessEvent, ProcessEventKind, Trace, TracePoint},
     };
+    use aiprof_record::store::Store;
+    use aiprof_record::{aggregate::NoNames, timeline::Replay};
     use serde_json::Value;
 
     /// The events of a recording, in order.

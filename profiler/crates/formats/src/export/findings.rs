@@ -1,6 +1,6 @@
 //! Findings as JSON, for programs.
 
-use aiprof_analysis::analyze::report::{Finding, Report};
+use aiprof_trace::analyze::report::{Finding, Report};
 use serde::Serialize;
 use std::io::{self, Write};
 

@@ -1,8 +1,8 @@
 //! Files of categories: unitrace's INI files and the JSON that its `categorize.py` makes of
 //! them.
 
-use aiprof_analysis::categories::{Categories, IniError, TreeError};
 use aiprof_system::files::caller;
+use aiprof_tables::categories::{Categories, IniError, TreeError};
 use std::io;
 use std::path::Path;
 

@@ -1,12 +1,12 @@
 //! Compiler information wherever it is: a log, also compressed, or a directory.
 
 use super::{inductor, open};
-use aiprof_analysis::analyze::messages::Messages;
-use aiprof_analysis::analyze::utilization::CompilerInfo;
-use aiprof_analysis::analyze::utilization::compiler_log;
-use aiprof_analysis::analyze::utilization::ideal::IdealTables;
 use aiprof_system::files::caller;
 use aiprof_system::memory::Metered;
+use aiprof_trace::analyze::messages::Messages;
+use aiprof_trace::analyze::utilization::CompilerInfo;
+use aiprof_trace::analyze::utilization::compiler_log;
+use aiprof_trace::analyze::utilization::ideal::IdealTables;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
@@ -70,7 +70,7 @@ fn load_one(path: &Path, messages: &mut Messages) -> IdealTables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_analysis::analyze::messages::Level;
+    use aiprof_trace::analyze::messages::Level;
     use std::fs;
     use std::io::Write as _;
 

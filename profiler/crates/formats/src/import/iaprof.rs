@@ -15,9 +15,9 @@ mod records;
 mod stacks;
 mod texts;
 
-use aiprof_analysis::aggregate::ReasonCounts;
 use aiprof_model::lines::{LineError, Lines};
 use aiprof_model::profile::{Device, LossKind, Meta, Profile, ProfileBuilder, StallReason};
+use aiprof_record::aggregate::ReasonCounts;
 use records::Record;
 use stacks::{LaunchId, Stacks};
 use std::io::{self, BufRead};

@@ -2,9 +2,9 @@
 //! its ideal cycles: `DIR/inductor-spyre/KERNEL/perf/ideal_cycles.json`, a list of
 //! `{"ideal_cycles": 2048, "op_category": "Bmm_fp16"}`.
 
-use aiprof_analysis::analyze::messages::Messages;
-use aiprof_analysis::analyze::utilization::ideal::{IdealTable, IdealTables, Phase};
 use aiprof_system::files::caller;
+use aiprof_trace::analyze::messages::Messages;
+use aiprof_trace::analyze::utilization::ideal::{IdealTable, IdealTables, Phase};
 use serde_json::Value;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -105,7 +105,7 @@ aiprof_testkit::survives_seeds!("ideal_cycles", fuzz_ideal_cycles);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_analysis::analyze::messages::Level;
+    use aiprof_trace::analyze::messages::Level;
     use std::fs;
 
     fn tree(folder: &str, files: &[(&str, &str)]) -> tempfile::TempDir {

@@ -8,7 +8,7 @@
 use super::json::{self, JsonError};
 use aiprof_model::timeline::{Ph, Timeline};
 use aiprof_model::wire::ops::MAX_SPANS;
-use aiprof_model::wire::{ClockPair, OpKind, OpSpan, OpsPart};
+use aiprof_model::wire::{ClockPair, OpKind, OpSpan, OpsPart, OpsRead};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::io::Read;
@@ -35,17 +35,6 @@ pub enum OpsError {
     NoClock,
 }
 
-/// What a trace has of operators.
-#[derive(Debug, Default)]
-pub struct OpsRead {
-    /// The spans, in parts; at least one, and the last is marked.
-    pub parts: Vec<OpsPart>,
-    /// Spans in all.
-    pub spans: u64,
-    /// Spans left out: of no known thread, of impossible times, or beyond [`MAX_WINDOW`].
-    pub refused: u64,
-}
-
 /// Reads the operators of a trace. `clock`: both clocks, read when the window was over;
 /// `tid`: the thread of a trace's number, `None` if it is none.
 ///
@@ -55,7 +44,7 @@ pub struct OpsRead {
 pub fn read_ops(
     from: impl Read + Send,
     clock: &ClockPair,
-    mut tid: impl FnMut(i64) -> Option<u32>,
+    tid: impl Fn(i64) -> Option<u32>,
 ) -> Result<OpsRead, OpsError> {
     let mut timeline = Timeline::default();
     json::read(from, "operators", &mut timeline)?;
@@ -74,7 +63,7 @@ pub fn read_ops(
         let Some(kind) = OpKind::of_category(timeline.name(event.cat)) else {
             continue;
         };
-        let thread = timeline.tid(event).number().and_then(&mut tid);
+        let thread = timeline.tid(event).number().and_then(&tid);
         let has_room = |tid: &u32| threads.len() < MAX_THREADS || threads.contains(tid);
         let thread = thread.filter(has_room);
         let begin = u64::try_from(origin + i128::from(event.start.nearest_nanos())).ok();

@@ -1,6 +1,5 @@
 //! Readers: one file per input format.
 
-pub mod capture;
 pub mod categories;
 pub mod compiler_info;
 pub mod iaprof;
@@ -16,8 +15,6 @@ pub mod torch_log;
 pub mod unitrace_csv;
 pub mod unitrace_metrics;
 
-#[cfg(any(test, fuzzing))]
-pub use capture::fuzz_capture;
 #[cfg(any(test, fuzzing))]
 pub use categories::fuzz_categories;
 #[cfg(any(test, fuzzing))]

@@ -1,6 +1,7 @@
 //! Files that are read: what they are, and their text, decompressed.
 
-use super::{capture, iaprof, pprof, unitrace_csv};
+use super::{iaprof, pprof, unitrace_csv};
+use aiprof_record::capture;
 use aiprof_system::files::caller;
 use aiprof_system::memory::Metered;
 use flate2::read::MultiGzDecoder;

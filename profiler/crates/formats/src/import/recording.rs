@@ -4,13 +4,14 @@
 use super::json::event::{Fields, Parsed, Reader};
 use super::json::{End, Problems, Reading, job_hash};
 use crate::export::chrome;
-use crate::timeline::{Layout, RowName, Store};
+use crate::timeline::{Layout, RowName};
 use aiprof_model::json::Object;
 use aiprof_model::profile::FrameKind;
 use aiprof_model::timeline::{
     Dialect, Event, Id, Job, Members, NONE, Ph, Stretch, Sym, Time, Timeline, Track, TrackId,
     TrackKind, members, recorded::Recorded,
 };
+use aiprof_record::store::Store;
 use aiprof_system::memory;
 use rustc_hash::FxHashMap;
 use std::io;

@@ -2,9 +2,9 @@
 //! `TORCH_LOGS=graph_breaks,recompiles`, also compressed.
 
 use super::open;
-use aiprof_analysis::torch::log::TorchLog;
 use aiprof_system::files::caller;
 use aiprof_system::memory::Metered;
+use aiprof_trace::torch::log::TorchLog;
 use std::io::{self, BufReader};
 use std::path::Path;
 

@@ -5,9 +5,9 @@
 //! 2.3) or without. Columns go by their names: newer drivers have more of them.
 
 use crate::export::unitrace_csv::{COLUMNS, IP, KERNEL};
-use aiprof_analysis::aggregate::ReasonCounts;
 use aiprof_model::lines::{LineError, Lines};
 use aiprof_model::profile::{StallReason, StallRow, StallTable, StalledDevice};
+use aiprof_record::aggregate::ReasonCounts;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 

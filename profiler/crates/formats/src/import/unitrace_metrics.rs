@@ -5,8 +5,8 @@
 //! known by the columns: a header names `GpuTime[ns]`, rows have as many cells. Names of
 //! kernels may be in quotes, or have commas without them, as older releases write them.
 
-use aiprof_analysis::roofline::{FlopKind, KernelWork};
 use aiprof_model::lines::{LineError, Lines};
+use aiprof_tables::roofline::{FlopKind, KernelWork};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 

@@ -21,7 +21,7 @@ pub use event::{
     Event, FileKey, MapEvent, Pause, ProcessEvent, ProcessEventKind, Sample, StopReason, Thread,
 };
 pub use labels::ProcessLabels;
-pub use ops::{OpKind, OpSpan, Ops, OpsNews, OpsPart};
+pub use ops::{OpKind, OpSpan, Ops, OpsNews, OpsPart, OpsRead};
 pub use python::{PythonCode, PythonFound, PythonPieces, PythonRecord, PythonStack};
 pub use trace::{Trace, TracePoint};
 pub use wait::{Wait, WaitReason};

@@ -45,6 +45,17 @@ pub struct OpsPart {
     pub is_last: bool,
 }
 
+/// The operators that a program recorded in a window.
+#[derive(Debug, Default)]
+pub struct OpsRead {
+    /// The spans, in parts; at least one, and the last is marked.
+    pub parts: Vec<OpsPart>,
+    /// Spans in all.
+    pub spans: u64,
+    /// Spans left out: of no known thread, of impossible times, or more than a window may have.
+    pub refused: u64,
+}
+
 impl OpsPart {
     /// A text that a span refers to; empty if there is none of this number.
     pub fn text(&self, number: u32) -> &str {

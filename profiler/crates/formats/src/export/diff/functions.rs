@@ -4,9 +4,9 @@
 use super::{DiffOptions, normalized};
 use crate::export::folded::FoldedStacks;
 use crate::export::text;
-use aiprof_analysis::compare::shares::{self, FunctionChange, SampledFunctions, SharesCompared};
-use aiprof_analysis::compare::{Difference, Verdict};
-use aiprof_analysis::tables::{Cell, Column, Table};
+use aiprof_tables::compare::shares::{self, FunctionChange, SampledFunctions, SharesCompared};
+use aiprof_tables::compare::{Difference, Verdict};
+use aiprof_tables::{Cell, Column, Table};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// What one profile is for a comparison.

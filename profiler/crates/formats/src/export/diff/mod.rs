@@ -14,9 +14,9 @@ use super::folded::FoldedStacks;
 use super::palette::Color;
 use super::svg::{self, Caption};
 use super::{ExportError, ExportOptions, names, text};
-use aiprof_analysis::compare::Verdict;
-use aiprof_analysis::compare::shares::SharesCompared;
 use aiprof_model::profile::Values;
+use aiprof_tables::compare::Verdict;
+use aiprof_tables::compare::shares::SharesCompared;
 use rustc_hash::FxHashMap;
 use std::io::Write;
 

@@ -2,7 +2,7 @@
 
 use super::escape;
 use super::table::{Cell, HtmlTable, ROWS, grouped};
-use aiprof_analysis::analyze::report::Report;
+use aiprof_trace::analyze::report::Report;
 use std::fmt::Write as _;
 
 /// Utilization by category and rank.

@@ -13,7 +13,7 @@ mod sections;
 pub mod stalls;
 mod table;
 
-use aiprof_analysis::analyze::report::{Finding, Input, Report, Weight};
+use aiprof_trace::analyze::report::{Finding, Input, Report, Weight};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 use std::io::{self, Write};

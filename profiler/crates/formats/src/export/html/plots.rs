@@ -2,8 +2,8 @@
 
 use super::escape;
 use super::table::{Cell, HtmlTable, ROWS, grouped};
-use aiprof_analysis::analyze::plots::{Point, Series, thin};
-use aiprof_analysis::analyze::report::Report;
+use aiprof_trace::analyze::plots::{Point, Series, thin};
+use aiprof_trace::analyze::report::Report;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 

@@ -2,7 +2,7 @@
 
 use super::table::{Cell, HtmlTable};
 use super::{PlainPage, escape};
-use aiprof_analysis::roofline::{DevicePeaks, FlopKind, RooflineRow};
+use aiprof_tables::roofline::{DevicePeaks, FlopKind, RooflineRow};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
@@ -290,7 +290,7 @@ fn table(rows: &[RooflineRow], out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_analysis::roofline::{KernelWork, rows};
+    use aiprof_tables::roofline::{KernelWork, rows};
 
     #[test]
     fn points_are_below_the_roofs_and_names_are_text() {

@@ -2,7 +2,7 @@
 
 use super::escape;
 use super::table::{Cell, HtmlTable, ROWS, grouped, number, signed};
-use aiprof_analysis::analyze::report::{Kernel, Report};
+use aiprof_trace::analyze::report::{Kernel, Report};
 use std::fmt::Write as _;
 
 /// How busy ranks were.

@@ -11,10 +11,10 @@ use crate::export::stalls::{
     syntax,
 };
 use crate::export::text::{fit, grouped, one_line};
-use aiprof_analysis::analyze::device_stalls::{
+use aiprof_model::profile::StallReason;
+use aiprof_trace::analyze::device_stalls::{
     InstructionStalls, KernelStalls, Producer, StallReport, Tally, Why, meaning,
 };
-use aiprof_model::profile::StallReason;
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -247,7 +247,7 @@ impl KernelSection<'_> {
     fn lines(&self, out: &mut String) {
         out.push_str("<h3>Lines</h3>\n");
         let samples =
-            |line: &aiprof_analysis::analyze::device_stalls::LineStalls| line.samples.total();
+            |line: &aiprof_trace::analyze::device_stalls::LineStalls| line.samples.total();
         let (lines, hidden) = self.view.shown(&self.kernel.lines, self.whole, samples);
         let table = HtmlTable {
             label: "Lines",
@@ -261,7 +261,7 @@ impl KernelSection<'_> {
             has_filter: false,
         };
         let total = self.kernel.samples.total();
-        let row = |line: &&aiprof_analysis::analyze::device_stalls::LineStalls| {
+        let row = |line: &&aiprof_trace::analyze::device_stalls::LineStalls| {
             let last = line.place.last();
             let source = last.and_then(|frame| (self.view.source)(&frame.file, frame.line));
             let name = match line_name(&line.place) {

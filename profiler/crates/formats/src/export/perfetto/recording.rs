@@ -13,7 +13,7 @@ use super::encode::{
 use super::tracks::describe;
 use crate::export::{chrome, names};
 use crate::import::perfetto::SW_CPU_CLOCK;
-use crate::timeline::{Layout, Placed, RowName, SAMPLES, Store};
+use crate::timeline::{Layout, Placed, RowName, SAMPLES};
 use aiprof_model::{
     profile::FrameKind,
     timeline::{
@@ -21,6 +21,7 @@ use aiprof_model::{
         recorded::{Recorded, StackFrame},
     },
 };
+use aiprof_record::store::Store;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
     io::{self, BufWriter, Write},

@@ -1,9 +1,9 @@
 use super::super::trace_events::Words;
 use super::{recording, write};
 use crate::import::{json, perfetto};
-use crate::timeline::Store;
 use aiprof_model::timeline::recorded::{EventSink as _, Group, Recorded, Row};
 use aiprof_model::timeline::{Args, Event, Id, NONE, Ph, Time, Timeline, Track, TrackKind};
+use aiprof_record::store::Store;
 use serde_json::Value;
 
 fn timeline(text: &str) -> Timeline {

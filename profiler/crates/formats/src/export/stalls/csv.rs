@@ -4,11 +4,11 @@
 use super::names::{offset, syntax, why_text};
 use super::{By, StallView};
 use crate::export::ExportError;
-use aiprof_analysis::analyze::device_stalls::{
-    InstructionStalls, KernelStalls, SourcePlace, StallReport, Tally,
-};
 use aiprof_model::csv::field;
 use aiprof_model::profile::StallReason;
+use aiprof_trace::analyze::device_stalls::{
+    InstructionStalls, KernelStalls, SourcePlace, StallReport, Tally,
+};
 use std::io::Write;
 
 /// Writes the tables of all kernels as one.

@@ -3,10 +3,10 @@
 use super::StallView;
 use super::names::{offset, role_name, syntax};
 use crate::export::ExportError;
-use aiprof_analysis::analyze::device_stalls::{
+use aiprof_model::profile::StallReason;
+use aiprof_trace::analyze::device_stalls::{
     InstructionStalls, KernelStalls, LineStalls, Producer, SourcePlace, StallReport, Tally, Why,
 };
-use aiprof_model::profile::StallReason;
 use serde_json::{Map, Value, json};
 use std::io::Write;
 

@@ -6,11 +6,11 @@ use super::text::{Page, bar};
 use super::{StallView, percent};
 use crate::export::ExportError;
 use crate::export::text::{fit, grouped, one_line};
-use aiprof_analysis::analyze::device_stalls::{
-    InstructionStalls, KernelStalls, SourcePlace, StallReport,
-};
 use aiprof_model::profile::StallReason;
 use aiprof_symbols::symbolize::device::isa::Flow;
+use aiprof_trace::analyze::device_stalls::{
+    InstructionStalls, KernelStalls, SourcePlace, StallReport,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 

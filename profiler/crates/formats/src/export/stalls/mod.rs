@@ -1,5 +1,5 @@
 //! Stalls of device kernels for people and programs: text, an annotated listing, a
-//! page, CSV and JSON. What is in them is [`aiprof_analysis::analyze::device_stalls`]'s.
+//! page, CSV and JSON. What is in them is [`aiprof_trace::analyze::device_stalls`]'s.
 
 mod csv;
 mod json;
@@ -16,7 +16,7 @@ pub use listing::write as write_listing;
 pub(super) use names::{attributes, instruction, line_name, offset, place_note, role_name, syntax};
 pub use text::write as write_text;
 
-use aiprof_analysis::analyze::device_stalls::{KernelStalls, Tally};
+use aiprof_trace::analyze::device_stalls::{KernelStalls, Tally};
 
 /// What a table has a row for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Instructions, places and explanations in words.
 
 use crate::export::text::{bytes, grouped, one_line};
-use aiprof_analysis::analyze::device_stalls::{
-    InstructionStalls, KernelStalls, Producer, Role, SourcePlace, Why, pipe_name,
-};
 use aiprof_symbols::symbolize::device::SourceFrame;
 use aiprof_symbols::symbolize::device::isa::Instruction;
+use aiprof_trace::analyze::device_stalls::{
+    InstructionStalls, KernelStalls, Producer, Role, SourcePlace, Why, pipe_name,
+};
 
 /// Longest syntax of an instruction.
 const MAX_SYNTAX: usize = 200;

@@ -1,10 +1,10 @@
 //! Views of a real kernel's stalls, and of hostile names.
 
 use super::*;
-use aiprof_analysis::analyze::device_stalls::{Code, Sampled, StallReport};
 use aiprof_model::profile::StallReason;
 use aiprof_symbols::symbolize::device::Module;
 use aiprof_symbols::symbolize::device::isa::decode;
+use aiprof_trace::analyze::device_stalls::{Code, Sampled, StallReport};
 use std::io::Read as _;
 
 fn module() -> Module {

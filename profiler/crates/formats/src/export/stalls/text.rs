@@ -4,10 +4,8 @@ use super::names::{attributes, line_name, offset, place_note, syntax, why_text};
 use super::{By, StallView, kernel_name, percent, reasons};
 use crate::export::ExportError;
 use crate::export::text::{fit, grouped, one_line};
-use aiprof_analysis::analyze::device_stalls::{
-    InstructionStalls, KernelStalls, StallReport, meaning,
-};
 use aiprof_model::profile::StallReason;
+use aiprof_trace::analyze::device_stalls::{InstructionStalls, KernelStalls, StallReport, meaning};
 use std::fmt::Write as _;
 use std::io::Write;
 

@@ -1,6 +1,6 @@
 //! Active time of ranks with collectives, as acelyzer's `_stats_summary.csv`.
 
-use aiprof_analysis::analyze::collectives::ActiveRow;
+use aiprof_trace::analyze::collectives::ActiveRow;
 use std::io::{self, Write};
 
 /// Rank, elapsed time, time of kernels and of collectives (microseconds), their shares

@@ -1,7 +1,7 @@
 //! `-f pddf`: all slices as a text table, as pandas 3 prints a data frame.
 
-use aiprof_analysis::analyze::utilization::python::scientific;
 use aiprof_model::timeline::{Event, NONE, Timeline};
+use aiprof_trace::analyze::utilization::python::scientific;
 use std::borrow::Cow;
 use std::io::{self, Write};
 

@@ -2,8 +2,8 @@
 //! columns with tabs and spaces between.
 
 use super::id_text;
-use aiprof_analysis::analyze::statistics::{KernelRow, Spread, Statistics};
 use aiprof_model::timeline::Timeline;
+use aiprof_trace::analyze::statistics::{KernelRow, Spread, Statistics};
 use std::io::{self, Write};
 
 const SUMMARY: &str = "Time  \t Total Time\t Calls\t    Mean  \t  Median  \t    Min    \t   Max   \t   \
@@ -161,9 +161,9 @@ impl std::fmt::Display for OneLine<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_analysis::analyze::statistics;
     use aiprof_model::timeline::{Dialect, Kinds};
     use aiprof_testkit::timelines as testing;
+    use aiprof_trace::analyze::statistics;
 
     fn tables(kernels: &[(&str, u32, f64, [i64; 5])]) -> [String; 3] {
         let mut timeline = testing::timeline(Dialect::Flex);

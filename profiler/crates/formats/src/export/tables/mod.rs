@@ -8,9 +8,9 @@ pub mod rows;
 mod torch;
 pub mod unitrace;
 
-use aiprof_analysis::analyze::pipeline::{Outcome, Tables};
-use aiprof_analysis::analyze::utilization::table;
 use aiprof_model::timeline::{Id, Timeline};
+use aiprof_trace::analyze::pipeline::{Outcome, Tables};
+use aiprof_trace::analyze::utilization::table;
 use std::borrow::Cow;
 use std::io;
 

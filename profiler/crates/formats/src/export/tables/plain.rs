@@ -2,8 +2,8 @@
 
 use super::torch;
 use super::unitrace;
-use aiprof_analysis::tables::{Cell, Column, Layout, Table};
 use aiprof_model::{csv, visible};
+use aiprof_tables::{Cell, Column, Layout, Table};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 

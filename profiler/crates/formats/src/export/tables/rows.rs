@@ -2,12 +2,12 @@
 //! they need them.
 
 use super::id_text;
-use aiprof_analysis::analyze::energy::{EnergyMethod, KernelPower};
-use aiprof_analysis::analyze::iterations::Iterations;
-use aiprof_analysis::analyze::statistics::Spread;
-use aiprof_analysis::analyze::token_times::TokenTimes;
 use aiprof_model::csv;
 use aiprof_model::timeline::{Id, NONE, Timeline};
+use aiprof_trace::analyze::energy::{EnergyMethod, KernelPower};
+use aiprof_trace::analyze::iterations::Iterations;
+use aiprof_trace::analyze::statistics::Spread;
+use aiprof_trace::analyze::token_times::TokenTimes;
 use std::io::{self, Write};
 
 /// Power and energy of kernels.
@@ -132,9 +132,9 @@ fn place(timeline: &Timeline, pid: &Id, rank: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_analysis::analyze::iterations::Iteration;
     use aiprof_model::timeline::{Dialect, Sym};
     use aiprof_testkit::timelines as testing;
+    use aiprof_trace::analyze::iterations::Iteration;
 
     fn text(write: impl FnOnce(&mut Vec<u8>, &Timeline) -> io::Result<()>) -> String {
         let mut timeline = testing::timeline(Dialect::Flex);

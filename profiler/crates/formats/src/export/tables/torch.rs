@@ -1,9 +1,9 @@
 //! The text of torch's `key_averages().table()`, byte for byte as `_build_table` of
 //! `torch/autograd/profiler_util.py` prints it.
 
-use aiprof_analysis::tables::key_averages::TorchLayout;
-use aiprof_analysis::tables::{Cell, Table};
 use aiprof_model::visible;
+use aiprof_tables::key_averages::TorchLayout;
+use aiprof_tables::{Cell, Table};
 use std::io::{self, Write};
 
 /// Width of a column of numbers, characters.

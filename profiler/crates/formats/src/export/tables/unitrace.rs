@@ -6,9 +6,9 @@
 //! only known to be at most so much has `<=` before it, and what is not known is `-`:
 //! unitrace has neither. Notes stand below in brackets.
 
-use aiprof_analysis::tables::unitrace::{AT_MOST, QUALITY, device, host, properties, submission};
-use aiprof_analysis::tables::{Cell, Column, Table};
 use aiprof_model::visible;
+use aiprof_tables::unitrace::{AT_MOST, QUALITY, device, host, properties, submission};
+use aiprof_tables::{Cell, Column, Table};
 use std::io::{self, Write};
 
 /// Least width of OpenCL's names.
@@ -256,7 +256,7 @@ fn shown(cell: &Cell, column: Column, style: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_analysis::tables::Layout;
+    use aiprof_tables::Layout;
 
     fn table(name: &'static str, columns: &[&'static str], rows: Vec<Vec<Cell>>) -> Table {
         let of = |name: &&'static str| match *name {

@@ -1,8 +1,8 @@
 //! Arguments of calls in words.
 
-use aiprof_analysis::correlate::{CallContent, FinishedCall};
 use aiprof_model::probes::{DataFormat, DataInfo, ValueFormat, ValueInfo, role};
 use aiprof_model::visible;
+use aiprof_record::correlate::{CallContent, FinishedCall};
 use std::fmt::{self, Write};
 
 /// Most elements of an array that are printed.

@@ -1,7 +1,7 @@
 //! Which calls are printed.
 
-use aiprof_analysis::correlate::FinishedCall;
 use aiprof_model::probes::{CallKind, Probe, glob};
+use aiprof_record::correlate::FinishedCall;
 
 /// Which calls are wanted; empty lists want all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

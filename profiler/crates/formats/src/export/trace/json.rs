@@ -1,9 +1,9 @@
 //! A call as a line of JSON.
 
 use super::{TraceOptions, args, results};
-use aiprof_analysis::correlate::{CallContent, FinishedCall};
 use aiprof_model::probes::{DataFormat, Probe, ResultKind, ValueFormat};
 use aiprof_model::visible;
+use aiprof_record::correlate::{CallContent, FinishedCall};
 use serde_json::{Map, Value, json};
 
 /// Writes a call, without an end of line.

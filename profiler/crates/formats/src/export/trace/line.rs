@@ -2,7 +2,7 @@
 
 use super::{TraceOptions, args, results};
 use crate::export::text;
-use aiprof_analysis::correlate::FinishedCall;
+use aiprof_record::correlate::FinishedCall;
 use std::fmt::{self, Write};
 
 /// Writes a call, without an end of line.

@@ -13,8 +13,8 @@ mod tests;
 
 pub use filter::CallFilter;
 
-use aiprof_analysis::correlate::{CallSink, Counts, FinishedCall, Launch, Limits, Tracker};
 use aiprof_model::{process::ProcessTable, profile::Losses, wire::Event};
+use aiprof_record::correlate::{CallSink, Counts, FinishedCall, Launch, Limits, Tracker};
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};
 

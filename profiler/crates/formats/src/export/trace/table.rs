@@ -1,7 +1,7 @@
 //! The table of functions at the end of a trace.
 
 use crate::export::text;
-use aiprof_analysis::correlate::FinishedCall;
+use aiprof_record::correlate::FinishedCall;
 use rustc_hash::FxHashMap;
 use serde_json::json;
 use std::cmp::Reverse;

@@ -4,7 +4,7 @@ use super::super::escape;
 use super::{KernelSection, cut};
 use crate::export::stalls::{instruction, line_name, percent, place_note, targets};
 use crate::export::text::{grouped, one_line};
-use aiprof_analysis::analyze::device_stalls::InstructionStalls;
+use aiprof_trace::analyze::device_stalls::InstructionStalls;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 

@@ -1,0 +1,243 @@
+//! What is waited for: a call, a kernel, one that takes long.
+//!
+//! Where a call begins or a kernel is launched is seen at once. How long a call took is known when
+//! it is over. How long a kernel took is known when the program or its runtime has read its times.
+//! A timeline of its own, which keeps nothing, finds this out.
+
+use crate::config::{Trigger, TriggerOn};
+use aiprof_model::{
+    timeline::recorded::{EventSink, Recorded},
+    timeline::{Event as TimelineEvent, Members, Quality, Sym},
+    wire::Event,
+};
+use aiprof_record::{
+    correlate::{CallSink, CallView, FinishedCall, KernelName, Launch},
+    timeline::Replay,
+};
+use std::io;
+
+/// Most spans that wait to be looked at: one look takes in fewer.
+const MAX_SPANS: usize = 1 << 16;
+
+/// What happened that was waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fired {
+    /// When it was over or begun, CLOCK_MONOTONIC nanoseconds.
+    pub time_ns: u64,
+    /// What, in words.
+    pub what: String,
+}
+
+/// A span of time that is known exactly.
+#[derive(Debug)]
+struct Timed {
+    name: Sym,
+    cat: Sym,
+    from_ns: i64,
+    length_ns: i64,
+}
+
+/// Takes the exact spans of a timeline.
+#[derive(Debug, Default)]
+struct Spans(Vec<Timed>);
+
+impl EventSink for Spans {
+    fn event(&mut self, event: &TimelineEvent, _: u32, _: Members<'_>) -> io::Result<()> {
+        let is_exact = event.quality != Quality::Bounded;
+        if event.is_slice() && is_exact && self.0.len() < MAX_SPANS {
+            self.0.push(Timed {
+                name: event.name,
+                cat: event.cat,
+                from_ns: event.start.nanos(),
+                length_ns: event.length.nanos(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What is waited for.
+pub(super) struct Triggers {
+    wanted: Vec<Trigger>,
+    begin: bool,
+    /// What took how long, if that is asked.
+    replay: Option<Replay<Spans>>,
+    fired: Option<Fired>,
+}
+
+impl Triggers {
+    /// `begin`: the recording begins when they fire.
+    pub(super) fn new(wanted: &[Trigger], begin: bool) -> Self {
+        let is_timed = wanted.iter().any(|trigger| trigger.longer_ns.is_some());
+        Self {
+            wanted: wanted.to_vec(),
+            begin,
+            replay: is_timed.then(|| Replay::new(0, false, Spans::default())),
+            fired: None,
+        }
+    }
+
+    /// Whether the recording begins when they fire.
+    pub(super) fn begin_recording(&self) -> bool {
+        self.begin && !self.wanted.is_empty()
+    }
+
+    /// Waits for nothing any more.
+    pub(super) fn disarm(&mut self) {
+        self.wanted.clear();
+        self.replay = None;
+    }
+
+    /// What has happened since this was asked last.
+    pub(super) fn take(&mut self) -> Option<Fired> {
+        self.fired.take()
+    }
+
+    /// Whether something has.
+    pub(super) fn have_fired(&self) -> bool {
+        self.fired.is_some()
+    }
+
+    /// A call begins, or ends.
+    pub(super) fn call(&mut self, call: &CallView<'_>, time_ns: u64) {
+        if !call.begins() {
+            return;
+        }
+        let function = &call.probe().function;
+        let is_it = |trigger: &Trigger| match &trigger.on {
+            TriggerOn::Call(name) => trigger.longer_ns.is_none() && name == function,
+            TriggerOn::Kernel(_) => false,
+        };
+        if self.wanted.iter().any(is_it) {
+            let what = format!("{function} was called");
+            self.fired.get_or_insert(Fired { time_ns, what });
+        }
+    }
+
+    /// An event of the recording, or one that only triggers see.
+    pub(super) fn event(&mut self, event: &Event) {
+        let Some(replay) = &mut self.replay else {
+            return;
+        };
+        if matches!(event, Event::Sample(_) | Event::Wait(_) | Event::Stalls(_)) {
+            return;
+        }
+        // Nothing is written: the sink does not fail.
+        if replay.event(event).is_err() || !matches!(event, Event::Call(_) | Event::Process(_)) {
+            return;
+        }
+        let origin_ns = replay.origin_ns();
+        let Ok((recorded, spans)) = replay.so_far() else {
+            return;
+        };
+        for span in std::mem::take(&mut spans.0) {
+            let mut wanted = self.wanted.iter();
+            if let Some(trigger) = wanted.find(|trigger| trigger.is_of(&span, recorded)) {
+                let (name, ms) = (recorded.name(span.name), span.length_ns as f64 / 1e6);
+                let longer_ms = trigger.longer_ns.unwrap_or(0) as f64 / 1e6;
+                let what = format!("{name} took {ms:.3} ms, longer than {longer_ms} ms");
+                let time_ns = origin_ns.saturating_add_signed(span.from_ns + span.length_ns);
+                self.fired.get_or_insert(Fired { time_ns, what });
+            }
+        }
+    }
+}
+
+impl Trigger {
+    fn is_of(&self, span: &Timed, recorded: &Recorded) -> bool {
+        let Some(longer_ns) = self.longer_ns else {
+            return false;
+        };
+        if i128::from(span.length_ns) <= i128::from(longer_ns) {
+            return false;
+        }
+        let name = recorded.name(span.name);
+        match &self.on {
+            TriggerOn::Call(function) => name == function,
+            TriggerOn::Kernel(part) => {
+                recorded.name(span.cat) == "kernel" && name.contains(part.as_str())
+            }
+        }
+    }
+}
+
+impl CallSink for Triggers {
+    fn call(&mut self, _: &FinishedCall) {}
+
+    fn launch(&mut self, launch: &Launch) {
+        let KernelName::Known(name) = &launch.name else {
+            return;
+        };
+        let is_it = |trigger: &Trigger| match &trigger.on {
+            TriggerOn::Kernel(part) => {
+                trigger.longer_ns.is_none() && launch.kernel != 0 && name.contains(part.as_str())
+            }
+            TriggerOn::Call(_) => false,
+        };
+        if self.wanted.iter().any(is_it) {
+            let time_ns = launch.start_ns;
+            let what = format!("{name} was launched");
+            self.fired.get_or_insert(Fired { time_ns, what });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_model::probes::CallKind;
+
+    fn launch(name: &str, kernel: u64) -> Launch {
+        Launch {
+            name: KernelName::Known(name.into()),
+            kernel,
+            id: 1,
+            call: 1,
+            submit: None,
+            executed: None,
+            kind: CallKind::Launch,
+            api: "Api".into(),
+            function: "launch".into(),
+            pid: 1,
+            tid: 1,
+            start_ns: 7,
+            end_ns: None,
+            submitted_ns: 7,
+            handed_over_ns: 7,
+            device: 0,
+            queue: 0,
+            list: 0,
+            kernel_number: 0,
+            module: None,
+            groups: [0; 3],
+            local: [0; 3],
+            bytes: 0,
+            event: 0,
+            correlation: None,
+            flags: 0,
+            stack: 0,
+            driver: None,
+        }
+    }
+
+    #[test]
+    fn a_launch_of_a_kernel_is_seen_once_and_only_if_it_is_one() {
+        let mut triggers = Triggers::new(
+            &[Trigger {
+                on: TriggerOn::Kernel("gemm".into()),
+                longer_ns: None,
+            }],
+            true,
+        );
+        triggers.launch(&launch("copy", 1));
+        triggers.launch(&launch("gemm of memory", 0));
+        assert_eq!(triggers.take(), None);
+        triggers.launch(&launch("sgemm_64", 1));
+        triggers.launch(&launch("dgemm_64", 1));
+        let fired = triggers.take().unwrap();
+        assert_eq!(fired.what, "sgemm_64 was launched");
+        triggers.disarm();
+        triggers.launch(&launch("sgemm_64", 1));
+        assert_eq!(triggers.take(), None);
+    }
+}

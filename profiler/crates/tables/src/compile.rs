@@ -1,0 +1,158 @@
+//! What `torch.compile` did: steps of the compiler, compiled functions, graph breaks,
+//! recompilations.
+
+use super::{Cell, Column, Request, Table, TableEntry};
+use aiprof_trace::torch::compile::{CompileReport, Compiled};
+
+/// `--table compile`.
+pub(super) const STEPS: TableEntry = TableEntry {
+    name: "compile",
+    about: "time of torch.compile by step of dynamo and inductor",
+    make: steps,
+};
+/// `--table compiled`.
+pub(super) const COMPILED: TableEntry = TableEntry {
+    name: "compiled",
+    about: "what torch.compile compiled, by frame and compilation: compile time, runs",
+    make: compiled,
+};
+/// `--table graph-breaks`.
+pub(super) const BREAKS: TableEntry = TableEntry {
+    name: "graph-breaks",
+    about: "where torch.compile broke a graph, with reasons from --torch-log",
+    make: breaks,
+};
+/// `--table recompilations`.
+pub(super) const RECOMPILED: TableEntry = TableEntry {
+    name: "recompilations",
+    about: "what torch.compile compiled again, with failed guards from --torch-log",
+    make: recompiled,
+};
+
+/// Where lines and reasons come from.
+const WANTS_LOG: &str = "to see reasons, guards and places, run the program with \
+                         TORCH_LOGS=graph_breaks,recompiles and pass its output with --torch-log";
+
+fn steps(request: &Request<'_>) -> Vec<Table> {
+    let steps = &request.outcome.compiled.steps;
+    let all: f64 = steps.iter().map(|step| step.self_us).sum();
+    let rows = steps.iter().map(|step| {
+        let share = (all > 0.0).then(|| step.self_us * 100.0 / all);
+        vec![
+            step.name.as_str().into(),
+            step.calls.into(),
+            step.self_us.into(),
+            share.into(),
+            step.total_us.into(),
+        ]
+    });
+    vec![Table {
+        name: STEPS.name,
+        title: "Steps of torch.compile".to_owned(),
+        columns: vec![
+            Column::of("step"),
+            Column::of("calls"),
+            Column::us("self"),
+            Column::percent("share"),
+            Column::us("total"),
+        ],
+        rows: rows.collect(),
+        ..Table::default()
+    }]
+}
+
+fn compiled(request: &Request<'_>) -> Vec<Table> {
+    let report = &request.outcome.compiled;
+    let rows = report.compiled.iter().map(|one| {
+        let mut row = named(one);
+        row.extend([one.compile_us.into(), one.runs.into(), one.run_us.into()]);
+        row
+    });
+    vec![Table {
+        name: COMPILED.name,
+        title: "Compiled by torch.compile".to_owned(),
+        columns: vec![
+            Column::of("id"),
+            Column::of("function"),
+            Column::of("place"),
+            Column::us("compile"),
+            Column::of("runs"),
+            Column::us("run"),
+        ],
+        rows: rows.collect(),
+        ..Table::default()
+    }]
+}
+
+/// Its number, function and place.
+fn named(one: &Compiled) -> Vec<Cell> {
+    vec![
+        one.id.to_string().into(),
+        one.function.as_deref().into(),
+        one.place.as_deref().into(),
+    ]
+}
+
+fn recompiled(request: &Request<'_>) -> Vec<Table> {
+    let report = &request.outcome.compiled;
+    let rows = report.recompiled().map(|one| {
+        let guards = (!one.guards.is_empty()).then(|| one.guards.join("; "));
+        let mut row = named(one);
+        row.extend([one.compile_us.into(), one.runs.into(), guards.into()]);
+        row
+    });
+    vec![Table {
+        name: RECOMPILED.name,
+        title: "Recompilations".to_owned(),
+        columns: vec![
+            Column::of("id"),
+            Column::of("function"),
+            Column::of("place"),
+            Column::us("compile"),
+            Column::of("runs"),
+            Column::of("guard"),
+        ],
+        rows: rows.collect(),
+        notes: notes(report),
+        ..Table::default()
+    }]
+}
+
+fn breaks(request: &Request<'_>) -> Vec<Table> {
+    let report = &request.outcome.compiled;
+    let rows = report.breaks.iter().map(|one| {
+        vec![
+            one.frame.into(),
+            one.function.as_deref().into(),
+            one.place.as_deref().into(),
+            one.runs.into(),
+            one.compile_us.into(),
+            one.reason.as_deref().into(),
+            one.explanation.as_deref().into(),
+        ]
+    });
+    vec![Table {
+        name: BREAKS.name,
+        title: "Graph breaks".to_owned(),
+        columns: vec![
+            Column::of("frame"),
+            Column::of("goes_on_in"),
+            Column::of("place"),
+            Column::of("runs"),
+            Column::us("compile"),
+            Column::of("reason"),
+            Column::of("explanation"),
+        ],
+        rows: rows.collect(),
+        notes: notes(report),
+        ..Table::default()
+    }]
+}
+
+fn notes(report: &CompileReport) -> Vec<String> {
+    let wants_log = !report.has_log && !report.compiled.is_empty();
+    wants_log
+        .then(|| WANTS_LOG.to_owned())
+        .into_iter()
+        .collect()
+}

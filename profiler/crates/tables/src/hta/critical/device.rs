@@ -1,0 +1,239 @@
+//! Edges between work of a rank's devices, from the calls that launched it and to the calls
+//! that wait for it: HTA's.
+//!
+//! Work begins behind its launch where nothing else was in its stream's queue, else behind
+//! the work before it or what an event of another stream held it back for. HTA takes a
+//! kernel a call; of a graph's launch the first does not stand behind the others.
+
+use super::build::{Builder, Numbered};
+use super::graph::{EdgeKind, begin, end};
+use super::syncs::{self, Wait, Waits};
+use aiprof_model::timeline::{Event, Length, Time, Timeline};
+use aiprof_trace::work::{RankWork, RankedWork};
+use rustc_hash::FxHashMap;
+
+/// The length of its stream's queue around a work's launch and begin.
+#[derive(Clone, Copy, Default)]
+struct Queued {
+    /// Before its call.
+    before: i64,
+    /// Once it has begun, without what its own call launched.
+    behind: i64,
+}
+
+/// Adds the work of a rank's devices.
+pub(super) fn add<'b>(builder: &mut Builder<'b>, rank: usize) -> Numbered<'b> {
+    let index = builder.index;
+    let Some(of_rank) = index.ranks.get(rank) else {
+        return Vec::new();
+    };
+    let mut numbers = vec![None; of_rank.work.len()];
+    let mut numbered = Vec::new();
+    for (slot, work) in numbers.iter_mut().zip(&of_rank.work) {
+        if is_looked_at(builder, rank, of_rank, work) {
+            let number = builder.add_work(work, rank);
+            *slot = Some(number);
+            numbered.push((number, work));
+        }
+    }
+    let waits = syncs::find(builder, of_rank);
+    let queued = queues(builder.timeline, of_rank);
+    let mut links = Links {
+        builder,
+        of_rank,
+        queued,
+        numbers,
+        waits,
+        last: vec![None; of_rank.streams.len()],
+    };
+    links.run();
+    numbered
+}
+
+/// Work whose call is looked at; by its own begin, where the trace has no calls. In a trace
+/// that has some, work without one was launched before it: nothing is known of its time.
+fn is_looked_at(builder: &Builder<'_>, rank: usize, of_rank: &RankWork, work: &RankedWork) -> bool {
+    match builder.timeline.events.get(work.call as usize) {
+        Some(_) => builder.number_of(work.call).is_some(),
+        None => of_rank.calls.is_empty() && builder.is_within(rank, work.start),
+    }
+}
+
+/// The queue around each work of which the call is known.
+fn queues(timeline: &Timeline, of_rank: &RankWork) -> Vec<Queued> {
+    let mut all = vec![Queued::default(); of_rank.work.len()];
+    // By stream and time; launches before begins.
+    let mut changes: Vec<(u32, Time, bool, u32)> = Vec::new();
+    for (at, work) in (0u32..).zip(&of_rank.work) {
+        if let Some(call) = timeline.events.get(work.call as usize) {
+            changes.push((work.stream, call.start, false, at));
+            changes.push((work.stream, work.start, true, at));
+        }
+    }
+    changes.sort_unstable();
+    let mut length = 0i64;
+    let mut of_calls: FxHashMap<u32, (i64, i64)> = FxHashMap::default();
+    let mut stream = None;
+    for (of, _, begins, at) in changes {
+        if stream != Some(of) {
+            (stream, length) = (Some(of), 0);
+            of_calls.clear();
+        }
+        let Some(work) = of_rank.work.get(at as usize) else {
+            continue;
+        };
+        if begins {
+            length -= 1;
+            let (before, left) = of_calls.get(&work.call).copied().unwrap_or_default();
+            let left = left - 1;
+            if left == 0 {
+                of_calls.remove(&work.call);
+            } else {
+                of_calls.insert(work.call, (before, left));
+            }
+            if let Some(queued) = all.get_mut(at as usize) {
+                queued.behind = length - left;
+                queued.before = before;
+            }
+            // The others of the launch stand behind this one.
+            if left > 0 {
+                of_calls.insert(work.call, (1, left));
+            }
+        } else {
+            let one = of_calls.entry(work.call).or_insert((length, 0));
+            one.1 += 1;
+            length += 1;
+        }
+    }
+    all
+}
+
+/// The last work of a stream.
+#[derive(Clone, Copy)]
+struct LastWork {
+    number: u32,
+    end: Time,
+}
+
+struct Links<'l, 'b> {
+    builder: &'l mut Builder<'b>,
+    of_rank: &'b RankWork,
+    queued: Vec<Queued>,
+    /// Numbers of the works that are looked at.
+    numbers: Vec<Option<u32>>,
+    waits: Waits,
+    last: Vec<Option<LastWork>>,
+}
+
+impl Links<'_, '_> {
+    /// Work by its begin, waits by their end: a wait's row may begin before what it waits
+    /// for.
+    fn run(&mut self) {
+        let mut order: Vec<(Time, bool, u32)> = Vec::new();
+        for (at, work) in (0u32..).zip(&self.of_rank.work) {
+            order.push((work.start, true, at));
+        }
+        for (at, (time, _)) in (0u32..).zip(&self.waits.rows) {
+            order.push((*time, false, at));
+        }
+        order.sort_unstable();
+        for (_, is_work, at) in order {
+            if is_work {
+                self.work(at);
+            } else if let Some((_, wait)) = self.waits.rows.get(at as usize).copied() {
+                self.wait(wait);
+            }
+        }
+    }
+
+    fn number(&self, work: u32) -> Option<u32> {
+        self.numbers.get(work as usize).copied().flatten()
+    }
+
+    /// A call that waits for a device.
+    fn wait(&mut self, wait: Wait) {
+        let (call, ended) = match wait {
+            Wait::Device { call } => {
+                let all = self.last.iter().flatten().map(|last| last.number);
+                (call, all.collect::<Vec<_>>())
+            }
+            Wait::Stream { call, stream } => {
+                let last = self.last.get(stream as usize).copied().flatten();
+                (call, last.map(|last| last.number).into_iter().collect())
+            }
+            Wait::Work { call, work } => (call, self.number(work).into_iter().collect()),
+        };
+        let Some(call) = self.builder.number_of(call) else {
+            return;
+        };
+        for number in ended {
+            self.edge(EdgeKind::Sync, end(number), end(call), number, Length::ZERO);
+        }
+    }
+
+    fn edge(&mut self, kind: EdgeKind, from: u32, to: u32, owner: u32, weight: Length) {
+        self.builder.graph.add(kind, from, to, owner, weight);
+    }
+
+    fn work(&mut self, at: u32) {
+        let Some((number, work)) = self.number(at).zip(self.of_rank.work.get(at as usize)) else {
+            return;
+        };
+        let starts = begin(number);
+        let held = self.waits.held.get(&at).copied();
+        let held = held.and_then(|source| {
+            let ends = self.of_rank.work.get(source as usize)?.end;
+            Some((self.number(source)?, ends))
+        });
+        if let Some((source, _)) = held {
+            self.edge(EdgeKind::Sync, end(source), starts, source, Length::ZERO);
+        }
+        let last = self.last.get(work.stream as usize).copied().flatten();
+        let call = self.builder.timeline.events.get(work.call as usize);
+        let is_launched = self.is_behind_launch(at, last, held.map(|(_, ends)| ends), call);
+        let call = call.zip(self.builder.number_of(work.call));
+        if let Some((call, from)) = call {
+            let (kind, took) = match is_launched {
+                true => (EdgeKind::LaunchDelay, work.start - call.start),
+                false => (EdgeKind::Launch, Length::ZERO),
+            };
+            self.edge(kind, begin(from), starts, number, took);
+        }
+        if let Some(last) = last.filter(|_| !is_launched)
+            && held.is_none_or(|(_, ends)| ends < last.end)
+        {
+            let took = work.start - last.end;
+            self.edge(
+                EdgeKind::KernelKernel,
+                end(last.number),
+                starts,
+                last.number,
+                took,
+            );
+        }
+        if let Some(slot) = self.last.get_mut(work.stream as usize) {
+            *slot = Some(LastWork {
+                number,
+                end: work.end,
+            });
+        }
+    }
+
+    /// Whether only its launch holds work back.
+    fn is_behind_launch(
+        &self,
+        at: u32,
+        last: Option<LastWork>,
+        held: Option<Time>,
+        call: Option<&Event>,
+    ) -> bool {
+        let Some(call) = call else {
+            return false;
+        };
+        let queued = self.queued.get(at as usize).copied().unwrap_or_default();
+        queued.before == 0
+            && queued.behind == 0
+            && last.is_none_or(|last| last.end < call.start)
+            && held.is_none_or(|ends| ends < call.start)
+    }
+}

@@ -1,0 +1,270 @@
+//! The critical path: what the time of the whole is made of, through host, devices and, where
+//! collectives join them, ranks. It also gives how long the whole would be if something took
+//! another time.
+//!
+//! HTA's, with edges that keep work behind its launch (its
+//! `CRITICAL_PATH_ADD_ZERO_WEIGHT_LAUNCH_EDGE`), without which another time of a kernel
+//! would let work begin before it is launched. See [`graph`] for the meaning, the others
+//! for each kind of edge.
+
+mod build;
+mod device;
+pub mod graph;
+mod host;
+mod meet;
+mod syncs;
+mod table;
+pub mod what_if;
+
+pub(crate) use table::ENTRY;
+
+use aiprof_model::timeline::{Length, Time, Timeline};
+use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of};
+use graph::{EdgeKind, LongestPath, PathEdge, PathGraph, PathRole};
+use what_if::WhatIf;
+
+/// What is looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PathOptions {
+    /// Only what begins within annotations whose name contains this; `None`: everything.
+    pub annotation: Option<String>,
+    /// Which of them, by their begin: the first is 0; `None`: from the first to the last.
+    pub instance: Option<usize>,
+}
+
+/// What a part of the path is bound by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum BoundBy {
+    /// Calls and operators on the host.
+    Cpu,
+    /// Kernels that compute.
+    Compute,
+    /// Collectives.
+    Communication,
+    /// Copies and fills.
+    Copy,
+    /// Beginning a kernel behind another.
+    KernelKernel,
+    /// Launching.
+    Launch,
+}
+
+impl BoundBy {
+    /// All of them.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Cpu,
+        Self::Compute,
+        Self::Communication,
+        Self::Copy,
+        Self::KernelKernel,
+        Self::Launch,
+    ];
+
+    /// The word for it: HTA's, but that HTA takes copies for computing.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu_bound",
+            Self::Compute => "compute_bound",
+            Self::Communication => "communication_bound",
+            Self::Copy => "copy_bound",
+            Self::KernelKernel => "kernel_kernel_overhead",
+            Self::Launch => "kernel_launch_overhead",
+        }
+    }
+}
+
+/// The critical path of ranks that collectives join, or of one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct GroupPath {
+    /// The ranks, by their number in the index.
+    pub ranks: Vec<usize>,
+    /// The path.
+    pub path: LongestPath,
+}
+
+/// Critical paths of all ranks.
+#[derive(Debug, Default)]
+pub(crate) struct CriticalPath {
+    /// What waits for what.
+    pub graph: PathGraph,
+    /// The paths.
+    pub groups: Vec<GroupPath>,
+    /// Collectives in which ranks meet.
+    pub joined: usize,
+    /// Collectives whose ranks' times do not fit.
+    pub apart: usize,
+    /// Ranks whose waits are estimated: the trace has no rows of them.
+    pub estimated: usize,
+    group_of: Vec<usize>,
+}
+
+/// Finds the critical paths.
+pub(crate) fn run(timeline: &Timeline, index: &WorkIndex, options: &PathOptions) -> CriticalPath {
+    let windows = index.ranks.iter();
+    let windows = windows.map(|rank| window(timeline, index, rank, options));
+    let (graph, meetings) = build::graph(timeline, index, windows.collect());
+    let (group_of, count) = groups(index.ranks.len(), &meetings.pairs);
+    let paths = graph.longest(&group_of, count, &|edge| edge.weight);
+    let ranks_of = |group: usize| {
+        let all = group_of.iter().enumerate();
+        let its = all.filter(|(_, of)| **of == group);
+        its.map(|(rank, _)| rank).collect()
+    };
+    let groups = paths
+        .into_iter()
+        .enumerate()
+        .map(|(group, path)| GroupPath {
+            ranks: ranks_of(group),
+            path,
+        });
+    let groups = groups.collect();
+    let is_estimated =
+        |rank: &&RankWork| rank.syncs.is_empty() && !rank.work.is_empty() && !rank.calls.is_empty();
+    CriticalPath {
+        groups,
+        joined: meetings.joined,
+        apart: meetings.apart,
+        estimated: index.ranks.iter().filter(is_estimated).count(),
+        graph,
+        group_of,
+    }
+}
+
+impl CriticalPath {
+    /// The paths, if some of the work took another time.
+    pub(crate) fn what_if(&self, timeline: &Timeline, changes: &[WhatIf]) -> Vec<LongestPath> {
+        let factors = what_if::Factors::new(timeline, &self.graph, changes);
+        let weight = |edge: &PathEdge| factors.weight(timeline, &self.graph, edge);
+        self.graph
+            .longest(&self.group_of, self.groups.len(), &weight)
+    }
+
+    /// What an edge is bound by; `None`: it takes no time.
+    fn bound_by(&self, edge: &PathEdge) -> Option<BoundBy> {
+        match edge.kind {
+            EdgeKind::Own => {
+                let owner = self.graph.events.get(edge.owner as usize)?;
+                Some(match owner.role {
+                    PathRole::Host | PathRole::Meeting => BoundBy::Cpu,
+                    PathRole::Device(WorkClass::Compute) => BoundBy::Compute,
+                    PathRole::Device(WorkClass::Communication) => BoundBy::Communication,
+                    PathRole::Device(WorkClass::Copy) => BoundBy::Copy,
+                })
+            }
+            EdgeKind::LaunchDelay => Some(BoundBy::Launch),
+            EdgeKind::KernelKernel => Some(BoundBy::KernelKernel),
+            EdgeKind::Order | EdgeKind::Launch | EdgeKind::Sync | EdgeKind::Arrival => None,
+        }
+    }
+
+    /// A path's time by what bounds it, as [`BoundBy::ALL`], and by rank.
+    pub(crate) fn bounds(&self, path: &LongestPath) -> Vec<(u32, [Length; 6])> {
+        let mut ranks: std::collections::BTreeMap<u32, [Length; 6]> = Default::default();
+        for (number, took) in &path.steps {
+            let edge = self.graph.edges.get(*number as usize);
+            let bound = edge.and_then(|edge| Some((edge, self.bound_by(edge)?)));
+            let Some((edge, bound)) = bound else {
+                continue;
+            };
+            let owner = self.graph.events.get(edge.owner as usize);
+            let rank = owner.map_or(0, |owner| owner.rank);
+            let sums = ranks.entry(rank).or_default();
+            if let Some(sum) = sums.get_mut(bound as usize) {
+                *sum = *sum + *took;
+            }
+        }
+        ranks.into_iter().collect()
+    }
+
+    /// The events on a path and the time that each has there.
+    fn events_on(&self, path: &LongestPath) -> Vec<(u32, Length)> {
+        let mut found: std::collections::BTreeMap<u32, Length> = Default::default();
+        for (number, took) in &path.steps {
+            let Some(edge) = self.graph.edges.get(*number as usize) else {
+                continue;
+            };
+            if self.bound_by(edge).is_none() {
+                continue;
+            }
+            let sum = found.entry(edge.owner).or_default();
+            if edge.kind == EdgeKind::Own {
+                *sum = *sum + *took;
+            }
+        }
+        let events = found.into_iter().filter_map(|(number, took)| {
+            let event = self.graph.events.get(number as usize)?;
+            Some((event.event, took))
+        });
+        events.collect()
+    }
+}
+
+/// Marks the events on the critical paths: `critical_path_us`, the time that each has there,
+/// among their arguments. Returns how many.
+pub fn mark(timeline: &mut Timeline, options: &PathOptions) -> usize {
+    let index = WorkIndex::new(timeline);
+    let found = run(timeline, &index, options);
+    let groups = found.groups.iter();
+    let events: Vec<_> = groups
+        .flat_map(|group| found.events_on(&group.path))
+        .collect();
+    drop((index, found));
+    for (event, took) in &events {
+        let member = format!("\"critical_path_us\":{}", took.micros());
+        timeline.add_args(*event as usize, &member);
+    }
+    events.len()
+}
+
+/// The time in which a rank is looked at.
+pub(super) fn window(
+    timeline: &Timeline,
+    index: &WorkIndex,
+    rank: &RankWork,
+    options: &PathOptions,
+) -> (Time, Time) {
+    let Some(wanted) = &options.annotation else {
+        return (Time(i64::MIN), Time(i64::MAX));
+    };
+    let notes = rank.host.iter().filter_map(|at| {
+        let event = timeline.events.get(*at as usize)?;
+        let is_one =
+            index.role(event) == SpanRole::Note && name_of(timeline, event).contains(&**wanted);
+        is_one.then_some((event.start, event.end()))
+    });
+    let mut notes: Vec<(Time, Time)> = notes.collect();
+    notes.sort_unstable();
+    let notes = match options.instance {
+        Some(instance) => notes.get(instance..=instance).unwrap_or_default(),
+        None => &notes,
+    };
+    let all = notes.iter().copied();
+    let all = all.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
+    // Nothing is looked at where there is no such annotation.
+    all.unwrap_or((Time(i64::MAX), Time(i64::MIN)))
+}
+
+/// The group of each rank, and how many there are.
+fn groups(ranks: usize, pairs: &rustc_hash::FxHashSet<(usize, usize)>) -> (Vec<usize>, usize) {
+    let mut lowest: Vec<usize> = (0..ranks).collect();
+    let mut sorted: Vec<_> = pairs.iter().copied().collect();
+    sorted.sort_unstable();
+    for (a, b) in sorted {
+        let (Some(a), Some(b)) = (lowest.get(a).copied(), lowest.get(b).copied()) else {
+            continue;
+        };
+        for of in &mut lowest {
+            if *of == a.max(b) {
+                *of = a.min(b);
+            }
+        }
+    }
+    let mut known: Vec<usize> = lowest.clone();
+    known.sort_unstable();
+    known.dedup();
+    let group = |of: &usize| known.binary_search(of).unwrap_or(0);
+    (lowest.iter().map(group).collect(), known.len())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! `--table critical-path`.
+
+use super::super::super::{Cell, Column, Request, Table, TableEntry};
+use super::graph::LongestPath;
+use super::what_if::Factors;
+use super::{BoundBy, CriticalPath, GroupPath, run};
+use aiprof_model::timeline::{Length, Timeline};
+use aiprof_trace::work::{WorkIndex, name_of};
+use std::collections::BTreeMap;
+
+/// `--table critical-path`.
+pub(crate) const ENTRY: TableEntry = TableEntry {
+    name: "critical-path",
+    about: "what determines the total time, across host, devices and ranks; --what-if",
+    make,
+};
+
+fn make(request: &Request<'_>) -> Vec<Table> {
+    let timeline = request.timeline;
+    let index = request.index();
+    let found = run(timeline, index, &request.options.path);
+    let changes = &request.options.what_if;
+    let changed = match changes.is_empty() {
+        true => None,
+        false => Some(found.what_if(timeline, changes)),
+    };
+    let mut lengths = lengths(index, &found, changed.as_deref());
+    lengths.notes = notes(&found);
+    if !changes.is_empty() {
+        let names = Factors::new(timeline, &found.graph, changes).names();
+        lengths.notes.push(format!(
+            "--what-if changes the time of {names} different names"
+        ));
+    }
+    vec![
+        lengths,
+        bounds(index, &found),
+        events(timeline, index, &found),
+    ]
+}
+
+fn notes(found: &CriticalPath) -> Vec<String> {
+    let mut notes = vec![
+        "time between top-level operations of a thread counts as 0, because traces do not show \
+         what runs there"
+            .to_owned(),
+    ];
+    let mut note = |count: usize, text: &str| {
+        if count > 0 {
+            notes.push(format!("{count} {text}"));
+        }
+    };
+    note(found.joined, "collectives join ranks");
+    note(
+        found.apart,
+        "collectives do not join ranks, because the ranks' records of them do not match",
+    );
+    note(
+        found.estimated,
+        "ranks have no records of waits (cuda_sync), so the causes of their waits are estimated",
+    );
+    let circular = found.groups.first().map_or(0, |group| group.path.circular);
+    note(
+        circular,
+        "begins and ends of events are left out, because they would wait for themselves",
+    );
+    notes
+}
+
+/// Ranks of a path: `0, 1`.
+fn ranks_of(index: &WorkIndex, group: &GroupPath) -> String {
+    let ranks = group.ranks.iter().filter_map(|rank| index.ranks.get(*rank));
+    let ranks = ranks.map(|rank| rank.rank.to_string());
+    ranks.collect::<Vec<_>>().join(" ")
+}
+
+fn lengths(index: &WorkIndex, found: &CriticalPath, changed: Option<&[LongestPath]>) -> Table {
+    let rows = found.groups.iter().enumerate().map(|(at, group)| {
+        let now = group.path.length.micros();
+        let then = changed.and_then(|paths| paths.get(at));
+        let then = then.map(|path| path.length.micros());
+        let saved = then.map(|then| now - then);
+        vec![
+            ranks_of(index, group).into(),
+            now.into(),
+            found.events_on(&group.path).len().into(),
+            then.into(),
+            saved.into(),
+            saved
+                .filter(|_| now > 0.0)
+                .map(|saved| 100.0 * saved / now)
+                .into(),
+        ]
+    });
+    Table {
+        name: ENTRY.name,
+        title: "Critical path".to_owned(),
+        columns: vec![
+            Column::of("ranks"),
+            Column::us("length"),
+            Column::of("events"),
+            Column::us("what_if"),
+            Column::us("saved"),
+            Column::percent("saved_share"),
+        ],
+        rows: rows.collect(),
+        ..Table::default()
+    }
+}
+
+fn bounds(index: &WorkIndex, found: &CriticalPath) -> Table {
+    let mut rows = Vec::new();
+    for group in &found.groups {
+        let all = group.path.length.micros();
+        for (rank, sums) in found.bounds(&group.path) {
+            for (bound, sum) in BoundBy::ALL.into_iter().zip(sums) {
+                if sum > Length::ZERO {
+                    rows.push(vec![
+                        rank_cell(index, rank),
+                        bound.word().into(),
+                        sum.micros().into(),
+                        Cell::Number(100.0 * sum.micros() / all),
+                    ]);
+                }
+            }
+        }
+    }
+    Table {
+        name: "critical-path-bounds",
+        title: "Critical path by what limits it".to_owned(),
+        columns: vec![
+            Column::of("rank"),
+            Column::of("bound_by"),
+            Column::us("time"),
+            Column::percent("share"),
+        ],
+        rows,
+        ..Table::default()
+    }
+}
+
+fn rank_cell(index: &WorkIndex, rank: u32) -> Cell {
+    let rank = index.ranks.get(rank as usize);
+    rank.map(|rank| rank.rank).into()
+}
+
+fn events(timeline: &Timeline, index: &WorkIndex, found: &CriticalPath) -> Table {
+    let mut rows = Vec::new();
+    for group in &found.groups {
+        let mut names: BTreeMap<(u32, BoundBy, &str), (u64, Length)> = BTreeMap::new();
+        for (number, took) in &group.path.steps {
+            let edge = found.graph.edges.get(*number as usize);
+            let Some((edge, bound)) = edge.and_then(|edge| Some((edge, found.bound_by(edge)?)))
+            else {
+                continue;
+            };
+            let owner = found.graph.events.get(edge.owner as usize);
+            let event = owner.and_then(|owner| timeline.events.get(owner.event as usize));
+            if let Some((owner, event)) = owner.zip(event) {
+                let key = (owner.rank, bound, name_of(timeline, event));
+                let sum = names.entry(key).or_default();
+                *sum = (sum.0 + 1, sum.1 + *took);
+            }
+        }
+        let mut names: Vec<_> = names.into_iter().collect();
+        names.sort_by_key(|(_, (_, took))| std::cmp::Reverse(*took));
+        for ((rank, bound, name), (count, took)) in names {
+            rows.push(vec![
+                rank_cell(index, rank),
+                name.into(),
+                bound.word().into(),
+                count.into(),
+                took.micros().into(),
+            ]);
+        }
+    }
+    Table {
+        name: "critical-path-events",
+        title: "Critical path by name".to_owned(),
+        columns: vec![
+            Column::of("rank"),
+            Column::of("name"),
+            Column::of("bound_by"),
+            Column::of("parts"),
+            Column::us("time"),
+        ],
+        rows,
+        ..Table::default()
+    }
+}

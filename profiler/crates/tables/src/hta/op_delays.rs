@@ -1,0 +1,128 @@
+//! How long operators take to launch, and launches to begin: by the kernels in turn that an
+//! operator of ATen launches itself.
+//!
+//! HTA's, but that HTA looks for the operator on all threads.
+
+use super::super::{Column, Request, Table, TableEntry};
+use super::stack::{walk, work_of_calls};
+use aiprof_model::timeline::{Sym, Timeline};
+use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of, sym_of};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// `--table op-delays`.
+pub(crate) const ENTRY: TableEntry = TableEntry {
+    name: "op-delays",
+    about: "ATen operators by the kernels they launch: delay to the launch and to the device",
+    make,
+};
+
+/// One call of an operator.
+#[derive(Default)]
+struct OpCall {
+    name: Sym,
+    kernels: Vec<Sym>,
+    /// From its begin to its first launch, microseconds.
+    launch_us: f64,
+    /// From its first launch to the begin of the kernel, microseconds.
+    device_us: f64,
+}
+
+/// Operators with the same kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct OpDelay {
+    /// How many.
+    pub count: u64,
+    /// From the operator's begin to its first launch, all together, microseconds.
+    pub launch_us: f64,
+    /// From the first launch's begin to that of its kernel, all together, microseconds.
+    pub device_us: f64,
+}
+
+/// Delays by operator and the kernels it launches in turn.
+pub(crate) fn of_rank(
+    timeline: &Timeline,
+    index: &WorkIndex,
+    rank: &RankWork,
+) -> BTreeMap<(Sym, Vec<Sym>), OpDelay> {
+    let work = work_of_calls(rank);
+    let mut ops: FxHashMap<u32, OpCall> = FxHashMap::default();
+    walk(timeline, index, rank, &mut |open, at, call| {
+        let Some(work) = work.get(&at).filter(|_| index.role(call) == SpanRole::Call) else {
+            return;
+        };
+        let op = open.iter().rev().find(|span| {
+            let event = timeline.events.get(span.event as usize);
+            let name = event.map_or("", |event| name_of(timeline, event));
+            name.starts_with("aten::") && span.end >= call.end()
+        });
+        let op = op.and_then(|op| Some((op.event, timeline.events.get(op.event as usize)?)));
+        let Some((number, op)) = op else { return };
+        for work in work.iter().filter(|work| work.class != WorkClass::Copy) {
+            let Some(kernel) = timeline.events.get(work.event as usize) else {
+                continue;
+            };
+            let one = ops.entry(number).or_insert_with(|| OpCall {
+                name: sym_of(op),
+                launch_us: (call.start - op.start).micros(),
+                device_us: (work.start - call.start).micros(),
+                kernels: Vec::new(),
+            });
+            one.kernels.push(sym_of(kernel));
+        }
+    });
+    let mut delays: BTreeMap<(Sym, Vec<Sym>), OpDelay> = BTreeMap::new();
+    for op in ops.into_values() {
+        let sum = delays.entry((op.name, op.kernels)).or_default();
+        sum.count += 1;
+        sum.launch_us += op.launch_us;
+        sum.device_us += op.device_us;
+    }
+    delays
+}
+
+/// Names in turn.
+pub(super) fn chain(timeline: &Timeline, names: &[Sym], between: &str) -> String {
+    let names = names.iter().map(|name| timeline.name(*name));
+    names.collect::<Vec<_>>().join(between)
+}
+
+fn make(request: &Request<'_>) -> Vec<Table> {
+    let timeline = request.timeline;
+    let index = request.index();
+    let mut rows = Vec::new();
+    for rank in &index.ranks {
+        let delays = of_rank(timeline, index, rank);
+        let mut delays: Vec<_> = delays.into_iter().collect();
+        delays.sort_by_key(|(_, delay)| std::cmp::Reverse(delay.count));
+        for ((name, kernels), delay) in delays {
+            rows.push(vec![
+                rank.rank.into(),
+                timeline.name(name).into(),
+                chain(timeline, &kernels, " -> ").into(),
+                delay.count.into(),
+                (delay.launch_us / delay.count as f64).into(),
+                (delay.device_us / delay.count as f64).into(),
+            ]);
+        }
+    }
+    vec![Table {
+        name: ENTRY.name,
+        title: "Delays of operators".to_owned(),
+        columns: vec![
+            Column::of("rank"),
+            Column::of("operator"),
+            Column::of("kernels"),
+            Column::of("count"),
+            Column::us("launch_delay"),
+            Column::us("device_delay"),
+        ],
+        rows,
+        notes: vec![
+            "means: from the begin of an operator to its first launch, and from that launch to the \
+             begin of its kernel"
+                .to_owned(),
+        ],
+        ..Table::default()
+    }]
+}

@@ -1,0 +1,179 @@
+//! How much work stands in each stream's queue: launched, and not begun.
+//!
+//! As HTA has it the length grows by one when a call begins and shrinks when its work does,
+//! and statistics are of the lengths after each change. HTA asks for a kernel a call and
+//! seven calls by name; here the launch of a graph adds all its work, and any call counts.
+
+use super::super::{Cell, Column, Request, Table, TableEntry};
+use super::describe::{Spread, quantile};
+use crate::id_cell;
+use aiprof_model::timeline::{Time, Timeline};
+use aiprof_trace::work::{RankWork, RankedWork};
+
+/// `--table queue-length`.
+pub(crate) const ENTRY: TableEntry = TableEntry {
+    name: "queue-length",
+    about: "operations launched but not begun, by stream; time blocked on a full queue",
+    make,
+};
+
+/// At this length a launch waits for room: as HTA has it for CUDA, measured by users.
+pub(crate) const FULL: i64 = 1024;
+
+/// The queue of a stream.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct QueueLength {
+    /// Lengths after each change, in order of their size.
+    lengths: Vec<f64>,
+    /// Time with a full queue, microseconds.
+    pub blocked_us: f64,
+    /// Mean over time, from the first change to the last.
+    pub over_time: f64,
+}
+
+/// The queues of a rank's streams.
+pub(crate) fn of_rank(timeline: &Timeline, rank: &RankWork) -> Vec<QueueLength> {
+    let streams = rank.by_stream().into_iter();
+    streams.map(|work| of_stream(timeline, &work)).collect()
+}
+
+fn of_stream(timeline: &Timeline, work: &[&RankedWork]) -> QueueLength {
+    let mut changes: Vec<(Time, i64)> = Vec::new();
+    for work in work {
+        if let Some(call) = timeline.events.get(work.call as usize) {
+            changes.extend([(call.start, 1), (work.start, -1)]);
+        }
+    }
+    changes.sort_by_key(|(time, by)| (*time, -by));
+    let mut queue = QueueLength::default();
+    let (mut length, mut area) = (0i64, 0.0);
+    let mut last: Option<Time> = None;
+    for (time, by) in &changes {
+        let took = last.map_or(0.0, |last| (*time - last).micros());
+        area += took * length as f64;
+        if length >= FULL {
+            queue.blocked_us += took;
+        }
+        last = Some(*time);
+        length += by;
+        queue.lengths.push(length as f64);
+    }
+    let ends = changes.first().zip(changes.last());
+    let all = ends.map_or(0.0, |((first, _), (last, _))| (*last - *first).micros());
+    if all > 0.0 {
+        queue.over_time = area / all;
+    }
+    queue.lengths.sort_by(f64::total_cmp);
+    queue
+}
+
+/// The time that a rank's trace covers, microseconds.
+fn covered_us(timeline: &Timeline, rank: &RankWork) -> f64 {
+    let host = rank.host.iter().chain(&rank.syncs);
+    let host = host.filter_map(|at| timeline.events.get(*at as usize));
+    let host = host.map(|event| (event.start, event.end()));
+    let all = host.chain(rank.work.iter().map(|work| (work.start, work.end)));
+    let ends = all.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
+    ends.map_or(0.0, |(from, to)| (to - from).micros())
+}
+
+fn make(request: &Request<'_>) -> Vec<Table> {
+    let timeline = request.timeline;
+    let mut rows = Vec::new();
+    for rank in &request.index().ranks {
+        let covered = covered_us(timeline, rank);
+        for (queue, stream) in of_rank(timeline, rank).iter().zip(&rank.streams) {
+            let mut spread = Spread::default();
+            queue.lengths.iter().for_each(|length| spread.add(*length));
+            if spread.count == 0 {
+                continue;
+            }
+            let quantile = |part| quantile(&queue.lengths, part);
+            rows.push(vec![
+                rank.rank.into(),
+                id_cell(timeline, stream.device),
+                id_cell(timeline, stream.stream),
+                spread.count.into(),
+                spread.mean().into(),
+                spread.deviation().into(),
+                spread.min.into(),
+                quantile(0.25).into(),
+                quantile(0.5).into(),
+                quantile(0.75).into(),
+                spread.max.into(),
+                queue.over_time.into(),
+                queue.blocked_us.into(),
+                Cell::Number(100.0 * queue.blocked_us / covered.max(f64::MIN_POSITIVE)),
+            ]);
+        }
+    }
+    let number = |name| Column::with_unit(name, "", 2);
+    vec![Table {
+        name: ENTRY.name,
+        title: "Queues of streams".to_owned(),
+        columns: vec![
+            Column::of("rank"),
+            Column::of("device"),
+            Column::of("stream"),
+            Column::of("changes"),
+            number("mean"),
+            number("deviation"),
+            number("min"),
+            number("p25"),
+            number("median"),
+            number("p75"),
+            number("max"),
+            number("over_time"),
+            Column::us("blocked"),
+            Column::percent("blocked_share"),
+        ],
+        rows,
+        notes: vec![format!(
+            "over_time is the mean over time; the others describe the length after each change; \
+             blocked is the time with {FULL} or more operations"
+        )],
+        ..Table::default()
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_model::timeline::Dialect;
+    use aiprof_testkit::scene::{self, Slice};
+    use aiprof_trace::work::WorkIndex;
+
+    /// 1,500 launches within 1.5 us, each kernel a microsecond.
+    #[test]
+    fn a_full_queue_is_counted() {
+        let mut timeline = scene::empty(Dialect::Torch);
+        for at in 0..1500u32 {
+            let correlation = u64::from(at) + 1;
+            for (cat, ts, dur) in [
+                ("cuda_runtime", 0.001 * f64::from(at), 0.0005),
+                ("kernel", 10.0 + f64::from(at), 1.0),
+            ] {
+                let slice = Slice {
+                    name: "k",
+                    cat,
+                    ts,
+                    dur,
+                    correlation,
+                    ..Slice::default()
+                };
+                scene::add(&mut timeline, &slice);
+            }
+        }
+        let index = WorkIndex::new(&timeline);
+        let [queue] = &of_rank(&timeline, &index.ranks[0])[..] else {
+            panic!()
+        };
+        assert_eq!((queue.lengths.len(), queue.lengths[2999]), (3000, 1500.0));
+        // From the 1,024th call, at 1.023, to the begin of the 477th kernel, at 486.
+        assert!(
+            (queue.blocked_us - 484.977).abs() < 1e-6,
+            "{}",
+            queue.blocked_us
+        );
+    }
+}

@@ -1,0 +1,53 @@
+//! Triton's kernels: operator, kernel and generated file.
+
+use super::{Cell, Column, Request, Table, TableEntry};
+use aiprof_trace::torch::triton;
+
+/// `--table triton`.
+pub(super) const ENTRY: TableEntry = TableEntry {
+    name: "triton",
+    about: "Triton kernels of torch.compile: launches, times, the file generated for each",
+    make,
+};
+
+fn make(request: &Request<'_>) -> Vec<Table> {
+    let kernels = triton::kernels(request.timeline);
+    let given = |text: &str| -> Cell { (!text.is_empty()).then_some(text).into() };
+    let rows = kernels.iter().map(|kernel| {
+        vec![
+            kernel.name.as_str().into(),
+            given(&kernel.compiled),
+            kernel.launches.into(),
+            kernel.tuning.into(),
+            kernel.host_us.into(),
+            kernel.device_us.into(),
+            given(&kernel.graph),
+            given(&kernel.hash),
+            given(&kernel.file),
+        ]
+    });
+    let mut names = request.timeline.names.iter();
+    let has_some = names.any(|(_, name)| name.starts_with("triton_"));
+    let notes = match kernels.is_empty() && has_some {
+        true => vec!["profile with record_shapes=True to see the generated files".to_owned()],
+        false => Vec::new(),
+    };
+    vec![Table {
+        name: ENTRY.name,
+        title: "Triton kernels".to_owned(),
+        columns: vec![
+            Column::of("name"),
+            Column::of("id"),
+            Column::of("launches"),
+            Column::of("tuning"),
+            Column::us("host"),
+            Column::us("device"),
+            Column::of("graph"),
+            Column::of("hash"),
+            Column::of("file"),
+        ],
+        rows: rows.collect(),
+        notes,
+        ..Table::default()
+    }]
+}

@@ -1,0 +1,501 @@
+//! What an analysis found, in one structure: written as JSON beside the trace, drawn as a
+//! page, and printed on the terminal.
+//!
+//! Times are microseconds of the trace's own clock; a number that is not known is
+//! `null`.
+
+use super::energy::KernelPower;
+use super::pipeline::Outcome;
+use super::plots;
+pub use super::plots::Series;
+use super::report_details::{self, Details};
+use super::statistics::{ActiveRow, KernelRow, Spread};
+use crate::findings;
+pub use crate::findings::finding::{Finding, FindingKind, Measure, SeenAt, Threshold, Weight};
+use crate::torch::compile::CompileReport;
+use crate::work::SharedWork;
+use aiprof_model::calibrate::jobs::{Place, Refusal};
+use aiprof_model::timeline::{Dialect, Id, Job, Ph, Timeline};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+/// A file that was read.
+#[derive(Clone, Debug, Serialize)]
+pub struct Input {
+    /// Its path as given.
+    pub path: String,
+    /// `flex`, `torch` or `perfetto`.
+    pub dialect: &'static str,
+    /// Rank that the file gives; `None`: its events give it.
+    pub rank: Option<u32>,
+    /// Events in it.
+    pub events: usize,
+    /// The file is marked as made up.
+    pub is_synthetic: bool,
+    /// What was wrong with it, in words with byte offsets.
+    pub problems: Vec<String>,
+}
+
+/// A rank's device clock.
+#[derive(Clone, Debug, Serialize)]
+pub struct Clock {
+    /// Rank.
+    pub rank: u32,
+    /// Ticks per microsecond.
+    pub mhz: f64,
+    /// The true frequency is within this of it.
+    pub mhz_error: f64,
+    /// Events that it is by.
+    pub anchors: usize,
+    /// Typical lateness of the host's notes, microseconds.
+    pub scatter_us: f64,
+    /// Times by it are within this of the true ones, if no note of the host is early,
+    /// microseconds.
+    pub offset_error_us: f64,
+    /// How often it was set or restarted.
+    pub steps: usize,
+    /// How often its frequency changed.
+    pub bends: usize,
+    /// Its least frequency.
+    pub least_mhz: f64,
+    /// Its most.
+    pub most_mhz: f64,
+    /// Gaps in which the number of wraps is a guess.
+    pub guessed: usize,
+}
+
+/// A job that was not where it belongs.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobShift {
+    /// Its file.
+    pub path: String,
+    /// Rank.
+    pub rank: u32,
+    /// `moved`, `bounded` (moved to the middle of the bounds) or `refused`.
+    pub state: &'static str,
+    /// By how much it was moved, microseconds.
+    pub by_us: Option<f64>,
+    /// The true shift is within this of it.
+    pub error_us: Option<f64>,
+    /// At least this would be right.
+    pub least_us: Option<f64>,
+    /// At most.
+    pub most_us: Option<f64>,
+    /// Why it was left.
+    pub reason: Option<&'static str>,
+}
+
+/// A rank's clock against the first rank's.
+#[derive(Clone, Debug, Serialize)]
+pub struct RankShift {
+    /// Rank.
+    pub rank: u32,
+    /// What was added to its times, microseconds; `None`: no message leads to it.
+    pub us: Option<f64>,
+    /// The true shift is at least this; `None`: not bounded.
+    pub least_us: Option<f64>,
+    /// And at most this.
+    pub most_us: Option<f64>,
+}
+
+/// Messages once around some ranks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cycle {
+    /// The ranks, in order.
+    pub ranks: Vec<u32>,
+    /// What the fastest messages took together, microseconds.
+    pub closure_us: f64,
+}
+
+/// How ranks were brought together.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ranks {
+    /// Every rank.
+    pub shifts: Vec<RankShift>,
+    /// Ways around.
+    pub cycles: Vec<Cycle>,
+    /// Messages that were used.
+    pub messages: usize,
+    /// By how much some message must arrive before it was sent, microseconds.
+    pub contradiction_us: f64,
+    /// Messages received before they were sent, before and after.
+    pub reversed: (usize, usize),
+}
+
+/// Lengths of calls.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Lengths {
+    /// How many.
+    pub calls: usize,
+    /// All together, microseconds.
+    pub total_us: f64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub median_us: f64,
+    /// Least.
+    pub min_us: f64,
+    /// Most.
+    pub max_us: f64,
+    /// Standard deviation.
+    pub deviation_us: f64,
+}
+
+impl Lengths {
+    fn of(spread: &Spread) -> Self {
+        Self {
+            calls: spread.calls,
+            total_us: spread.total,
+            mean_us: spread.mean,
+            median_us: spread.median,
+            min_us: spread.min,
+            max_us: spread.max,
+            deviation_us: spread.deviation,
+        }
+    }
+}
+
+/// A kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct Kernel {
+    /// Rank.
+    pub rank: u32,
+    /// Name; of FLEX's kernels with numbers folded.
+    pub name: String,
+    /// Part of its rank's kernel time.
+    pub percent: f64,
+    /// Its calls.
+    pub lengths: Lengths,
+    /// Mean power while it ran, watts.
+    pub mean_watts: Option<f64>,
+    /// Its energy, joules.
+    pub joules: Option<f64>,
+    /// Its ideal time, as the compiler has it, in percent of its time.
+    pub utilization_percent: Option<f64>,
+}
+
+/// How busy a rank was.
+#[derive(Clone, Debug, Serialize)]
+pub struct Active {
+    /// Rank.
+    pub rank: u32,
+    /// Time of all kernels together, microseconds.
+    pub kernel_us: f64,
+    /// Time in which at least one ran.
+    pub busy_us: f64,
+    /// From the first one's begin to the last one's end.
+    pub elapsed_us: f64,
+    /// Busy in percent of that.
+    pub busy_percent: f64,
+}
+
+/// What repeats on a rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct Iterations {
+    /// Rank.
+    pub rank: u32,
+    /// Kernels of one iteration.
+    pub kernels_each: usize,
+    /// How many there are.
+    pub count: usize,
+    /// From begin to begin, microseconds.
+    pub mean_us: f64,
+}
+
+/// Times of tokens, by the compiler's tables or else by iterations.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tokens {
+    /// Rank.
+    pub rank: u32,
+    /// Tokens.
+    pub tokens: usize,
+    /// To the first.
+    pub first_us: Option<Lengths>,
+    /// Between two.
+    pub between_us: Option<Lengths>,
+}
+
+/// Power.
+#[derive(Clone, Debug, Serialize)]
+pub struct Power {
+    /// What a unit of charge was taken for, as a factor on 12 V x charge / 512 / µs.
+    pub factor: f64,
+    /// Readings of the charge counter.
+    pub readings: usize,
+    /// Times between readings that give no possible power.
+    pub bad: usize,
+    /// Mean while kernels ran, watts.
+    pub mean_with_kernels: Option<f64>,
+    /// Mean while none ran, watts.
+    pub mean_without_kernels: Option<f64>,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Version of aiprof.
+    pub version: &'static str,
+    /// Files.
+    pub inputs: Vec<Input>,
+    /// Events that were written.
+    pub events: usize,
+    /// From the first event's begin to the last one's end, microseconds.
+    pub elapsed_us: f64,
+    /// Clocks of devices.
+    pub clocks: Vec<Clock>,
+    /// Jobs out of place.
+    pub jobs: Vec<JobShift>,
+    /// Ranks brought together.
+    pub ranks: Option<Ranks>,
+    /// Kernels, the most time first within a rank.
+    pub kernels: Vec<Kernel>,
+    /// Ranks.
+    pub active: Vec<Active>,
+    /// What repeats.
+    pub iterations: Vec<Iterations>,
+    /// Tokens.
+    pub tokens: Vec<Tokens>,
+    /// Power.
+    pub power: Option<Power>,
+    /// Slices that overlapped in part and were resolved.
+    pub overlaps: u64,
+    /// What only some traces have.
+    #[serde(flatten)]
+    pub details: Details,
+    /// Lines for plots.
+    pub series: Vec<Series>,
+    /// Further lines, that were left out.
+    pub series_left_out: usize,
+    /// Findings, the most important first.
+    pub findings: Vec<Finding>,
+    /// What `torch.compile` did.
+    #[serde(skip_serializing_if = "CompileReport::is_empty")]
+    pub compiled: CompileReport,
+}
+
+/// What of a report takes long, and may not be wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// What plots show.
+    pub plots: bool,
+    /// Findings of what wastes time.
+    pub waste: bool,
+}
+
+/// Puts it together.
+pub fn make(
+    timeline: &Timeline,
+    outcome: &Outcome,
+    inputs: Vec<Input>,
+    wanted: Wanted,
+    shared: &SharedWork,
+) -> Report {
+    let plots = match wanted.plots {
+        true => plots::gather(timeline),
+        false => plots::Plots::default(),
+    };
+    let mut report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        inputs,
+        events: timeline.events.len(),
+        elapsed_us: elapsed(timeline),
+        clocks: clocks(outcome),
+        jobs: jobs(timeline, outcome),
+        ranks: ranks(outcome),
+        kernels: kernels(timeline, outcome),
+        active: outcome.statistics.active.iter().map(active).collect(),
+        iterations: iterations(outcome),
+        tokens: tokens(outcome),
+        power: power(outcome),
+        overlaps: outcome.overlap.resolved,
+        details: report_details::details(timeline, outcome),
+        series: plots.series,
+        series_left_out: plots.left_out,
+        findings: Vec::new(),
+        compiled: outcome.compiled.clone(),
+    };
+    let costs = match wanted.waste {
+        true => findings::find(timeline, outcome, shared, report.elapsed_us),
+        false => Vec::new(),
+    };
+    report.findings = findings::traces::find(&report, costs);
+    report
+}
+
+/// What wrote a file, in reports.
+pub fn writer_of(job: &Job) -> &'static str {
+    match job.dialect {
+        _ if job.is_recording => "aiprof",
+        Dialect::Flex => "flex",
+        Dialect::Torch => "torch",
+    }
+}
+
+fn elapsed(timeline: &Timeline) -> f64 {
+    let timed = timeline.events.iter().filter(|e| e.ph != Ph::Metadata);
+    let (first, last) = timed.fold((f64::MAX, f64::MIN), |(first, last), event| {
+        (first.min(event.ts()), last.max(event.end_us()))
+    });
+    (last - first).max(0.0)
+}
+
+fn clocks(outcome: &Outcome) -> Vec<Clock> {
+    let clocks = outcome.calibration.clocks.iter();
+    clocks
+        .map(|clock| Clock {
+            rank: clock.rank,
+            mhz: clock.mhz,
+            mhz_error: clock.mhz_error,
+            anchors: clock.anchors,
+            scatter_us: clock.scatter_us,
+            offset_error_us: clock.offset_error_us,
+            steps: clock.steps,
+            bends: clock.bends,
+            least_mhz: clock.range_mhz.0,
+            most_mhz: clock.range_mhz.1,
+            guessed: clock.guessed,
+        })
+        .collect()
+}
+
+fn jobs(timeline: &Timeline, outcome: &Outcome) -> Vec<JobShift> {
+    let jobs = outcome.calibration.jobs.iter();
+    jobs.map(|found| {
+        let job = timeline.jobs.get(found.job as usize);
+        let mut shift = JobShift {
+            path: job.map_or(String::new(), |job| job.path.clone()),
+            rank: found.rank,
+            state: "refused",
+            by_us: None,
+            error_us: None,
+            least_us: None,
+            most_us: None,
+            reason: None,
+        };
+        match found.place {
+            Place::Right => {}
+            Place::Moved { by_us, error_us } => {
+                shift.state = "moved";
+                shift.by_us = Some(by_us);
+                shift.error_us = Some(error_us);
+            }
+            Place::Bounded {
+                by_us,
+                least_us,
+                most_us,
+            } => {
+                shift.state = "bounded";
+                shift.by_us = Some(by_us);
+                shift.error_us = Some((most_us - least_us) / 2.0);
+                shift.least_us = Some(least_us);
+                shift.most_us = Some(most_us);
+                shift.reason = Some("no reference job in this counter epoch");
+            }
+            Place::Refused(Refusal::Wider) => {
+                shift.reason = Some("its device events take longer than its round trip");
+            }
+            Place::Refused(Refusal::ClockDisagrees) => {
+                shift.reason = Some("the device clock also places it outside");
+            }
+        }
+        shift
+    })
+    .collect()
+}
+
+fn ranks(outcome: &Outcome) -> Option<Ranks> {
+    let found = outcome.alignment.as_ref()?;
+    if found.ranks.is_empty() {
+        return None;
+    }
+    let finite = |us: f64| us.is_finite().then_some(us);
+    let shifts = found.ranks.iter().map(|rank| RankShift {
+        rank: rank.rank,
+        us: rank.shift.map(|shift| shift.us),
+        least_us: rank.shift.and_then(|shift| finite(shift.least_us)),
+        most_us: rank.shift.and_then(|shift| finite(shift.most_us)),
+    });
+    let cycles = found.cycles.iter().map(|cycle| Cycle {
+        ranks: cycle.ranks.clone(),
+        closure_us: cycle.closure_us,
+    });
+    Some(Ranks {
+        shifts: shifts.collect(),
+        cycles: cycles.collect(),
+        messages: found.messages,
+        contradiction_us: found.contradiction_us,
+        reversed: (found.reversed_before, found.reversed_after),
+    })
+}
+
+fn kernels(timeline: &Timeline, outcome: &Outcome) -> Vec<Kernel> {
+    let utilization = report_details::kernel_utilization(timeline, outcome);
+    type Key<'a> = (Id, &'a str);
+    let power = outcome.kernel_power.iter();
+    let power: FxHashMap<Key<'_>, &KernelPower> = power
+        .map(|power| ((power.pid, power.name.as_str()), power))
+        .collect();
+    let rows = outcome.statistics.kernels.iter();
+    rows.map(|row: &KernelRow| {
+        let power = power.get(&(row.pid, row.name.as_str()));
+        Kernel {
+            rank: row.rank,
+            name: row.name.clone(),
+            percent: row.percent,
+            lengths: Lengths::of(&row.times),
+            mean_watts: power.and_then(|power| power.mean_watts),
+            joules: power.and_then(|power| power.mean_watts.map(|_| power.joules)),
+            utilization_percent: utilization.get(&(row.pid, row.name.clone())).copied(),
+        }
+    })
+    .collect()
+}
+
+fn active(row: &ActiveRow) -> Active {
+    Active {
+        rank: row.rank,
+        kernel_us: row.kernel_us,
+        busy_us: row.busy_us,
+        elapsed_us: row.elapsed_us(),
+        busy_percent: row.busy_percent(),
+    }
+}
+
+fn iterations(outcome: &Outcome) -> Vec<Iterations> {
+    let found = outcome.iterations.iter().filter(|one| one.count > 0);
+    found
+        .map(|one| Iterations {
+            rank: one.rank,
+            kernels_each: one.sequence.len(),
+            count: one.list.len(),
+            mean_us: one.mean_us,
+        })
+        .collect()
+}
+
+fn tokens(outcome: &Outcome) -> Vec<Tokens> {
+    let found = outcome.tokens.iter();
+    found
+        .map(|one| Tokens {
+            rank: one.rank,
+            tokens: one.tokens,
+            first_us: one.first_token_us.as_ref().map(Lengths::of),
+            between_us: one.between_tokens_us.as_ref().map(Lengths::of),
+        })
+        .collect()
+}
+
+fn power(outcome: &Outcome) -> Option<Power> {
+    let found = outcome.power.as_ref()?;
+    if found.periods.is_empty() {
+        return None;
+    }
+    let statistics = outcome.power_statistics;
+    Some(Power {
+        factor: found.factor,
+        readings: found.readings,
+        bad: found.bad,
+        mean_with_kernels: statistics.and_then(|s| s.with_kernels).map(|w| w.mean),
+        mean_without_kernels: statistics.and_then(|s| s.without_kernels).map(|w| w.mean),
+    })
+}

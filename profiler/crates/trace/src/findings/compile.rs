@@ -1,0 +1,113 @@
+//! What `torch.compile` did twice or in pieces.
+
+use super::rules::{keep, ns, time};
+use super::{Scene, cut, measure, times};
+use crate::findings::finding::{Finding, FindingKind, SeenAt};
+use crate::torch::compile::{Compiled, GraphBreak};
+
+/// Looks for graph breaks and recompilations.
+pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
+    let report = &scene.outcome.compiled;
+    if !report.breaks.is_empty() {
+        keep(breaks(&report.breaks), scene.elapsed_us, findings);
+    }
+    let recompiled: Vec<&Compiled> = report.recompiled().collect();
+    if !recompiled.is_empty() {
+        keep(recompilations(&recompiled), scene.elapsed_us, findings);
+    }
+}
+
+fn breaks(breaks: &[GraphBreak]) -> Finding {
+    let us: f64 = breaks.iter().map(|one| one.compile_us).sum();
+    let known = |of: &Option<String>, what: &str| of.clone().unwrap_or(format!("{what} unknown"));
+    let mut sorted: Vec<&GraphBreak> = breaks.iter().collect();
+    sorted.sort_by(|a, b| b.compile_us.total_cmp(&a.compile_us));
+    let lines = sorted.iter().map(|one| {
+        format!(
+            "{}: {}; frame {}, {}, {} to compile the code behind it",
+            known(&one.place, "place"),
+            known(&one.reason, "reason"),
+            one.frame,
+            times(one.runs, "run"),
+            time(one.compile_us)
+        )
+    });
+    let place = |one: &&GraphBreak| {
+        let frame = || format!("frame {}", one.frame);
+        one.place.clone().unwrap_or_else(frame)
+    };
+    let subject = sorted.first().map(place).unwrap_or_default();
+    Finding {
+        kind: FindingKind::GraphBreaks,
+        text: format!(
+            "It takes {} to compile the code behind {}. The most expensive one is at {subject}.",
+            time(us),
+            times(breaks.len() as u64, "graph break")
+        ),
+        subject,
+        cost_ns: Some(ns(us)),
+        numbers: vec![
+            measure("compiling", us / 1e6, "s"),
+            measure("breaks", breaks.len() as f64, ""),
+            measure(
+                "runs",
+                breaks.iter().map(|one| one.runs).sum::<u64>() as f64,
+                "",
+            ),
+        ],
+        places: sorted
+            .iter()
+            .map(|one| seen(one.place.as_ref(), one.compile_us))
+            .collect(),
+        evidence: cut(lines.collect()),
+        ..Finding::default()
+    }
+}
+
+fn seen(place: Option<&String>, us: f64) -> SeenAt {
+    SeenAt {
+        name: place.cloned(),
+        cost_ns: Some(ns(us)),
+        ..SeenAt::default()
+    }
+}
+
+fn recompilations(recompiled: &[&Compiled]) -> Finding {
+    let us: f64 = recompiled.iter().map(|one| one.compile_us).sum();
+    let mut sorted = recompiled.to_vec();
+    sorted.sort_by(|a, b| b.compile_us.total_cmp(&a.compile_us));
+    let name = |one: &Compiled| {
+        let frame = || format!("frame {}", one.id.frame);
+        one.function.clone().unwrap_or_else(frame)
+    };
+    let lines = sorted.iter().map(|one| {
+        let guard = one.guards.first().map_or("guard unknown", String::as_str);
+        format!(
+            "{} ({}): {}; {guard}",
+            name(one),
+            one.id,
+            time(one.compile_us)
+        )
+    });
+    let subject = sorted.first().map_or(String::new(), |one| name(one));
+    Finding {
+        kind: FindingKind::Recompilation,
+        text: format!(
+            "Recompilation takes {} ({}). The most expensive function is {subject}.",
+            time(us),
+            times(recompiled.len() as u64, "time")
+        ),
+        subject,
+        cost_ns: Some(ns(us)),
+        numbers: vec![
+            measure("compiling", us / 1e6, "s"),
+            measure("recompilations", recompiled.len() as f64, ""),
+        ],
+        places: sorted
+            .iter()
+            .map(|one| seen(one.place.as_ref(), one.compile_us))
+            .collect(),
+        evidence: cut(lines.collect()),
+        ..Finding::default()
+    }
+}

@@ -1,0 +1,190 @@
+//! What costs time, by seconds: findings with their cost, where they are and what to try.
+//!
+//! Costs are wall time that could be won at most, each as if only it were mended. They
+//! overlap and are not to be added.
+
+mod collectives;
+mod compile;
+mod copies;
+mod device;
+pub mod finding;
+mod host;
+mod idle;
+mod kernels;
+mod loader;
+pub(crate) mod rules;
+mod spans;
+mod stalls;
+pub(crate) mod traces;
+
+use crate::analyze::pipeline::Outcome;
+use crate::findings::finding::{Finding, SeenAt};
+use crate::work::SharedWork;
+use crate::work::WorkIndex;
+use aiprof_model::timeline::{Event, Id, NONE, Ph, Time, Timeline};
+use device::DeviceWork;
+use host::HostRows;
+use rustc_hash::FxHashMap;
+
+/// What findings are made of.
+pub(crate) struct Scene<'t> {
+    /// The events, calibrated and aligned.
+    timeline: &'t Timeline,
+    /// What the analyses found.
+    outcome: &'t Outcome,
+    index: &'t WorkIndex,
+    devices: Vec<DeviceWork<'t>>,
+    host: HostRows,
+    /// Names of processes and groups of rows of recordings.
+    groups: FxHashMap<Id, String>,
+    /// The first event.
+    first: Time,
+    /// From the first event to the last, microseconds.
+    elapsed_us: f64,
+}
+
+/// Looks for waste.
+pub(crate) fn find(
+    timeline: &Timeline,
+    outcome: &Outcome,
+    shared: &SharedWork,
+    elapsed_us: f64,
+) -> Vec<Finding> {
+    let index = shared.index(timeline);
+    let timed = timeline
+        .events
+        .iter()
+        .filter(|e| e.ph != Ph::Metadata && !e.start.is_edge());
+    let scene = Scene {
+        timeline,
+        outcome,
+        devices: index.ranks.iter().flat_map(DeviceWork::all).collect(),
+        host: HostRows::new(timeline, index),
+        index,
+        groups: groups(timeline),
+        first: timed.map(|event| event.start).min().unwrap_or(Time::ORIGIN),
+        elapsed_us,
+    };
+    let mut findings = Vec::new();
+    idle::find(&scene, &mut findings);
+    copies::find(&scene, &mut findings);
+    loader::find(&scene, &mut findings);
+    compile::find(&scene, &mut findings);
+    collectives::find(&scene, &mut findings);
+    kernels::find(&scene, &mut findings);
+    stalls::find(&scene, &mut findings);
+    findings
+}
+
+impl Scene<'_> {
+    /// An event's rank, as the index of work has it.
+    fn rank(&self, event: &Event) -> u32 {
+        match self.timeline.rank(event) {
+            NONE => 0,
+            rank => rank,
+        }
+    }
+
+    /// A device's name for people.
+    fn device(&self, device: &DeviceWork<'_>) -> String {
+        let several = self.index.ranks.len() > 1;
+        let name = match device.device {
+            Id::Number(number) if several => {
+                return format!("device {number} of rank {}", device.rank.rank);
+            }
+            Id::Number(number) => match self.groups.get(&device.device) {
+                Some(name) => name.clone(),
+                None => format!("device {number}"),
+            },
+            Id::Token(text) => self.timeline.name(text).trim_matches('"').to_owned(),
+        };
+        match several {
+            true => format!("{name} of rank {}", device.rank.rank),
+            false => name,
+        }
+    }
+
+    /// Since the first event, microseconds.
+    fn since(&self, time: Time) -> f64 {
+        (time - self.first).micros()
+    }
+
+    /// Where something is seen on a device.
+    fn at(&self, device: &DeviceWork<'_>, stretch: Option<(Time, Time)>, us: f64) -> SeenAt {
+        SeenAt {
+            rank: Some(device.rank.rank),
+            device: Some(self.device(device)),
+            start_us: stretch.map(|(from, _)| self.since(from)),
+            end_us: stretch.map(|(_, to)| self.since(to)),
+            cost_ns: Some(rules::ns(us)),
+            ..SeenAt::default()
+        }
+    }
+}
+
+/// Names of groups of rows, where aiprof recorded them: of others a device's number is one.
+fn groups(timeline: &Timeline) -> FxHashMap<Id, String> {
+    if !timeline.jobs.iter().any(|job| job.is_recording) {
+        return FxHashMap::default();
+    }
+    let names = timeline
+        .events
+        .iter()
+        .filter(|event| event.ph == Ph::Metadata && timeline.name(event.name) == "process_name");
+    let names = names.filter_map(|event| {
+        let name = timeline.arg(event, "name")?;
+        Some((timeline.pid(event), name.trim_matches('"').to_owned()))
+    });
+    names.collect()
+}
+
+/// Lines of evidence, places or names of one finding.
+const LINES: usize = 8;
+
+/// Cuts a list of lines, and adds how many are left out.
+fn cut(mut lines: Vec<String>) -> Vec<String> {
+    if lines.len() > LINES {
+        let more = lines.len() - LINES;
+        lines.truncate(LINES);
+        lines.push(format!("and {more} more"));
+    }
+    lines
+}
+
+fn measure(
+    name: &'static str,
+    value: f64,
+    unit: &'static str,
+) -> crate::findings::finding::Measure {
+    crate::findings::finding::Measure { name, value, unit }
+}
+
+/// Characters of a name in a sentence.
+const NAME: usize = 80;
+
+/// A name that fits a sentence.
+fn short(name: &str) -> String {
+    let cut: String = name.chars().take(NAME).collect();
+    match cut.len() < name.len() {
+        true => cut + "[..]",
+        false => cut,
+    }
+}
+
+/// `3 times`.
+fn times(count: u64, what: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{ending}")
+}
+
+/// Part of a whole, percent.
+fn percent(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 {
+        part / whole * 100.0
+    } else {
+        0.0
+    }
+}
+
+#[cfg(test)]
+mod tests;

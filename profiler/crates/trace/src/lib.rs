@@ -1,0 +1,14 @@
+//! What a timeline means: clocks aligned, work and waits, findings. Pure: no files, no
+//! command line.
+
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests open what they made")
+)]
+
+pub mod analyze;
+pub mod findings;
+pub mod mpi;
+pub mod ranks;
+pub mod torch;
+pub mod work;

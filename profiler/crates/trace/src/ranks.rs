@@ -1,0 +1,154 @@
+//! Collectives as their ranks had them: which parts belong together, and how long each rank
+//! waited for the last one.
+
+use crate::analyze::pipeline::Outcome;
+use crate::work::{RankedWork, WorkClass, WorkIndex, name_of, sym_of};
+use aiprof_model::timeline::{Sym, Time, Timeline};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// A rank's part in a collective.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PartIn {
+    /// The rank.
+    pub rank: u32,
+    /// What it waited for the last one, microseconds.
+    pub waited_us: f64,
+    /// Its begin.
+    pub start: Time,
+    /// Its end.
+    pub end: Time,
+}
+
+/// A collective with all of its parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matched {
+    /// The event of its first rank's part; `None`: found by messages.
+    pub event: Option<u32>,
+    /// One for each rank, in their order.
+    pub parts: Vec<PartIn>,
+}
+
+impl Matched {
+    /// The rank that the others waited for, and what each of them waited, if there are
+    /// others.
+    pub fn last(&self) -> Option<&PartIn> {
+        let parts = self.parts.iter();
+        let last = parts.min_by(|a, b| a.waited_us.total_cmp(&b.waited_us));
+        last.filter(|_| self.parts.len() > 1)
+    }
+}
+
+/// Collectives whose parts are known, and those that could not be matched.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Collectives {
+    /// Those of several ranks.
+    pub matched: Vec<Matched>,
+    /// Kernels of collectives that other ranks have another number of: nothing shows which belong
+    /// together.
+    pub unmatched: u64,
+}
+
+impl Collectives {
+    /// Finds the collectives of all ranks: by kernels of libraries of communication, else by
+    /// messages.
+    pub fn of(timeline: &Timeline, index: &WorkIndex, outcome: &Outcome) -> Self {
+        let found = by_device(timeline, index);
+        match found.matched.is_empty() {
+            true => Self {
+                matched: by_messages(outcome),
+                ..found
+            },
+            false => found,
+        }
+    }
+}
+
+/// Which kernels are parts of the same collectives: name, process group, its ranks.
+type SameCollective<'t> = (Sym, &'t str, &'t str);
+
+/// Kernels of libraries of communication: the n-th of a name is the same collective on all
+/// ranks, if all have as many. The one that comes last is in it for the shortest time:
+/// so clocks of ranks need not agree.
+fn by_device(timeline: &Timeline, index: &WorkIndex) -> Collectives {
+    let mut all: FxHashMap<SameCollective<'_>, BTreeMap<u32, Vec<&RankedWork>>> =
+        FxHashMap::default();
+    for rank in &index.ranks {
+        for work in &rank.work {
+            let event = timeline.events.get(work.event as usize);
+            let Some(event) = event.filter(|_| work.class == WorkClass::Communication) else {
+                continue;
+            };
+            if is_pairwise(name_of(timeline, event)) || event.is_counted() {
+                continue;
+            }
+            let text = |key| timeline.arg(event, key).unwrap_or_default();
+            let key = (
+                sym_of(event),
+                text("Process Group Name"),
+                text("Process Group Ranks"),
+            );
+            let of = all.entry(key).or_default();
+            of.entry(rank.rank).or_default().push(work);
+        }
+    }
+    let mut found = Collectives::default();
+    for ranks in all.into_values().filter(|ranks| ranks.len() > 1) {
+        let count = ranks.values().next().map_or(0, Vec::len);
+        if ranks.values().any(|work| work.len() != count) {
+            let kernels = ranks.values().map(|work| work.len() as u64);
+            found.unmatched += kernels.sum::<u64>();
+            continue;
+        }
+        let one = |at: usize| {
+            let parts = ranks
+                .iter()
+                .filter_map(|(rank, work)| Some((*rank, *work.get(at)?)));
+            matched(&parts.collect::<Vec<_>>())
+        };
+        found.matched.extend((0..count).map(one));
+    }
+    let start = |one: &Matched| one.parts.iter().map(|part| part.start).min();
+    found.matched.sort_by_key(|one| (start(one), one.event));
+    found
+}
+
+fn matched(parts: &[(u32, &RankedWork)]) -> Matched {
+    let lengths = parts.iter().map(|(_, work)| work.us());
+    let least = lengths.fold(f64::MAX, f64::min);
+    let part = |(rank, work): &(u32, &RankedWork)| PartIn {
+        rank: *rank,
+        waited_us: work.us() - least,
+        start: work.start,
+        end: work.end,
+    };
+    Matched {
+        event: parts.first().map(|(_, work)| work.event),
+        parts: parts.iter().map(part).collect(),
+    }
+}
+
+/// Sends and receives are between two ranks, not of all.
+fn is_pairwise(name: &str) -> bool {
+    name.contains("SendRecv") || name.contains("_Send") || name.contains("_Recv")
+}
+
+/// Collectives found by messages between AIUs, on clocks that were brought together.
+fn by_messages(outcome: &Outcome) -> Vec<Matched> {
+    let found = outcome.collectives.collectives.iter();
+    let parts = found.map(|one| {
+        let starts = one.spans.iter().map(|span| span.start_us);
+        let last = starts.fold(f64::MIN, f64::max);
+        let part = one.spans.iter().map(|span| PartIn {
+            rank: span.rank,
+            waited_us: last - span.start_us,
+            start: Time::from_micros(span.start_us),
+            end: Time::from_micros(span.end_us),
+        });
+        Matched {
+            event: None,
+            parts: part.collect(),
+        }
+    });
+    parts.collect()
+}

@@ -1,0 +1,389 @@
+//! What `torch.compile` did in a profile: steps of the compiler, compiled regions, graph
+//! breaks, recompilations.
+//!
+//! The trace has regions (`Torch-Compiled Region: 1/0`, frame and compilation) and the
+//! compiler's steps (`dynamo_timed`). A region of another frame within a region is what
+//! comes behind a graph break. Lines and reasons are in the compiler's log ([`TorchLog`]),
+//! lines of breaks also in names of Python frames: `torch_dynamo_resume_in_f_at_65`.
+
+use super::calls::{CallRole, TorchCalls};
+use super::log::{CompileId, LoggedBreak, TorchLog};
+use super::nesting::Nested;
+use super::python::Frames;
+use aiprof_model::timeline::Timeline;
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// How names of regions begin.
+const REGION: &str = "Torch-Compiled Region";
+/// How a step's note begins that has the step's compilation.
+const NOTE: &str = "_data: ";
+/// How names of steps end that older versions have, which write no notes.
+const TIMED: &str = " (dynamo_timed)";
+
+/// A step of the compiler.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Step {
+    /// Its name: `fx_codegen_and_compile`.
+    pub name: String,
+    /// How often it ran.
+    pub calls: u64,
+    /// Its time without that of steps in it, microseconds.
+    pub self_us: f64,
+    /// Its time, microseconds.
+    pub total_us: f64,
+}
+
+/// What was compiled, by its number.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Compiled {
+    /// Its number.
+    pub id: CompileId,
+    /// The function; `None`: neither the trace nor the log has it.
+    pub function: Option<String>,
+    /// Where the function is: `file:line`.
+    pub place: Option<String>,
+    /// Time that its compilation took, microseconds.
+    pub compile_us: f64,
+    /// How often it ran.
+    pub runs: u64,
+    /// Time of its runs, microseconds, with what they called.
+    pub run_us: f64,
+    /// Guards whose failure made it a recompilation.
+    pub guards: Vec<String>,
+}
+
+/// A place at which the compiler gave up and went on behind it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GraphBreak {
+    /// In which frame.
+    pub frame: u32,
+    /// The function that goes on behind it.
+    pub function: Option<String>,
+    /// Where it is: `file:line`, or only the line.
+    pub place: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+    /// The same at length.
+    pub explanation: Option<String>,
+    /// How often the program ran across it.
+    pub runs: u64,
+    /// Time that compilations of what is behind it took, microseconds.
+    pub compile_us: f64,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CompileReport {
+    /// Steps, the one with most time of its own first.
+    pub steps: Vec<Step>,
+    /// Compilations by number.
+    pub compiled: Vec<Compiled>,
+    /// Graph breaks by frame.
+    pub breaks: Vec<GraphBreak>,
+    /// There was a log.
+    pub has_log: bool,
+}
+
+impl CompileReport {
+    /// From a timeline and a log; as a rule neither has anything on it.
+    pub fn new(timeline: &Timeline, log: &TorchLog) -> Self {
+        let mut report = Self {
+            has_log: !log.is_empty(),
+            ..Self::default()
+        };
+        let mut names = timeline.names.iter();
+        let is_there = names.any(|(_, name)| name.starts_with(REGION) || name.ends_with(TIMED));
+        let mut found = CompileScan::default();
+        if is_there {
+            found = CompileScan::of(timeline);
+        }
+        report.steps = found.steps();
+        // What the log has on functions is known of breaks too.
+        report.compiled = found.compiled(log);
+        report.breaks = found.breaks(log);
+        report
+    }
+
+    /// Whether nothing was compiled.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.compiled.is_empty() && self.breaks.is_empty()
+    }
+
+    /// Recompilations.
+    pub fn recompiled(&self) -> impl Iterator<Item = &Compiled> {
+        self.compiled.iter().filter(|one| one.id.compile > 0)
+    }
+}
+
+/// What a timeline has.
+#[derive(Default)]
+struct CompileScan {
+    steps: BTreeMap<String, Step>,
+    compiled: BTreeMap<CompileId, Compiled>,
+    /// How often a frame ran directly within another: outer, inner.
+    within: BTreeMap<(u32, u32), u64>,
+}
+
+/// What a call is to the compiler.
+#[derive(Clone, Default)]
+enum CompilePart {
+    #[default]
+    Other,
+    Region(Option<CompileId>),
+    Step(Option<CompileId>),
+}
+
+impl CompileScan {
+    fn of(timeline: &Timeline) -> Self {
+        let mut calls = TorchCalls::new(timeline);
+        let nested = Nested::new(&mut calls);
+        let parts = parts(timeline, &calls, &nested);
+        let frames = Frames::new(timeline, &calls);
+        let mut found = Self::default();
+        for (index, part) in parts.iter().enumerate() {
+            match part {
+                CompilePart::Other => {}
+                CompilePart::Region(id) => {
+                    found.region(index, *id, &calls, &nested, &parts, &frames)
+                }
+                CompilePart::Step(id) => found.step(index, *id, timeline, &calls, &nested, &parts),
+            }
+        }
+        found
+    }
+
+    fn of_id(&mut self, id: CompileId) -> &mut Compiled {
+        self.compiled.entry(id).or_insert_with(|| Compiled {
+            id,
+            ..Compiled::default()
+        })
+    }
+
+    fn region(
+        &mut self,
+        index: usize,
+        id: Option<CompileId>,
+        calls: &TorchCalls,
+        nested: &Nested,
+        parts: &[CompilePart],
+        frames: &Frames,
+    ) {
+        let (Some(id), Some(call)) = (id, calls.all.get(index)) else {
+            return;
+        };
+        let around = nested
+            .above(index)
+            .find_map(|above| match parts.get(above) {
+                Some(CompilePart::Region(Some(around))) => Some(*around),
+                _ => None,
+            });
+        if let Some(around) = around.filter(|around| around.frame != id.frame) {
+            *self.within.entry((around.frame, id.frame)).or_default() += 1;
+        }
+        let of_id = self.of_id(id);
+        of_id.runs += 1;
+        of_id.run_us += call.length();
+        if of_id.function.is_none()
+            && let Some((function, place)) = frames.of_region(index)
+        {
+            of_id.function = Some(function);
+            of_id.place = Some(place);
+        }
+    }
+
+    fn step(
+        &mut self,
+        index: usize,
+        id: Option<CompileId>,
+        timeline: &Timeline,
+        calls: &TorchCalls,
+        nested: &Nested,
+        parts: &[CompilePart],
+    ) {
+        let Some(call) = calls.all.get(index) else {
+            return;
+        };
+        let name = call.name.map_or("", |name| timeline.name(name));
+        let name = name.strip_suffix(TIMED).unwrap_or(name);
+        let around = nested
+            .above(index)
+            .find_map(|above| match parts.get(above) {
+                Some(CompilePart::Step(around)) => Some((above, *around)),
+                _ => None,
+            });
+        let step = self.steps.entry(name.to_owned()).or_default();
+        step.calls += 1;
+        step.self_us += call.length();
+        step.total_us += call.length();
+        let around_id = around.and_then(|(above, id)| {
+            let above = calls.all.get(above)?.name?;
+            let above = timeline.name(above);
+            let above = above.strip_suffix(TIMED).unwrap_or(above);
+            self.steps.entry(above.to_owned()).or_default().self_us -= call.length();
+            id
+        });
+        if let Some(id) = id.filter(|id| around_id != Some(*id)) {
+            self.of_id(id).compile_us += call.length();
+        }
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        let named = self.steps.iter().map(|(name, step)| Step {
+            name: name.clone(),
+            ..step.clone()
+        });
+        let mut steps: Vec<Step> = named.collect();
+        steps.sort_by(|a, b| b.self_us.total_cmp(&a.self_us));
+        steps
+    }
+
+    fn compiled(&mut self, log: &TorchLog) -> Vec<Compiled> {
+        for logged in &log.recompiles {
+            let of_id = self.of_id(logged.id);
+            of_id.guards.clone_from(&logged.guards);
+            of_id.function = Some(logged.function.clone());
+            of_id.place = Some(logged.place.clone());
+        }
+        // What is known of one compilation of a frame is so of all.
+        let mut known: FxHashMap<u32, (Option<String>, Option<String>)> = FxHashMap::default();
+        for one in self.compiled.values().filter(|one| one.function.is_some()) {
+            let both = (one.function.clone(), one.place.clone());
+            known.entry(one.id.frame).or_insert(both);
+        }
+        for one in self
+            .compiled
+            .values_mut()
+            .filter(|one| one.function.is_none())
+        {
+            if let Some((function, place)) = known.get(&one.id.frame) {
+                one.function.clone_from(function);
+                one.place.clone_from(place);
+            }
+        }
+        self.compiled.values().cloned().collect()
+    }
+
+    fn breaks(&self, log: &TorchLog) -> Vec<GraphBreak> {
+        let mut breaks = Vec::new();
+        let mut frames: Vec<u32> = self.within.keys().map(|(outer, _)| *outer).collect();
+        frames.extend(log.breaks.iter().map(|one| one.id.frame));
+        frames.sort_unstable();
+        frames.dedup();
+        for frame in frames {
+            self.breaks_of(frame, log, &mut breaks);
+        }
+        breaks
+    }
+
+    /// Breaks of a frame: those that the log has, else one for each frame that goes on.
+    fn breaks_of(&self, frame: u32, log: &TorchLog, breaks: &mut Vec<GraphBreak>) {
+        let behind = self.within.range((frame, 0)..=(frame, u32::MAX));
+        let behind: Vec<(u32, u64)> = behind.map(|((_, inner), runs)| (*inner, *runs)).collect();
+        let compile_us = |frame: u32| -> f64 {
+            let of_frame = self.compiled.values().filter(|one| one.id.frame == frame);
+            of_frame.map(|one| one.compile_us).sum()
+        };
+        let mut logged: Vec<&LoggedBreak> = Vec::new();
+        for one in log.breaks.iter().filter(|one| one.id.frame == frame) {
+            match logged.iter_mut().find(|known| known.place == one.place) {
+                // Repeats are logged at less length.
+                Some(known) if known.reason.is_empty() => *known = one,
+                Some(_) => {}
+                None => logged.push(one),
+            }
+        }
+        if logged.is_empty() {
+            breaks.extend(behind.iter().map(|(inner, runs)| {
+                let function = self.function(*inner);
+                GraphBreak {
+                    frame,
+                    place: self.resumed_at(*inner),
+                    function,
+                    runs: *runs,
+                    compile_us: compile_us(*inner),
+                    ..GraphBreak::default()
+                }
+            }));
+            return;
+        }
+        let count = logged.len() as u64;
+        let runs: u64 = behind.iter().map(|(_, runs)| runs).sum();
+        let cost: f64 = behind.iter().map(|(inner, _)| compile_us(*inner)).sum();
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        breaks.extend(logged.into_iter().map(|one| GraphBreak {
+            frame,
+            function: behind.first().and_then(|(inner, _)| self.function(*inner)),
+            place: given(&one.place),
+            reason: given(&one.reason),
+            explanation: given(&one.explanation),
+            // Which of several places led to which frame is not known.
+            runs: runs / count,
+            compile_us: cost / count as f64,
+        }));
+    }
+
+    /// Where a frame goes on behind a break: `torch_dynamo_resume_in_f_at_65` has the line, its
+    /// place the file.
+    fn resumed_at(&self, frame: u32) -> Option<String> {
+        let function = self.function(frame)?;
+        let rest = function.strip_prefix("torch_dynamo_resume_in_")?;
+        let (_, line) = rest.rsplit_once("_at_")?;
+        let line: u32 = line.parse().ok()?;
+        let mut of_frame = self.compiled.values().filter(|one| one.id.frame == frame);
+        let place = of_frame.find_map(|one| one.place.as_deref());
+        let file = place.and_then(|place| Some(place.rsplit_once(':')?.0));
+        Some(file.map_or_else(|| format!("line {line}"), |file| format!("{file}:{line}")))
+    }
+
+    fn function(&self, frame: u32) -> Option<String> {
+        let mut of_frame = self.compiled.values().filter(|one| one.id.frame == frame);
+        of_frame.find_map(|one| one.function.clone())
+    }
+}
+
+/// What each call is to the compiler.
+fn parts(timeline: &Timeline, calls: &TorchCalls, nested: &Nested) -> Vec<CompilePart> {
+    let mut parts = vec![CompilePart::Other; calls.all.len()];
+    let mut has_notes = false;
+    let name = |index: usize| {
+        let name = calls.all.get(index).and_then(|call| call.name);
+        name.map_or("", |name| timeline.name(name))
+    };
+    for (index, call) in calls.all.iter().enumerate() {
+        if call.role != CallRole::Operator {
+            continue;
+        }
+        if let Some(rest) = name(index).strip_prefix(REGION) {
+            let id = CompileId::parse(rest.trim_start_matches([':', ' ']));
+            set(&mut parts, index, CompilePart::Region(id));
+            continue;
+        }
+        // `fx_codegen_and_compile_data: compile_id=0/0` stands in the step of that name.
+        let note = name(index).split_once(NOTE).filter(|_| call.is_note);
+        let Some((step, about)) = note else {
+            continue;
+        };
+        let above = nested.above(index).next();
+        if let Some(above) = above.filter(|above| name(*above) == step) {
+            has_notes = true;
+            let id = about.rsplit_once("compile_id=").map_or("", |(_, id)| id);
+            set(&mut parts, above, CompilePart::Step(CompileId::parse(id)));
+        }
+    }
+    if !has_notes {
+        for index in 0..calls.all.len() {
+            if name(index).ends_with(TIMED) {
+                set(&mut parts, index, CompilePart::Step(None));
+            }
+        }
+    }
+    parts
+}
+
+fn set(parts: &mut [CompilePart], index: usize, part: CompilePart) {
+    if let Some(place) = parts.get_mut(index) {
+        *place = part;
+    }
+}

@@ -1,0 +1,167 @@
+//! Forward operators and the backward ones that belong to them.
+//!
+//! Autograd gives each node of its graph a number (`Sequence number`), which is the thread's own.
+//! The backward operator has the number and the forward thread (`Fwd thread id`, which counts
+//! torch's threads, not the system's). If several operators have a number, the one that begins last
+//! made the node.
+
+use super::calls::{CallRole, TorchCall, TorchCalls};
+use super::nesting::{Cost, Nested};
+use aiprof_model::timeline::{Event, Sym, Timeline};
+use rustc_hash::FxHashMap;
+
+/// Prefix of autograd's own span around each backward operator.
+const EVALUATE: &str = "autograd::engine::evaluate_function: ";
+
+/// Pairs of a forward and a backward operator.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pairs {
+    /// Name of the forward operator.
+    pub forward: String,
+    /// Name of the backward operator.
+    pub backward: String,
+    /// How many pairs.
+    pub count: u64,
+    /// Host and device time of the forward operators, microseconds.
+    pub forward_us: (f64, f64),
+    /// The same for the backward operators.
+    pub backward_us: (f64, f64),
+}
+
+/// All of a timeline.
+#[derive(Clone, Debug, Default)]
+pub struct PairReport {
+    /// Pairs by names, in the order in which they occur.
+    pub pairs: Vec<Pairs>,
+    /// Backward operators whose forward operator is not in the trace.
+    pub alone: u64,
+}
+
+/// An operator with a number.
+#[derive(Clone, Copy)]
+struct Numbered {
+    call: usize,
+    file: u32,
+    number: i64,
+    /// Number of the forward thread; 0: it is a forward operator.
+    forward_thread: u64,
+    thread: u32,
+}
+
+impl PairReport {
+    /// Those of a timeline.
+    pub fn new(timeline: &Timeline) -> Self {
+        let mut calls = TorchCalls::new(timeline);
+        let nested = Nested::new(&mut calls);
+        let costs = nested.costs(&calls);
+        let all = numbered(timeline, &calls);
+        let (forward, backward): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|one| one.forward_thread == 0);
+        let mut made: FxHashMap<(u32, i64), Vec<Numbered>> = FxHashMap::default();
+        for one in forward {
+            // The calls are in the order of begin: the last of a thread stays.
+            let of_number = made.entry((one.file, one.number)).or_default();
+            of_number.retain(|known| known.thread != one.thread);
+            of_number.push(one);
+        }
+        let threads = threads(&made, &backward);
+        let mut report = Self::default();
+        let mut places: FxHashMap<(Option<Sym>, Option<Sym>), usize> = FxHashMap::default();
+        for one in backward {
+            let forward = partner(&made, &threads, &one);
+            let forward = forward
+                .and_then(|forward| calls.all.get(forward.call).zip(costs.get(forward.call)));
+            let backward = calls.all.get(one.call).zip(costs.get(one.call));
+            let (Some((forward, first)), Some((backward, second))) = (forward, backward) else {
+                report.alone += 1;
+                continue;
+            };
+            let place = *places
+                .entry((forward.name, backward.name))
+                .or_insert_with(|| {
+                    report.pairs.push(Pairs {
+                        forward: name(timeline, forward),
+                        backward: name(timeline, backward),
+                        ..Pairs::default()
+                    });
+                    report.pairs.len() - 1
+                });
+            if let Some(pairs) = report.pairs.get_mut(place) {
+                pairs.add(first, second);
+            }
+        }
+        report
+    }
+}
+
+impl Pairs {
+    fn add(&mut self, forward: &Cost, backward: &Cost) {
+        self.count += 1;
+        self.forward_us.0 += forward.cpu;
+        self.forward_us.1 += forward.device;
+        self.backward_us.0 += backward.cpu;
+        self.backward_us.1 += backward.device;
+    }
+}
+
+fn name(timeline: &Timeline, call: &TorchCall) -> String {
+    call.name.map_or("", |name| timeline.name(name)).to_owned()
+}
+
+/// Operators that have numbers, autograd's own spans excepted.
+fn numbered(timeline: &Timeline, calls: &TorchCalls) -> Vec<Numbered> {
+    let operators = calls.all.iter().enumerate();
+    let operators = operators.filter(|(_, call)| call.role == CallRole::Operator && !call.is_note);
+    let numbered = operators.filter_map(|(index, call)| {
+        let event = timeline.events.get(call.event)?;
+        let number: i64 = argument(timeline, event, "Sequence number")?.parse().ok()?;
+        let thread = argument(timeline, event, "Fwd thread id")?.parse().ok()?;
+        let is_own = timeline.name(event.name).starts_with(EVALUATE);
+        (!is_own && number >= 0).then_some(Numbered {
+            call: index,
+            file: timeline.job(event),
+            number,
+            forward_thread: thread,
+            thread: call.thread,
+        })
+    });
+    numbered.collect()
+}
+
+fn argument<'t>(timeline: &'t Timeline, event: &Event, key: &str) -> Option<&'t str> {
+    Some(timeline.arg(event, key)?.trim_matches('"'))
+}
+
+/// Forward operators by file and number, one of each thread.
+type Made = FxHashMap<(u32, i64), Vec<Numbered>>;
+
+/// Which thread of the trace each of torch's threads is: that which has most of the
+/// numbers.
+fn threads(made: &Made, backward: &[Numbered]) -> FxHashMap<(u32, u64), u32> {
+    let mut votes: FxHashMap<(u32, u64), FxHashMap<u32, u64>> = FxHashMap::default();
+    for one in backward {
+        let of_number = made.get(&(one.file, one.number));
+        let votes = votes.entry((one.file, one.forward_thread)).or_default();
+        for forward in of_number.into_iter().flatten() {
+            *votes.entry(forward.thread).or_default() += 1;
+        }
+    }
+    let chosen = votes.into_iter().filter_map(|(of, votes)| {
+        let most = votes
+            .into_iter()
+            .max_by_key(|(thread, votes)| (*votes, *thread));
+        Some((of, most?.0))
+    });
+    chosen.collect()
+}
+
+fn partner(
+    made: &Made,
+    threads: &FxHashMap<(u32, u64), u32>,
+    backward: &Numbered,
+) -> Option<Numbered> {
+    let thread = threads.get(&(backward.file, backward.forward_thread))?;
+    let of_number = made.get(&(backward.file, backward.number))?;
+    let mut of_thread = of_number.iter().filter(|one| one.thread == *thread);
+    of_thread.next().copied()
+}

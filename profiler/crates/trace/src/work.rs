@@ -1,0 +1,394 @@
+//! What ran on devices, by rank and stream, and the calls that launched it: what all
+//! findings and tables look at.
+
+use aiprof_model::probes::CallKind;
+use aiprof_model::timeline::{Dialect, Event, Id, Kinds, NONE, Sym, Time, Timeline};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
+use std::sync::OnceLock;
+
+/// What work is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WorkClass {
+    /// A kernel that computes.
+    Compute,
+    /// A kernel or transfer of a collective.
+    Communication,
+    /// A copy or fill of memory.
+    Copy,
+}
+
+impl WorkClass {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Compute, Self::Communication, Self::Copy];
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Compute => "compute",
+            Self::Communication => "communication",
+            Self::Copy => "copy",
+        }
+    }
+}
+
+/// What an event is, by its category.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpanRole {
+    /// None of the others.
+    #[default]
+    Other,
+    /// Ran on a device.
+    Device,
+    /// A profiler's row of a wait of the host for a device, or of a stream for an event.
+    Sync,
+    /// A call into a device's runtime or driver.
+    Call,
+    /// An operator of a framework.
+    Operator,
+    /// A note of the program on a thread.
+    Note,
+    /// The same note, where its work ran.
+    DeviceNote,
+    /// Counters of a range of a device's work.
+    Range,
+}
+
+/// One piece of work of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct RankedWork {
+    /// Its event.
+    pub event: u32,
+    /// The event of the call that launched it, or [`NONE`].
+    pub call: u32,
+    /// Its stream, in [`RankWork::streams`].
+    pub stream: u32,
+    /// Its purpose.
+    pub class: WorkClass,
+    /// Begin.
+    pub start: Time,
+    /// End.
+    pub end: Time,
+}
+
+impl RankedWork {
+    /// Its length, microseconds.
+    pub fn us(&self) -> f64 {
+        (self.end - self.start).micros()
+    }
+}
+
+/// A stream of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WorkStream {
+    /// The device, or group of rows.
+    pub device: Id,
+    /// The stream's number, or its row.
+    pub stream: Id,
+}
+
+/// What links a call to its work: a process, if numbers are of one, and a number.
+pub type LaunchLink = (i64, u64);
+
+/// What one rank did.
+#[derive(Debug, Default)]
+pub struct RankWork {
+    /// The rank.
+    pub rank: u32,
+    /// Work of its devices, by begin.
+    pub work: Vec<RankedWork>,
+    /// Streams of its devices.
+    pub streams: Vec<WorkStream>,
+    /// What its threads did: calls, operators and notes, by thread, begin and depth.
+    pub host: Vec<u32>,
+    /// Rows of waits.
+    pub syncs: Vec<u32>,
+    /// Notes where their work ran.
+    pub device_notes: Vec<u32>,
+    /// Ranges with counters.
+    pub ranges: Vec<u32>,
+    /// The event of a call by what links it to its work.
+    pub calls: FxHashMap<LaunchLink, u32>,
+}
+
+/// What the findings and tables of one timeline share: filled by the first that needs it.
+#[derive(Debug, Default)]
+pub struct SharedWork(OnceLock<WorkIndex>);
+
+impl SharedWork {
+    /// What ran on devices.
+    pub fn index(&self, timeline: &Timeline) -> &WorkIndex {
+        self.0.get_or_init(|| WorkIndex::new(timeline))
+    }
+}
+
+/// Events by what they are, in every rank.
+#[derive(Debug, Default)]
+pub struct WorkIndex {
+    /// Ranks in order.
+    pub ranks: Vec<RankWork>,
+    /// Roles by category.
+    roles: Vec<SpanRole>,
+    /// Categories of calls that aiprof recorded.
+    recorded: FxHashSet<Sym>,
+}
+
+impl WorkIndex {
+    /// Finds the work of all ranks. Needs final times.
+    ///
+    /// Files of Kineto are a rank each; files of the AIU's runtime may share one.
+    pub fn new(timeline: &Timeline) -> Self {
+        let kinds = Kinds::new(timeline);
+        let roles = timeline.names.iter().map(|(_, text)| role_of(text));
+        let mut index = Self {
+            ranks: Vec::new(),
+            roles: roles.collect(),
+            recorded: FxHashSet::default(),
+        };
+        let mut places = Places::default();
+        for (at, event) in (0u32..).zip(&timeline.events) {
+            if event.is_slice() && !event.dropped {
+                index.add(timeline, &kinds, &mut places, at, event);
+            }
+        }
+        for rank in &mut index.ranks {
+            rank.finish(timeline);
+        }
+        index.ranks.sort_by_key(|rank| rank.rank);
+        index
+    }
+
+    /// What an event is.
+    pub fn role(&self, event: &Event) -> SpanRole {
+        let known = self.roles.get(event.cat.index()).copied();
+        match known.unwrap_or_default() {
+            SpanRole::Other if self.recorded.contains(&event.cat) => SpanRole::Call,
+            role => role,
+        }
+    }
+
+    fn add(
+        &mut self,
+        timeline: &Timeline,
+        kinds: &Kinds,
+        places: &mut Places,
+        at: u32,
+        event: &Event,
+    ) {
+        let class = class_of(timeline, kinds, event);
+        let role = match class {
+            Some(_) => SpanRole::Device,
+            None if is_recorded_call(timeline, event) => SpanRole::Call,
+            None => self.role(event),
+        };
+        if role == SpanRole::Other || role == SpanRole::Device && class.is_none() {
+            return;
+        }
+        let Some(rank) = places.rank(&mut self.ranks, timeline, event) else {
+            return;
+        };
+        match (role, class) {
+            (_, Some(class)) => {
+                let stream = places.stream(rank, timeline, event);
+                rank.work.push(RankedWork {
+                    event: at,
+                    call: NONE,
+                    stream,
+                    class,
+                    start: event.start,
+                    end: event.end(),
+                });
+            }
+            (SpanRole::Sync, _) => rank.syncs.push(at),
+            (SpanRole::DeviceNote, _) => rank.device_notes.push(at),
+            (SpanRole::Range, _) => rank.ranges.push(at),
+            (SpanRole::Call, _) => {
+                if self.roles.get(event.cat.index()) == Some(&SpanRole::Other) {
+                    self.recorded.insert(event.cat);
+                }
+                rank.host.push(at);
+                for link in links_of(timeline, event) {
+                    rank.calls.entry(link).or_insert(at);
+                }
+            }
+            _ => rank.host.push(at),
+        }
+    }
+}
+
+/// Where events go, while they are sorted.
+#[derive(Default)]
+struct Places {
+    ranks: FxHashMap<(u32, u32), usize>,
+    streams: FxHashMap<(u32, u32, WorkStream), u32>,
+}
+
+impl Places {
+    fn key(timeline: &Timeline, event: &Event) -> (u32, u32) {
+        let track = timeline.track(event);
+        let job = match timeline.dialect(event) {
+            Dialect::Torch => track.job,
+            Dialect::Flex => NONE,
+        };
+        (job, track.rank)
+    }
+
+    fn rank<'r>(
+        &mut self,
+        ranks: &'r mut Vec<RankWork>,
+        timeline: &Timeline,
+        event: &Event,
+    ) -> Option<&'r mut RankWork> {
+        let key = Self::key(timeline, event);
+        let at = *self.ranks.entry(key).or_insert_with(|| {
+            ranks.push(RankWork {
+                rank: match key.1 {
+                    NONE => 0,
+                    rank => rank,
+                },
+                ..RankWork::default()
+            });
+            ranks.len() - 1
+        });
+        ranks.get_mut(at)
+    }
+
+    fn stream(&mut self, rank: &mut RankWork, timeline: &Timeline, event: &Event) -> u32 {
+        let (job, number) = Self::key(timeline, event);
+        let stream = stream_of(timeline, event);
+        let at = self.streams.entry((job, number, stream));
+        *at.or_insert_with(|| {
+            rank.streams.push(stream);
+            rank.streams.len() as u32 - 1
+        })
+    }
+}
+
+/// The stream that an event of a device is on: by its arguments, else its row.
+pub fn stream_of(timeline: &Timeline, event: &Event) -> WorkStream {
+    let given = |key: &str| {
+        let text = timeline.arg(event, key)?;
+        text.parse().ok().map(Id::Number)
+    };
+    let is_torch = timeline.dialect(event) == Dialect::Torch;
+    let given = |key: &str| is_torch.then(|| given(key)).flatten();
+    // A recording has many processes, each with its own streams.
+    let device = match is_recording(timeline, event) {
+        true => None,
+        false => given("device"),
+    };
+    WorkStream {
+        device: device.unwrap_or(timeline.pid(event)),
+        stream: given("stream").unwrap_or(timeline.tid(event)),
+    }
+}
+
+impl RankWork {
+    fn finish(&mut self, timeline: &Timeline) {
+        let event = |at: u32| timeline.events.get(at as usize);
+        for work in &mut self.work {
+            let link = event(work.event).and_then(|event| links_of(timeline, event).next());
+            let call = link.and_then(|link| self.calls.get(&link).copied());
+            work.call = call.unwrap_or(NONE);
+        }
+        self.work.sort_by_key(|work| (work.start, work.end));
+        self.host.sort_by_cached_key(|at| {
+            event(*at).map(|event| (event.track, event.start, Reverse(event.end()), *at))
+        });
+    }
+
+    /// Work of each stream, by begin.
+    pub fn by_stream(&self) -> Vec<Vec<&RankedWork>> {
+        let mut all = vec![Vec::new(); self.streams.len()];
+        for work in &self.work {
+            if let Some(stream) = all.get_mut(work.stream as usize) {
+                stream.push(work);
+            }
+        }
+        all
+    }
+}
+
+/// The name that an event had in its file.
+pub fn name_of<'t>(timeline: &'t Timeline, event: &Event) -> &'t str {
+    timeline.name(sym_of(event))
+}
+
+/// The same as its number.
+pub fn sym_of(event: &Event) -> Sym {
+    match event.orig_name.is_empty() {
+        true => event.name,
+        false => event.orig_name,
+    }
+}
+
+/// What work of a device is for; `None`: it is none.
+fn class_of(timeline: &Timeline, kinds: &Kinds, event: &Event) -> Option<WorkClass> {
+    if !kinds.is_device(timeline, event) {
+        return None;
+    }
+    if kinds.is_collective(timeline, event) {
+        Some(WorkClass::Communication)
+    } else if kinds.is_kernel(timeline, event) {
+        Some(WorkClass::Compute)
+    } else if kinds.is_copy(timeline, event) {
+        Some(WorkClass::Copy)
+    } else {
+        None
+    }
+}
+
+fn is_recording(timeline: &Timeline, event: &Event) -> bool {
+    let job = timeline.jobs.get(timeline.job(event) as usize);
+    job.is_some_and(|job| job.is_recording)
+}
+
+/// Whether aiprof recorded the event as a call into a runtime: its category is the kind of
+/// the call.
+fn is_recorded_call(timeline: &Timeline, event: &Event) -> bool {
+    let cat = timeline.name(event.cat);
+    is_recording(timeline, event) && CallKind::NAMED.iter().any(|(name, _)| *name == cat)
+}
+
+/// Launches of one call that are looked at: a list of more has no use for each.
+const MOST_LAUNCHES: usize = 1 << 16;
+
+/// What links a call or work: its `correlation`; of calls that aiprof recorded the numbers
+/// of their launches, `launch`: `5` or `5-7`.
+fn links_of(timeline: &Timeline, event: &Event) -> impl Iterator<Item = LaunchLink> {
+    let is_own = is_recording(timeline, event);
+    // Rows of devices are not of the process; their events name it.
+    let given = |key: &str| timeline.arg(event, key).filter(|_| is_own);
+    let process = given("pid").and_then(|text| text.parse().ok());
+    let process = process.or_else(|| timeline.pid(event).number().filter(|_| is_own));
+    let process = process.unwrap_or(0);
+    let given = match event.correlation {
+        0 => given("launch"),
+        _ => None,
+    };
+    let ends = given.and_then(|text| {
+        let text = text.trim_matches('"');
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        Some((first.parse::<u64>().ok()?, last.parse::<u64>().ok()?))
+    });
+    let (first, last) = ends.unwrap_or((event.correlation, event.correlation));
+    let numbers = (first..=last).take(MOST_LAUNCHES);
+    numbers
+        .filter(|number| *number != 0)
+        .map(move |number| (process, number))
+}
+
+fn role_of(cat: &str) -> SpanRole {
+    let small = cat.to_ascii_lowercase();
+    match small.as_str() {
+        "kernel" | "gpu_memcpy" | "gpu_memset" | "memcpy" | "memset" => SpanRole::Device,
+        "cuda_sync" | "xpu_sync" => SpanRole::Sync,
+        "cpu_op" | "operator" => SpanRole::Operator,
+        "user_annotation" => SpanRole::Note,
+        "gpu_user_annotation" => SpanRole::DeviceNote,
+        "cuda_profiler_range" => SpanRole::Range,
+        "runtime" => SpanRole::Call,
+        _ if small.ends_with("_runtime") || small.ends_with("_driver") => SpanRole::Call,
+        _ => SpanRole::Other,
+    }
+}
