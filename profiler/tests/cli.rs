@@ -115,7 +115,7 @@ const COMMANDS_OF_OTHERS: &str = "
 fn a_capture_survives_the_commands_of_other_profilers() {
     let dir = tempfile::tempdir().unwrap();
     let capture = dir.path().join("x.aiprof");
-    let golden = "crates/formats/tests/data/capture/v3.aiprof";
+    let golden = "crates/record/tests/data/capture/v3.aiprof";
     copy_to(Path::new(golden), &capture);
     let before = std::fs::read(&capture).unwrap();
     let own = ["diff", "help", "record", "report", "trace", "analyze"];

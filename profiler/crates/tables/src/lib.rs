@@ -50,7 +50,7 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// What ran on devices: found once for all tables.
     fn index(&self) -> &'a WorkIndex {
-        self.shared.index(self.timeline)
+        self.shared.work_index(self.timeline)
     }
 }
 
@@ -131,7 +131,7 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
 }
 
 /// A device, stream, process or thread as a cell.
-pub(crate) fn id_cell(timeline: &Timeline, id: Id) -> Cell {
+fn id_cell(timeline: &Timeline, id: Id) -> Cell {
     match id {
         Id::Number(number) => match u64::try_from(number) {
             Ok(count) => Cell::Count(count),

@@ -117,7 +117,7 @@ pub struct SharedWork(OnceLock<WorkIndex>);
 
 impl SharedWork {
     /// What ran on devices.
-    pub fn index(&self, timeline: &Timeline) -> &WorkIndex {
+    pub fn work_index(&self, timeline: &Timeline) -> &WorkIndex {
         self.0.get_or_init(|| WorkIndex::new(timeline))
     }
 }

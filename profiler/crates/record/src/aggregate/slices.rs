@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 impl Aggregator {
     /// Keeps the times of all CPU samples, for [`Self::each_slice`].
     #[must_use]
-    pub fn with_times(mut self) -> Self {
+    pub(crate) fn with_times(mut self) -> Self {
         self.keeps_times = true;
         self
     }
@@ -17,7 +17,7 @@ impl Aggregator {
     ///
     /// Returns `false`, without any slice, where not all times are known: they were not
     /// kept, there are too many, or not only CPU samples are added up.
-    pub fn each_slice(&mut self, count: usize, mut take: impl FnMut(&Self)) -> bool {
+    pub(crate) fn each_slice(&mut self, count: usize, mut take: impl FnMut(&Self)) -> bool {
         let is_whole = self.keeps_times && self.times_kept < MAX_TIMES;
         if !is_whole || count == 0 || self.waits.is_some() || self.counts_launches() {
             return false;

@@ -18,7 +18,7 @@ pub(crate) const ENTRY: TableEntry = TableEntry {
 };
 
 /// At this length a launch waits for room: as HTA has it for CUDA, measured by users.
-pub(crate) const FULL: i64 = 1024;
+const FULL: i64 = 1024;
 
 /// The queue of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -59,14 +59,14 @@ impl TemporalSplit {
     }
 
     /// Communication while something computes.
-    pub(crate) fn overlap_us(&self) -> f64 {
+    fn overlap_us(&self) -> f64 {
         let both = bit(WorkClass::Compute) | bit(WorkClass::Communication);
         self.sum(|classes| classes & both == both)
     }
 
     /// Share of the communication that is hidden behind computation, percent; `None`:
     /// there is none.
-    pub(crate) fn overlap_percent(&self) -> Option<f64> {
+    fn overlap_percent(&self) -> Option<f64> {
         let all = self.class_us(WorkClass::Communication);
         (all > 0.0).then(|| 100.0 * self.overlap_us() / all)
     }

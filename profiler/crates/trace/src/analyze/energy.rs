@@ -191,7 +191,7 @@ fn kernel_spans(timeline: &Timeline, kinds: &Kinds) -> FxHashMap<Id, Vec<(f64, f
 }
 
 /// Times in which at least one of several spans lies.
-pub(crate) struct Busy {
+struct Busy {
     /// Begin and end, and the busy time before.
     spans: Vec<(f64, f64, f64)>,
 }

@@ -50,7 +50,7 @@ pub(crate) fn find(
     shared: &SharedWork,
     elapsed_us: f64,
 ) -> Vec<Finding> {
-    let index = shared.index(timeline);
+    let index = shared.work_index(timeline);
     let timed = timeline
         .events
         .iter()
