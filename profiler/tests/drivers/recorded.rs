@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use aiprof::capture;
-use aiprof::correlate::{CallSink, FinishedCall, Launch, Submission, Tracker};
+use aiprof::correlate::{CallSink, FinishedCall, Found, Launch, Submission, Tracker};
 use aiprof::wire::{Event, ProcessEvent, ProcessEventKind, Sample, TracePoint};
 use aiprof_tests::aiprof::binary;
 use aiprof_tests::workload::{Workshop, checked};
@@ -32,18 +32,13 @@ pub(crate) struct Recorded {
 }
 
 impl CallSink for Recorded {
-    fn call(&mut self, call: &FinishedCall) {
-        if call.probe.is_ioctl {
-            self.calls.push(call.clone());
+    fn found(&mut self, found: &Found<'_>) {
+        match *found {
+            Found::Call(call) if call.probe.is_ioctl => self.calls.push(call.clone()),
+            Found::Launch(launch) => self.launches.push(launch.clone()),
+            Found::Submission(submission) => self.submissions.push(submission.clone()),
+            _ => {}
         }
-    }
-
-    fn launch(&mut self, launch: &Launch) {
-        self.launches.push(launch.clone());
-    }
-
-    fn submission(&mut self, submission: &Submission) {
-        self.submissions.push(submission.clone());
     }
 }
 

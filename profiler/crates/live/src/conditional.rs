@@ -193,7 +193,7 @@ mod tests {
         probes::{DataFormat, DataInfo, Probe, ResultKind, ValueFormat, ValueInfo},
         wire::{Call, CallData, Event},
     };
-    use aiprof_record::correlate::Tracker;
+    use aiprof_record::correlate::{Found, Tracker};
 
     fn probe(id: u32, function: &str, kind: CallKind, texts: &[&str]) -> Probe {
         Probe {
@@ -267,7 +267,8 @@ mod tests {
 
     impl Watch {
         fn probe(&mut self, probe: &Probe) {
-            self.tracker.apply(&Event::Probe(probe.clone()), &mut ());
+            let nobody = &mut |_: &Found<'_>| {};
+            self.tracker.apply(&Event::Probe(probe.clone()), nobody);
         }
 
         fn call(&mut self, call: &Call) -> bool {

@@ -535,7 +535,7 @@ impl Session {
         self.start_counters();
         if let Some((probes, _)) = &mut self.probes {
             probes.started();
-            probes.look_ahead(&self.events.processes);
+            probes.look_ahead(&self.events.recording.processes);
         }
         self.serve(stop, &mut on_progress, false).await
     }
@@ -733,7 +733,10 @@ impl Session {
             }
             Event::Counter(counter) => self.record(&Event::Counter(counter)).map(drop),
             Event::PythonCode(code) => {
-                if self.filter.wants_process(code.pid, &self.events.processes) {
+                if self
+                    .filter
+                    .wants_process(code.pid, &self.events.recording.processes)
+                {
                     self.record(&Event::PythonCode(code))?;
                 }
                 Ok(())
@@ -788,7 +791,8 @@ impl Session {
                 self.absent.clear();
             }
             ProcessEventKind::Exit if event.pid == event.tid => {
-                self.publisher.retire(event.pid, &self.events.processes);
+                self.publisher
+                    .retire(event.pid, &self.events.recording.processes);
                 self.binaries.forget_process(event.pid);
                 self.reader.forget(event.pid);
             }
@@ -819,11 +823,16 @@ impl Session {
     /// does not belong to the recording.
     fn meet(&mut self, sample: &mut Sample) -> Result<bool, CollectError> {
         let pid = sample.thread.pid;
-        let known = self.events.processes.get(pid).is_some_and(|p| p.complete);
+        let known = self
+            .events
+            .recording
+            .processes
+            .get(pid)
+            .is_some_and(|p| p.complete);
         if !known && !sample.user.is_empty() {
             self.first_sight(pid, sample.thread.tid, sample.time_ns)?;
         }
-        if let Some(process) = self.events.processes.get_mut(pid)
+        if let Some(process) = self.events.recording.processes.get_mut(pid)
             && process.exited_ns.is_some_and(|exit| exit < sample.time_ns)
         {
             // Sampled after its main thread's exit: other threads live on.
@@ -837,13 +846,13 @@ impl Session {
             self.publisher.changed(pid);
         }
         if sample.flags & aiprof_common::FLAG_FROM_ANCESTOR != 0
-            && let Some(process) = self.events.processes.get(pid)
+            && let Some(process) = self.events.recording.processes.get(pid)
             && process.space.id != sample.space
-            && self.events.processes.shares(pid, sample.space)
+            && self.events.recording.processes.shares(pid, sample.space)
         {
             sample.space = process.space.id;
         }
-        if !self.filter.wants(sample, &self.events.processes) {
+        if !self.filter.wants(sample, &self.events.recording.processes) {
             return Ok(false);
         }
         let about = match sample.stop {
@@ -877,7 +886,7 @@ impl Session {
         if self.last.forgetting.elapsed() >= FORGETTING {
             self.last.forgetting = Instant::now();
             let horizon = perf::monotonic_ns().saturating_sub(LINGER_NS);
-            let processes = &mut self.events.processes;
+            let processes = &mut self.events.recording.processes;
             for pid in processes.remove_exited_before(horizon, procfs::has_other_threads) {
                 self.filter.forget(pid);
             }
@@ -893,7 +902,7 @@ impl Session {
             // Samples that wait longer are taken in without their pages.
             let horizon = perf::monotonic_ns().saturating_sub(5 * LINGER_NS);
             self.finisher.forget_before(horizon);
-            let processes = &self.events.processes;
+            let processes = &self.events.recording.processes;
             let lives = |pid| processes.get(pid).is_some();
             self.binaries.keep_processes(lives);
             self.generated.keep_processes(lives);
@@ -929,14 +938,15 @@ impl Session {
     fn follow_headless(&mut self) {
         let gone: Vec<u32> = self
             .events
+            .recording
             .processes
             .iter()
             .filter(|(pid, p)| p.headless && !procfs::exists(*pid))
             .map(|(pid, _)| pid)
             .collect();
         for pid in gone {
-            self.publisher.retire(pid, &self.events.processes);
-            self.events.processes.remove(pid);
+            self.publisher.retire(pid, &self.events.recording.processes);
+            self.events.recording.processes.remove(pid);
             self.filter.forget(pid);
         }
     }

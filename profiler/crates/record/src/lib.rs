@@ -13,5 +13,6 @@ pub mod choice;
 pub mod correlate;
 pub mod kernel_choice;
 mod ops;
+pub mod recording;
 pub mod store;
 pub mod timeline;

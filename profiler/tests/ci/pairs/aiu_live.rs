@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use aiprof::aiu::{Kind, Status};
 use aiprof::collect::config::{ProbeConfig, RecordConfig};
 use aiprof::collect::session::{Keep, Session};
-use aiprof::correlate::{CallSink, DeviceSpan, FinishedCall, Launch, Tracker};
+use aiprof::correlate::{CallSink, DeviceSpan, Found, Tracker};
 use aiprof::profile::{LossKind, Losses};
 use aiprof_tests::aiprof::{Aiprof, lost};
 use aiprof_tests::aiu::{Call, Record, Runtime, Truth, TruthFiles, accounts};
@@ -198,18 +198,11 @@ struct Told {
 }
 
 impl CallSink for Told {
-    fn call(&mut self, _: &FinishedCall) {}
-    fn launch(&mut self, _: &Launch) {}
-
-    fn device_span(&mut self, span: &DeviceSpan) {
-        if span.pid == self.pid {
-            self.spans.push(span.clone());
-        }
-    }
-
-    fn runtime_record(&mut self, span: &DeviceSpan) {
-        if span.pid == self.pid {
-            self.calls.push(span.clone());
+    fn found(&mut self, found: &Found<'_>) {
+        match *found {
+            Found::DeviceSpan(span) if span.pid == self.pid => self.spans.push(span.clone()),
+            Found::RuntimeRecord(span) if span.pid == self.pid => self.calls.push(span.clone()),
+            _ => {}
         }
     }
 }

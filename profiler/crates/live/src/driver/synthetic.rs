@@ -6,7 +6,7 @@
 use super::points::{self, Point};
 use aiprof_common::{KIND_TRACE, TRACE_TEXT_BYTES, TraceField};
 use aiprof_model::wire::{self, Event, Record};
-use aiprof_record::correlate::{CallSink, FinishedCall, Launch, Submission, Tracker};
+use aiprof_record::correlate::{CallSink, Found, Tracker};
 use std::fs;
 
 const LINUX_6_1: &str = include_str!("../../../../tests/data/gpu-scheduler-6.1.synthetic.txt");
@@ -139,11 +139,10 @@ fn text(record: &[u8], field: TraceField) -> [u8; TRACE_TEXT_BYTES] {
 struct Told(Vec<String>);
 
 impl CallSink for Told {
-    fn call(&mut self, _: &FinishedCall) {}
-
-    fn launch(&mut self, _: &Launch) {}
-
-    fn submission(&mut self, s: &Submission) {
+    fn found(&mut self, found: &Found<'_>) {
+        let Found::Submission(s) = *found else {
+            return;
+        };
         let time = |time: Option<u64>| time.map_or("-".to_owned(), |time| time.to_string());
         let (started, ended) = (time(s.started_ns), time(s.ended_ns));
         self.0.push(format!(

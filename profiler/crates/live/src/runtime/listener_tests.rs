@@ -9,7 +9,8 @@ use aiprof_model::{
 };
 use aiprof_record::{
     aggregate::{Aggregator, Limits, Weighting},
-    correlate::{CallSink, FinishedCall, KernelEvent, KernelStep, Launch},
+    correlate::{Found, KernelEvent, KernelStep},
+    recording::{Recording, RecordingSink},
 };
 use aiprof_testkit::script::{LOADER, Script};
 
@@ -45,24 +46,23 @@ struct Heard {
     kernels: Vec<KernelEvent>,
 }
 
-impl CallSink for Heard {
-    fn call(&mut self, _: &FinishedCall) {
-        self.calls += 1;
-    }
-
-    fn launch(&mut self, _: &Launch) {
-        self.launches += 1;
-    }
-
-    fn kernel(&mut self, event: &KernelEvent) {
-        self.kernels.push(event.clone());
+impl RecordingSink for Heard {
+    fn found(&mut self, _: &ProcessTable, found: &Found<'_>) {
+        match *found {
+            Found::Call(_) => self.calls += 1,
+            Found::Launch(_) => self.launches += 1,
+            Found::Kernel(event) => self.kernels.push(event.clone()),
+            _ => {}
+        }
     }
 }
 
 /// A session's way with calls.
 struct Listeners {
-    processes: ProcessTable,
+    recording: Recording,
     aggregate: Aggregator,
+    /// Counts launches beside it, as an agent does.
+    beside: Aggregator,
     handed_out: HandedOut,
     conditional: Conditional,
     late: LateKernels,
@@ -76,9 +76,10 @@ struct Listeners {
 impl Listeners {
     fn new() -> Self {
         Self {
-            processes: ProcessTable::default(),
+            recording: Recording::default(),
             aggregate: Aggregator::new(Weighting { period_ns: 1 }, Limits::default())
                 .with_devices(),
+            beside: Aggregator::of_calls(false, Limits::default()).beside(),
             handed_out: HandedOut::default(),
             conditional: Conditional::default(),
             late: LateKernels::default(),
@@ -91,7 +92,7 @@ impl Listeners {
     }
 
     fn take(&mut self, event: &Event) {
-        let tracker = self.aggregate.tracker().unwrap();
+        let tracker = self.recording.tracker();
         match event {
             Event::Call(call) => {
                 let view = tracker.view(call).unwrap();
@@ -109,8 +110,12 @@ impl Listeners {
             }
             _ => {}
         }
-        self.aggregate
-            .apply_with(&mut self.processes, event, &mut self.heard);
+        self.recording
+            .apply(
+                event,
+                &mut [&mut self.aggregate, &mut self.beside, &mut self.heard],
+            )
+            .unwrap();
         for event in self.heard.kernels.drain(..) {
             match event.step {
                 KernelStep::Created { .. } => self.created += 1,
@@ -150,9 +155,8 @@ fn each_record_of_a_million_calls_is_taken_once() {
             all.take(&later(event.clone(), number * ROUND_NS));
         }
     }
-    all.aggregate
-        .finish_calls(&all.processes, ROUNDS * ROUND_NS, &mut ());
-    let counts = all.aggregate.tracker().unwrap().counts();
+    all.recording.finish(ROUNDS * ROUND_NS, &mut []);
+    let counts = all.recording.tracker().counts();
     let calls = ROUNDS * CALLS;
     assert_eq!((records, data), (2 * calls, ROUNDS));
     assert_eq!((counts.records, counts.data), (records, data));
@@ -160,5 +164,5 @@ fn each_record_of_a_million_calls_is_taken_once() {
     let launches = ROUNDS * (CALLS - 3);
     assert_eq!((counts.launches, all.heard.launches), (launches, launches));
     assert_eq!((all.created, all.destroyed), (ROUNDS, ROUNDS));
-    assert_eq!(all.launched, launches);
+    assert_eq!((all.launched, all.beside.taken), (launches, launches));
 }

@@ -24,7 +24,7 @@ impl Session {
             probes.kernel(&event);
             if let Some(places) = &mut self.places {
                 places.kernel(&event, || {
-                    probes.build_of(&self.events.processes, event.pid)
+                    probes.build_of(&self.events.recording.processes, event.pid)
                 });
             }
         }
@@ -64,7 +64,9 @@ impl Session {
     pub(super) fn tell_of_probes(&mut self) {
         if let Some((probes, _)) = &mut self.probes {
             let pending = &mut self.pending;
-            probes.take_events(&self.events.processes, |event| pending.push_back(event));
+            probes.take_events(&self.events.recording.processes, |event| {
+                pending.push_back(event)
+            });
             pending.extend(self.drivers.take_events());
         }
     }
@@ -79,19 +81,22 @@ impl Session {
     pub(super) fn take_call(&mut self, call: Call) -> Result<(), CollectError> {
         let known = self
             .events
+            .recording
             .processes
             .get(call.pid)
             .is_some_and(|p| p.complete);
         if !known {
             self.first_sight(call.pid, call.tid, call.time_ns)?;
         }
-        let tracker = self.events.aggregate.tracker();
-        let view = tracker.and_then(|tracker| tracker.view(&call));
+        let view = self.events.recording.tracker().view(&call);
         // Also of processes outside of the recording: others load the same libraries.
         if let (Some((probes, _)), Some(view)) = (&mut self.probes, &view) {
-            probes.called(view, &self.events.processes);
+            probes.called(view, &self.events.recording.processes);
         }
-        if !self.filter.wants_process(call.pid, &self.events.processes) {
+        if !self
+            .filter
+            .wants_process(call.pid, &self.events.recording.processes)
+        {
             return Ok(());
         }
         if let Some(view) = &view {
@@ -115,12 +120,14 @@ impl Session {
     }
 
     pub(super) fn take_call_data(&mut self, data: CallData) -> Result<(), CollectError> {
-        let tracker = self.events.aggregate.tracker();
-        let view = tracker.and_then(|tracker| tracker.view_data(&data));
+        let view = self.events.recording.tracker().view_data(&data);
         if let (Some((probes, _)), Some(view)) = (&mut self.probes, &view) {
             probes.data(view);
         }
-        if !self.filter.wants_process(data.pid, &self.events.processes) {
+        if !self
+            .filter
+            .wants_process(data.pid, &self.events.recording.processes)
+        {
             return Ok(());
         }
         if let (Some(conditional), Some(view)) = (&mut self.conditional, &view)
@@ -145,7 +152,9 @@ impl Session {
             return Ok(());
         }
         if self.drivers.begins(trace.point)
-            && !self.filter.wants_process(trace.pid, &self.events.processes)
+            && !self
+                .filter
+                .wants_process(trace.pid, &self.events.recording.processes)
         {
             return Ok(());
         }
@@ -158,13 +167,16 @@ impl Session {
         let Some((probes, _)) = &mut self.probes else {
             return Ok(());
         };
-        let named = probes.kernels_named(&self.events.processes, taken_ns);
+        let named = probes.kernels_named(&self.events.recording.processes, taken_ns);
         self.record_names(named)
     }
 
     fn record_names(&mut self, named: Vec<KernelNamed>) -> Result<(), CollectError> {
         for named in named {
-            if self.filter.wants_process(named.pid, &self.events.processes) {
+            if self
+                .filter
+                .wants_process(named.pid, &self.events.recording.processes)
+            {
                 self.record(&Event::KernelNamed(named))?;
             }
         }

@@ -63,7 +63,7 @@ impl Session {
 
     /// Closes files that no process has mapped, and begins afresh where there are too many.
     fn forget_files(&mut self) {
-        let processes = self.events.processes.iter();
+        let processes = self.events.recording.processes.iter();
         let mut used: Vec<FileId> = processes
             .flat_map(|(_, process)| process.space.maps.iter().map(|map| map.file))
             .collect();
@@ -71,7 +71,7 @@ impl Session {
         let tables = &self.tables;
         let keep = |id| tables.uses(id) || used.binary_search(&id).is_ok();
         self.binaries.retain(keep);
-        if self.events.processes.files.len() > MAX_FILES {
+        if self.events.recording.processes.files.len() > MAX_FILES {
             self.begin_afresh();
         }
     }
@@ -131,7 +131,7 @@ impl Session {
         let known = Known {
             names: &names,
             texts: &texts,
-            files: &self.events.processes.files,
+            files: &self.events.recording.processes.files,
             cgroups: &cgroups,
         };
         let finished = writer.finish(&known, &meta, &losses, &BTreeMap::new());

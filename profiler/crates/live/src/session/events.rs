@@ -1,32 +1,32 @@
 //! What becomes of the events of a recording: nothing here knows where they come from.
 
 use super::{CollectError, Watcher, triggers::Triggers, window::LastSeconds};
-use aiprof_model::{process::ProcessTable, wire::Event};
+use aiprof_model::{process::ProcessTable, profile::Losses, wire::Event};
 use aiprof_record::{
     aggregate::Aggregator,
-    correlate::{Both, CallSink, FinishedCall, KernelEvent, Launch},
+    capture::CaptureWriter,
+    correlate::{Found, KernelEvent},
+    recording::{Recording, RecordingSink},
+    store::Store,
     timeline::Builder,
 };
-use aiprof_record::{capture::CaptureWriter, store::Store};
 
 /// What the tracker reports of kernels while it takes an event in.
 #[derive(Debug, Default)]
 struct KernelEvents(Vec<KernelEvent>);
 
-impl CallSink for KernelEvents {
-    fn call(&mut self, _: &FinishedCall) {}
-
-    fn launch(&mut self, _: &Launch) {}
-
-    fn kernel(&mut self, event: &KernelEvent) {
-        self.0.push(event.clone());
+impl RecordingSink for KernelEvents {
+    fn found(&mut self, _: &ProcessTable, found: &Found<'_>) {
+        if let Found::Kernel(event) = *found {
+            self.0.push(event.clone());
+        }
     }
 }
 
 /// Takes the events that belong to a recording, in the order of their times.
 pub(super) struct Events {
-    /// As the last event left them.
-    pub(super) processes: ProcessTable,
+    /// The processes, and what interprets the calls.
+    pub(super) recording: Recording,
     pub(super) aggregate: Aggregator,
     /// Counts launches beside it.
     pub(super) launches: Option<Box<Aggregator>>,
@@ -48,7 +48,7 @@ impl Events {
     ) -> Self {
         Self {
             // Who reads the capture may ask for them: they are to have names.
-            processes: ProcessTable::new(python_c_frames || capture.is_some()),
+            recording: Recording::new(python_c_frames || capture.is_some()),
             aggregate,
             launches: None,
             capture,
@@ -59,9 +59,8 @@ impl Events {
         }
     }
 
-    /// Takes an event in: the capture, the timeline and the watcher get it with the
-    /// processes as they were before it. Returns whether the mappings of its process
-    /// changed.
+    /// Takes an event in: the capture and the watcher get it with the processes as they were
+    /// before it. Returns whether the mappings of its process changed.
     pub(super) fn take(
         &mut self,
         event: &Event,
@@ -70,37 +69,49 @@ impl Events {
         if let Some(capture) = &mut self.capture {
             capture.event(event).map_err(CollectError::Capture)?;
         }
-        if let Some(timeline) = &mut self.timeline {
-            let taken = timeline.event(&self.processes, event);
-            taken.map_err(CollectError::Timeline)?;
-        }
         if let Some(last) = &mut self.last_seconds {
-            last.take(event, &self.processes);
+            last.take(event, &self.recording.processes);
         }
         if let Some(watcher) = &mut self.watcher {
-            watcher(event, &self.processes);
+            watcher(event, &self.recording.processes);
         }
-        if let Some(launches) = &mut self.launches {
-            launches.apply_beside(&self.processes, event);
-        }
-        let (processes, kernels) = (&mut self.processes, &mut self.kernels);
-        triggers.event(event);
-        let mut kernels = Both(kernels, triggers);
-        Ok(match &mut self.timeline {
-            Some(timeline) => {
-                let both = &mut Both(&mut kernels, &mut **timeline);
-                self.aggregate.apply_with(processes, event, both)
-            }
-            None => self.aggregate.apply_with(processes, event, &mut kernels),
-        })
+        let mut sinks: Vec<&mut dyn RecordingSink> = Vec::with_capacity(5);
+        sinks.push(&mut self.aggregate);
+        sinks.extend(self.launches.as_deref_mut().map(sink));
+        sinks.push(&mut self.kernels);
+        sinks.push(triggers);
+        sinks.extend(self.timeline.as_deref_mut().map(sink));
+        let taken = self.recording.apply(event, &mut sinks);
+        triggers.look(event);
+        taken.map_err(CollectError::Timeline)
     }
 
     /// Takes in an event that is not recorded, for what waits for it.
     pub(super) fn watch(&mut self, event: &Event, triggers: &mut Triggers) {
-        triggers.event(event);
-        let mut both = Both(&mut self.kernels, triggers);
-        self.aggregate
-            .apply_with(&mut self.processes, event, &mut both);
+        let sinks: &mut [&mut dyn RecordingSink] =
+            &mut [&mut self.aggregate, &mut self.kernels, triggers];
+        // None of them writes: this does not fail.
+        let _ = self.recording.apply(event, sinks);
+        triggers.look(event);
+    }
+
+    /// Ends all open calls at `now_ns`, CLOCK_MONOTONIC.
+    pub(super) fn finish(&mut self, now_ns: u64) {
+        let mut sinks: Vec<&mut dyn RecordingSink> = vec![&mut self.aggregate];
+        sinks.extend(self.launches.as_deref_mut().map(sink));
+        sinks.extend(self.timeline.as_deref_mut().map(sink));
+        self.recording.finish(now_ns, &mut sinks);
+    }
+
+    /// What was lost of calls since this was asked last; it is added to what adds calls up.
+    pub(super) fn lost_calls(&mut self) -> Losses {
+        let lost = self.recording.take_losses();
+        match &mut self.launches {
+            Some(launches) if !self.aggregate.adds_calls_up() => launches.losses.merge(&lost),
+            _ if self.aggregate.adds_calls_up() => self.aggregate.losses.merge(&lost),
+            _ => {}
+        }
+        lost
     }
 
     /// What names are wanted of.
@@ -112,4 +123,8 @@ impl Events {
     pub(super) fn kernels(&mut self) -> Vec<KernelEvent> {
         std::mem::take(&mut self.kernels.0)
     }
+}
+
+fn sink(one: &mut impl RecordingSink) -> &mut dyn RecordingSink {
+    one
 }

@@ -231,7 +231,7 @@ impl Session {
 
     /// Whether nothing about a process is being read any more.
     fn is_all_known(&mut self, pid: u32) -> bool {
-        let processes = &self.events.processes;
+        let processes = &self.events.recording.processes;
         let process = processes.get(pid).filter(|process| process.complete);
         let Some(process) = process.filter(|process| process.exited_ns.is_none()) else {
             // It ran before, and was not sampled yet.

@@ -160,7 +160,7 @@ impl Session {
         time_ns: u64,
         about: MetAs,
     ) -> Result<(), CollectError> {
-        let process = self.events.processes.get(pid);
+        let process = self.events.recording.processes.get(pid);
         let set = process.map(|process| process.labels.id);
         // Process 0, the idle task, has no user.
         let due = match set {
@@ -206,7 +206,7 @@ impl Session {
     /// program that was asked for.
     pub(super) fn labels_read(&mut self, pid: u32, mut found: Vec<(String, String)>) {
         let asked = self.labels.asked.remove(&pid);
-        let process = self.events.processes.get(pid);
+        let process = self.events.recording.processes.get(pid);
         let Some(known) = process.map(|process| Rc::clone(&process.labels)) else {
             return;
         };

@@ -42,7 +42,10 @@ impl Session {
                 (pid, parts.collect())
             }
         };
-        if !self.filter.wants_process(pid, &self.events.processes) {
+        if !self
+            .filter
+            .wants_process(pid, &self.events.recording.processes)
+        {
             return Ok(());
         }
         for news in news {

@@ -123,7 +123,7 @@ impl Session {
         let published = self.publisher.publish(
             &mut self.bpf,
             &mut self.tables,
-            &self.events.processes,
+            &self.events.recording.processes,
             &Known {
                 binaries: &self.binaries,
                 generated: &self.generated,
@@ -179,7 +179,7 @@ impl Session {
                         event.pid,
                         &mut self.bpf,
                         &mut self.tables,
-                        &self.events.processes,
+                        &self.events.recording.processes,
                     );
                 }
                 // Another program, perhaps another user's: what was read is of the old.
@@ -205,7 +205,12 @@ impl Session {
     /// Asks for a process that is not known.
     fn ask_process(&mut self, pid: u32, tid: u32) {
         let reading = &mut self.reading;
-        let known = self.events.processes.get(pid).is_some_and(|p| p.complete);
+        let known = self
+            .events
+            .recording
+            .processes
+            .get(pid)
+            .is_some_and(|p| p.complete);
         if known || !reading.has_given_up(pid) || self.absent.contains(&pid) {
             return;
         }
@@ -269,7 +274,12 @@ impl Session {
         let come: Vec<u32> = late.filter(|pid| reading.met.contains_key(pid)).collect();
         for pid in come {
             self.reading.late.remove(&pid);
-            let known = self.events.processes.get(pid).is_some_and(|p| p.complete);
+            let known = self
+                .events
+                .recording
+                .processes
+                .get(pid)
+                .is_some_and(|p| p.complete);
             if let (Some((comm, maps)), false) = (self.reading.met.remove(&pid), known) {
                 self.absent.remove(&pid);
                 self.snapshot(pid, perf::monotonic_ns(), comm, maps)?;
@@ -306,7 +316,7 @@ impl Session {
 
     /// Gives a mapping the key of its file, or one of its own if it is not known.
     fn name_mapping(&mut self, pid: u32, map: &mut MapEvent) {
-        let files = &mut self.events.processes.files;
+        let files = &mut self.events.recording.processes.files;
         let owner = || self.reader.owner(pid);
         self.binaries.identify(pid, owner, map, files);
     }
@@ -318,7 +328,7 @@ impl Session {
         while let Some(missing) = self.finisher.finish(
             sample,
             owner,
-            &self.events.processes,
+            &self.events.recording.processes,
             (&self.binaries, &self.javas),
             &mut self.tables,
             last,
@@ -337,7 +347,12 @@ impl Session {
         if !self.javas.is_due(pid, now) {
             return;
         }
-        let process = self.events.processes.get(pid).filter(|p| p.complete);
+        let process = self
+            .events
+            .recording
+            .processes
+            .get(pid)
+            .filter(|p| p.complete);
         let Some(space) = process.map(|process| &process.space) else {
             return;
         };
@@ -363,7 +378,7 @@ impl Session {
     }
 
     fn ask_java(&mut self, pid: u32) {
-        let Some(process) = self.events.processes.get(pid) else {
+        let Some(process) = self.events.recording.processes.get(pid) else {
             return;
         };
         let found = process.space.maps.iter().find_map(|map| {
@@ -396,6 +411,7 @@ impl Session {
         let pid = sample.thread.pid;
         let process = self
             .events
+            .recording
             .processes
             .get(pid)
             .filter(|process| process.complete);
@@ -409,11 +425,11 @@ impl Session {
         }
         let owner = self.reader.owner(pid);
         if self.generated.piece(pid, &map).is_none() {
-            let files = &mut self.events.processes.files;
+            let files = &mut self.events.recording.processes.files;
             if want == Want::Check || !self.generated.add(pid, owner, &map, files) {
                 return;
             }
-            self.events.processes.renew(pid);
+            self.events.recording.processes.renew(pid);
             self.publisher.changed(pid);
         }
         let now = Instant::now();
@@ -424,7 +440,7 @@ impl Session {
 
     /// Whether a mapping is of code that was generated at run time.
     fn is_generated(&self, map: &Mapping) -> bool {
-        let key = self.events.processes.files.key(map.file);
+        let key = self.events.recording.processes.files.key(map.file);
         key.is_some_and(|key| Region::of(key) == Region::Anonymous)
     }
 
@@ -436,7 +452,7 @@ impl Session {
         let at = |page: u32| range.start.saturating_add(u64::from(page) * PAGE_SIZE);
         let first = at(*pages.iter().min()?).saturating_sub(AROUND);
         let last = at(*pages.iter().max()?).saturating_add(PAGE_SIZE + AROUND);
-        let space = &self.events.processes.get(pid)?.space;
+        let space = &self.events.recording.processes.get(pid)?.space;
         let near = space
             .maps
             .iter()
@@ -504,7 +520,7 @@ impl Session {
                 Answer::Labels { pid, labels } => self.labels_read(pid, labels),
                 Answer::Java { pid, found } => {
                     if self.javas.came(pid, found, Instant::now()) {
-                        self.events.processes.renew(pid);
+                        self.events.recording.processes.renew(pid);
                         self.publisher.changed(pid);
                     }
                 }
@@ -548,7 +564,12 @@ impl Session {
             return;
         }
         self.reading.rebound.extend(ids);
-        for pid in self.events.processes.touch(|file| ids.contains(&file)) {
+        for pid in self
+            .events
+            .recording
+            .processes
+            .touch(|file| ids.contains(&file))
+        {
             self.publisher.changed(pid);
         }
     }
@@ -575,7 +596,7 @@ impl Session {
                 }
                 continue;
             }
-            let key = self.events.processes.files.key(id);
+            let key = self.events.recording.processes.files.key(id);
             let path = key.map_or("", |key| key.path.as_str());
             let file = self.binaries.opened(id);
             if file.is_some_and(|file| self.reader.ask_tables(&wanted, path, file)) {
@@ -593,17 +614,22 @@ impl Session {
         if !self.binaries.is_closed(id) || !self.reading.reopening.insert(id) {
             return;
         }
-        let Some(key) = self.events.processes.files.key(id) else {
+        let Some(key) = self.events.recording.processes.files.key(id) else {
             return;
         };
         if Region::of(key) != Region::File {
             return;
         }
-        let user = self.events.processes.iter().find_map(|(pid, process)| {
-            let maps = &process.space.maps;
-            let map = maps.iter().find(|map| map.file == id)?;
-            process.exited_ns.is_none().then_some((pid, *map))
-        });
+        let user = self
+            .events
+            .recording
+            .processes
+            .iter()
+            .find_map(|(pid, process)| {
+                let maps = &process.space.maps;
+                let map = maps.iter().find(|map| map.file == id)?;
+                process.exited_ns.is_none().then_some((pid, *map))
+            });
         if let Some((pid, map)) = user {
             let map = event_of(map, key);
             self.binaries.reopen(pid, &map, &mut self.reader);
@@ -614,10 +640,10 @@ impl Session {
     /// busy.
     pub(super) fn ask_again(&mut self) {
         for (pid, place) in self.binaries.take_late() {
-            let Some(process) = self.events.processes.get(pid) else {
+            let Some(process) = self.events.recording.processes.get(pid) else {
                 continue;
             };
-            let files = &self.events.processes.files;
+            let files = &self.events.recording.processes.files;
             let mut maps = process.space.maps.iter().filter_map(|map| {
                 let key = files.key(map.file)?;
                 ((key.device, key.inode) == place).then(|| event_of(*map, key))

@@ -20,7 +20,6 @@ use aiprof_model::{
 };
 use aiprof_record::{
     aggregate::{Code, Names, NoNames, build_profile, build_profiles},
-    correlate::CallSink,
     timeline::Builder,
 };
 use aiprof_record::{
@@ -65,6 +64,7 @@ impl Session {
         self.tables.forget_surplus(MAX_UNUSED);
         let mut used: Vec<FileId> = self
             .events
+            .recording
             .processes
             .iter()
             .flat_map(|(_, process)| process.space.maps.iter().map(|m| m.file))
@@ -82,8 +82,8 @@ impl Session {
             names.trim(&codes, keep);
         }
         self.binaries.retain(keep);
-        self.events.processes.files.retain(keep);
-        if self.events.processes.files.len() > MAX_FILES {
+        self.events.recording.processes.files.retain(keep);
+        if self.events.recording.processes.files.len() > MAX_FILES {
             self.begin_afresh();
         }
         drop((codes, used));
@@ -101,7 +101,7 @@ impl Session {
         self.javas.clear();
         self.reader.begin_afresh();
         self.reading = Default::default();
-        self.events.processes = self.events.processes.successor();
+        self.events.recording.processes = self.events.recording.processes.successor();
         self.events.aggregate.forget_files();
         if let Some(launches) = &mut self.events.launches {
             launches.forget_files();
@@ -137,13 +137,8 @@ impl Session {
         self.place_kernels(None)?;
         self.tell_of_devices(true)?;
         let now_ns = perf::monotonic_ns();
-        let nobody = &mut ();
-        let timeline = self.events.timeline.as_deref_mut();
-        let listener = timeline.map_or(nobody as &mut dyn CallSink, |timeline| timeline);
-        self.events
-            .aggregate
-            .finish_calls(&self.events.processes, now_ns, listener);
-        let lost_calls = self.events.aggregate.lost_calls();
+        self.events.finish(now_ns);
+        let lost_calls = self.events.lost_calls();
         self.events.aggregate.settle_devices(true);
         self.forget_watched();
         let profile = self.build()?;
@@ -190,7 +185,7 @@ impl Session {
             },
             lost: self.bpf.count(COUNT_RING_DROPS),
             elapsed: self.started.elapsed(),
-            processes: self.events.processes.len(),
+            processes: self.events.recording.processes.len(),
         }
     }
 
@@ -224,7 +219,7 @@ impl Session {
         if !closed.is_empty() {
             names.request(
                 &closed,
-                &self.events.processes,
+                &self.events.recording.processes,
                 &self.binaries,
                 &self.javas,
                 last,
@@ -235,7 +230,7 @@ impl Session {
         let is_rebound = |code: &&Code| matches!(code, Code::File { file, .. } if rebound.contains(&FileId(*file)));
         let known = [&mut self.named_codes, &mut self.named_launches];
         for (aggregate, known) in self.events.aggregates().zip(known) {
-            let processes = &self.events.processes;
+            let processes = &self.events.recording.processes;
             if !rebound.is_empty() {
                 let codes = aggregate.codes_from(0).iter().filter(is_rebound);
                 let codes: Vec<Code> = codes.copied().collect();
@@ -268,7 +263,7 @@ impl Session {
         // What is not taken now is asked for with all others.
         names.request(
             &codes,
-            &self.events.processes,
+            &self.events.recording.processes,
             &self.binaries,
             &self.javas,
             false,
@@ -277,7 +272,10 @@ impl Session {
 
     pub(super) fn build(&mut self) -> Result<Profile, CollectError> {
         let meta = self.complete()?;
-        let (aggregate, files) = (&self.events.aggregate, &self.events.processes.files);
+        let (aggregate, files) = (
+            &self.events.aggregate,
+            &self.events.recording.processes.files,
+        );
         Ok(match &self.names {
             Some(names) => build_profile(aggregate, files, names, meta),
             None => build_profile(aggregate, files, &NoNames, meta),
@@ -298,7 +296,7 @@ impl Session {
     }
 
     fn parts(&self, names: &impl Names, meta: Meta) -> WindowProfiles {
-        let files = &self.events.processes.files;
+        let files = &self.events.recording.processes.files;
         let launches = self.events.launches.as_deref();
         let mut launches = launches.map(|all| build_profile(all, files, names, meta.clone()));
         let (mut cpu, waits) = build_profiles(&self.events.aggregate, files, names, meta);
@@ -342,6 +340,7 @@ impl Session {
         self.window_base = losses_now;
         self.window_losses = losses.clone();
         self.events.aggregate.losses.merge(&losses);
+        self.events.lost_calls();
         let busy_now = busy::busy_ns();
         let since_pause = busy::since(&self.busy_before, &busy_now);
         self.busy = self.pausing.busy(since_pause);
@@ -405,7 +404,12 @@ impl Session {
             Some(names) => names,
             None => &NoNames,
         };
-        let finished = builder.finish(about.clone(), &losses, names, &self.events.processes);
+        let finished = builder.finish(
+            about.clone(),
+            &losses,
+            names,
+            &self.events.recording.processes,
+        );
         finished.map_err(CollectError::Timeline)
     }
 
@@ -423,7 +427,7 @@ impl Session {
         let known = Known {
             names: &names,
             texts: &texts,
-            files: &self.events.processes.files,
+            files: &self.events.recording.processes.files,
             cgroups: &cgroups,
         };
         capture

@@ -100,14 +100,19 @@ impl Session {
             return Ok(false);
         };
         let is_met = |pid: &u32| {
-            let known = self.events.processes.get(*pid).is_some_and(|p| p.complete);
+            let known = self
+                .events
+                .recording
+                .processes
+                .get(*pid)
+                .is_some_and(|p| p.complete);
             known || self.reading.has_given_up(*pid)
         };
         Ok(users.iter().all(is_met) || Instant::now() >= *until)
     }
 }
 
-/// What adds the events up. Calls are tracked wherever any are recorded.
+/// What adds the events up.
 pub(super) fn aggregate(config: &RecordConfig, weighting: Weighting) -> Aggregator {
     let limits = Limits::default();
     if let Some(waits) = config.waits {
@@ -116,7 +121,6 @@ pub(super) fn aggregate(config: &RecordConfig, weighting: Weighting) -> Aggregat
     let aggregate = match config.launches {
         Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, limits),
         None if config.devices.is_on() => Aggregator::new(weighting, limits).with_devices(),
-        None if config.probes.is_some() => Aggregator::new(weighting, limits).with_tracker(),
         None => Aggregator::new(weighting, limits),
     };
     aggregate.with_driver_frames(config.driver_frames)
@@ -124,7 +128,7 @@ pub(super) fn aggregate(config: &RecordConfig, weighting: Weighting) -> Aggregat
 
 /// What counts launches beside CPU samples.
 pub(super) fn launches(config: &RecordConfig) -> Aggregator {
-    let launches = Aggregator::of_calls(false, Limits::default());
+    let launches = Aggregator::of_calls(false, Limits::default()).beside();
     launches.with_driver_frames(config.driver_frames)
 }
 

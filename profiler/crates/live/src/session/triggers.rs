@@ -6,13 +6,15 @@
 
 use crate::config::{Trigger, TriggerOn};
 use aiprof_model::{
+    process::ProcessTable,
     timeline::recorded::{EventSink, Recorded},
     timeline::{Event as TimelineEvent, Members, Quality, Sym},
     wire::Event,
 };
 use aiprof_record::{
-    correlate::{CallSink, CallView, FinishedCall, KernelName, Launch},
-    timeline::Replay,
+    correlate::{CallView, Found, KernelName, Launch},
+    recording::{Before, RecordingSink},
+    timeline::Builder,
 };
 use std::io;
 
@@ -61,7 +63,7 @@ pub(super) struct Triggers {
     wanted: Vec<Trigger>,
     begin: bool,
     /// What took how long, if that is asked.
-    replay: Option<Replay<Spans>>,
+    builder: Option<Builder<Spans>>,
     fired: Option<Fired>,
 }
 
@@ -72,7 +74,7 @@ impl Triggers {
         Self {
             wanted: wanted.to_vec(),
             begin,
-            replay: is_timed.then(|| Replay::new(0, false, Spans::default())),
+            builder: is_timed.then(|| Builder::new(0, Spans::default())),
             fired: None,
         }
     }
@@ -85,7 +87,7 @@ impl Triggers {
     /// Waits for nothing any more.
     pub(super) fn disarm(&mut self) {
         self.wanted.clear();
-        self.replay = None;
+        self.builder = None;
     }
 
     /// What has happened since this was asked last.
@@ -114,20 +116,16 @@ impl Triggers {
         }
     }
 
-    /// An event of the recording, or one that only triggers see.
-    pub(super) fn event(&mut self, event: &Event) {
-        let Some(replay) = &mut self.replay else {
+    /// Looks for what took long, behind an event.
+    pub(super) fn look(&mut self, event: &Event) {
+        let Some(builder) = &mut self.builder else {
             return;
         };
-        if matches!(event, Event::Sample(_) | Event::Wait(_) | Event::Stalls(_)) {
+        if !matches!(event, Event::Call(_) | Event::Process(_)) {
             return;
         }
-        // Nothing is written: the sink does not fail.
-        if replay.event(event).is_err() || !matches!(event, Event::Call(_) | Event::Process(_)) {
-            return;
-        }
-        let origin_ns = replay.origin_ns();
-        let Ok((recorded, spans)) = replay.so_far() else {
+        let origin_ns = builder.origin_ns();
+        let Ok((recorded, spans)) = builder.so_far() else {
             return;
         };
         for span in std::mem::take(&mut spans.0) {
@@ -161,10 +159,30 @@ impl Trigger {
     }
 }
 
-impl CallSink for Triggers {
-    fn call(&mut self, _: &FinishedCall) {}
+impl RecordingSink for Triggers {
+    fn event(&mut self, before: Before<'_>, event: &Event) -> io::Result<()> {
+        match &mut self.builder {
+            Some(builder)
+                if !matches!(event, Event::Sample(_) | Event::Wait(_) | Event::Stalls(_)) =>
+            {
+                builder.event(before, event)
+            }
+            _ => Ok(()),
+        }
+    }
 
-    fn launch(&mut self, launch: &Launch) {
+    fn found(&mut self, processes: &ProcessTable, found: &Found<'_>) {
+        if let Some(builder) = &mut self.builder {
+            builder.found(processes, found);
+        }
+        if let Found::Launch(launch) = *found {
+            self.launched(launch);
+        }
+    }
+}
+
+impl Triggers {
+    fn launched(&mut self, launch: &Launch) {
         let KernelName::Known(name) = &launch.name else {
             return;
         };
@@ -229,15 +247,15 @@ mod tests {
             }],
             true,
         );
-        triggers.launch(&launch("copy", 1));
-        triggers.launch(&launch("gemm of memory", 0));
+        triggers.launched(&launch("copy", 1));
+        triggers.launched(&launch("gemm of memory", 0));
         assert_eq!(triggers.take(), None);
-        triggers.launch(&launch("sgemm_64", 1));
-        triggers.launch(&launch("dgemm_64", 1));
+        triggers.launched(&launch("sgemm_64", 1));
+        triggers.launched(&launch("dgemm_64", 1));
         let fired = triggers.take().unwrap();
         assert_eq!(fired.what, "sgemm_64 was launched");
         triggers.disarm();
-        triggers.launch(&launch("sgemm_64", 1));
+        triggers.launched(&launch("sgemm_64", 1));
         assert_eq!(triggers.take(), None);
     }
 }

@@ -91,16 +91,18 @@ impl Session {
         if self.pausing.covers(wait.time_ns, wait.time_ns) {
             return Ok(());
         }
-        let known = self.events.processes.get(wait.pid);
+        let known = self.events.recording.processes.get(wait.pid);
         if !known.is_some_and(|process| process.complete) {
             self.first_sight(wait.pid, wait.tid, wait.time_ns)?;
         }
-        if !self.filter.wants_process(wait.pid, &self.events.processes) {
+        if !self
+            .filter
+            .wants_process(wait.pid, &self.events.recording.processes)
+        {
             return Ok(());
         }
         self.label(wait.pid, wait.time_ns, MetAs::Process)?;
-        let tracker = self.events.aggregate.tracker();
-        wait.reason = match tracker.is_some_and(|tracker| tracker.is_waiting(wait.tid)) {
+        wait.reason = match self.events.recording.tracker().is_waiting(wait.tid) {
             true => WaitReason::Accelerator,
             false => self.waits.reason(&wait),
         };

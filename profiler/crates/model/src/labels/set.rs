@@ -30,7 +30,7 @@ impl LabelSet {
     }
 
     /// Adds labels; those of the same key are replaced.
-    pub(crate) fn add(&self, labels: &[(String, String)]) {
+    pub fn add(&self, labels: &[(String, String)]) {
         if let Ok(mut known) = self.labels.try_borrow_mut() {
             let is_new = |label: &&(String, String)| !known.contains(label);
             let new: Vec<_> = labels.iter().filter(is_new).collect();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::correlate::script::{LOADER, Script, UR};
+use crate::recording::Recording;
 use aiprof_common::CALL_STACK_LIMITED;
 use aiprof_formats::export::{self, ExportOptions, Format, Weight};
 use aiprof_model::{
@@ -72,14 +73,20 @@ impl Names for Groups {
 }
 
 fn profile(events: &[Event]) -> Profile {
-    let mut table = ProcessTable::default();
+    let mut recording = Recording::default();
     let mut aggregate = Aggregator::of_calls(true, Limits::default());
     for event in events {
-        aggregate.apply(&mut table, event);
+        recording.apply(event, &mut [&mut aggregate]).unwrap();
     }
-    aggregate.finish_calls(&table, 1_000_000, &mut ());
+    recording.finish(1_000_000, &mut [&mut aggregate]);
+    aggregate.losses.merge(&recording.take_losses());
     aggregate.complete(&Default::default(), 0);
-    build_profile(&aggregate, &table.files, &Groups, Default::default())
+    build_profile(
+        &aggregate,
+        &recording.processes.files,
+        &Groups,
+        Default::default(),
+    )
 }
 
 fn folded(profile: &Profile, weight: Weight) -> String {
@@ -208,17 +215,22 @@ fn launches_of_a_graph_stand_above_the_function_that_executed_it() {
 fn a_new_window_knows_the_stacks_of_before() {
     let mut s = script();
     s.launch(0x11, 0x21);
-    let mut table = ProcessTable::default();
+    let mut recording = Recording::default();
     let mut aggregate = Aggregator::of_calls(true, Limits::default());
     for event in s.events.drain(..) {
-        aggregate.apply(&mut table, &event);
+        recording.apply(&event, &mut [&mut aggregate]).unwrap();
     }
     aggregate.reset();
     s.launch(0x11, 0x21);
     for event in &s.events {
-        aggregate.apply(&mut table, event);
+        recording.apply(event, &mut [&mut aggregate]).unwrap();
     }
-    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    let profile = build_profile(
+        &aggregate,
+        &recording.processes.files,
+        &NoNames,
+        Default::default(),
+    );
     let text = folded(&profile, Weight::Samples);
     let path = "train;1;[no symbols train];[no symbols train]";
     assert_eq!(text, format!("{path};{APPEND};-;gemm_[G] 1\n"));
@@ -228,18 +240,23 @@ fn a_new_window_knows_the_stacks_of_before() {
 fn a_new_window_names_kernels_of_before_anew() {
     let mut s = script();
     s.launch(0x11, 0x41);
-    let mut table = ProcessTable::default();
+    let mut recording = Recording::default();
     let mut aggregate = Aggregator::of_calls(true, Limits::default());
     for event in s.events.drain(..) {
-        aggregate.apply(&mut table, &event);
+        recording.apply(&event, &mut [&mut aggregate]).unwrap();
     }
     aggregate.reset();
     s.launch(0x11, 0x21);
     s.launch(0x11, 0x41);
     for event in &s.events {
-        aggregate.apply(&mut table, event);
+        recording.apply(event, &mut [&mut aggregate]).unwrap();
     }
-    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    let profile = build_profile(
+        &aggregate,
+        &recording.processes.files,
+        &NoNames,
+        Default::default(),
+    );
     let text = folded(&profile, Weight::Samples);
     let path = format!("train;1;[no symbols train];[no symbols train];{APPEND};-");
     let before = "[kernel created before attach 0x41]_[G]";
@@ -270,14 +287,19 @@ fn calls_whose_ends_were_not_seen_are_counted_not_guessed() {
 #[test]
 fn a_profile_of_cpu_samples_has_the_addresses_of_calls_named_and_no_more() {
     let s = script();
-    let mut table = ProcessTable::default();
+    let mut recording = Recording::default();
     let mut aggregate = Aggregator::new(Weighting { period_ns: 10 }, Limits::default());
     for event in &s.events {
-        aggregate.apply(&mut table, event);
+        recording.apply(event, &mut [&mut aggregate]).unwrap();
     }
     let files = |code: &&Code| matches!(code, Code::File { .. });
     assert_eq!(aggregate.codes_from(0).iter().filter(files).count(), 2);
-    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    let profile = build_profile(
+        &aggregate,
+        &recording.processes.files,
+        &NoNames,
+        Default::default(),
+    );
     assert!(profile.samples.is_empty() && profile.losses.iter().next().is_none());
 }
 

@@ -5,14 +5,11 @@ use super::{
     devices::{Devices, Path as CallPath},
     driver::{self, DriverFrames},
 };
-use crate::correlate::{
-    Both, CallSink, DeviceFact, DeviceSpan, DriverCalls, FinishedCall, ImagePiece, KernelName,
-    Launch, PlacedKernel, Submission, Tracker,
-};
+use crate::correlate::{DriverCalls, FinishedCall, Found, KernelName, Launch};
 use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
     process::ProcessTable,
-    profile::{LossKind, Losses},
+    profile::LossKind,
     wire::{CallStack, Event, ProcessEventKind, Wait},
 };
 use rustc_hash::FxHashMap;
@@ -154,13 +151,11 @@ impl Aggregator {
             calls: Some(Box::new(Calls::new(timed))),
             ..Self::new(super::Weighting::default(), limits)
         }
-        .with_tracker()
     }
 
-    /// Has the records of calls tracked for listeners ([`Aggregator::apply_with`]),
-    /// also where it adds none of them up itself.
-    pub fn with_tracker(mut self) -> Self {
-        self.tracker.get_or_insert_default();
+    /// One beside another one of the same recording, which counts what was lost of processes.
+    pub fn beside(mut self) -> Self {
+        self.is_beside = true;
         self
     }
 
@@ -170,94 +165,52 @@ impl Aggregator {
         self
     }
 
-    /// What takes the records of calls, if anything listens to it.
-    pub fn tracker(&self) -> Option<&Tracker> {
-        self.tracker.as_deref()
+    /// Whether it adds calls up, or joins launches with samples of devices.
+    pub fn adds_calls_up(&self) -> bool {
+        self.calls.is_some()
     }
 
-    /// Ends all open calls: nothing more will come. `now_ns` is CLOCK_MONOTONIC.
-    pub fn finish_calls(
-        &mut self,
-        processes: &ProcessTable,
-        now_ns: u64,
-        listener: &mut dyn CallSink,
-    ) {
-        self.track(processes, listener, |tracker, sink| {
-            tracker.finish(now_ns, sink);
-        });
-    }
-
-    /// What the tracker has lost since it was asked last. Where calls are added up it is
-    /// among the losses of the aggregate, too.
-    pub fn lost_calls(&mut self) -> Losses {
-        let Some(tracker) = &mut self.tracker else {
-            return Losses::default();
-        };
-        let lost = tracker.take_losses();
-        if self.calls.is_some() {
-            self.losses.merge(&lost);
-        }
-        lost
-    }
-
-    /// Takes an event of calls, or of processes, in; nothing without calls.
-    pub(super) fn take_call_event(
-        &mut self,
-        processes: &ProcessTable,
-        event: &Event,
-        listener: &mut dyn CallSink,
-    ) {
-        if let Some(calls) = &mut self.calls {
-            match event {
-                Event::Process(event) => match &event.kind {
-                    ProcessEventKind::Comm { comm } | ProcessEventKind::Exec { comm } => {
-                        calls.note_thread(event.tid, comm);
-                    }
-                    ProcessEventKind::Exit => drop(calls.threads.remove(&event.tid)),
-                    _ => {}
-                },
-                Event::CallStack(stack) => {
-                    let thread = &stack.sample.thread;
-                    calls.note_thread(thread.tid, &thread.comm);
-                    return self.take_stack(processes, stack);
-                }
-                _ => {}
-            }
-            if let Some(devices) = &mut calls.devices {
-                devices.event(event);
-            }
-        }
-        self.track(processes, listener, |tracker, sink| {
-            tracker.apply(event, sink);
-        });
-    }
-
-    /// Has the tracker report to the calls, if they are added up, and to a listener.
-    fn track(
-        &mut self,
-        processes: &ProcessTable,
-        listener: &mut dyn CallSink,
-        act: impl FnOnce(&mut Tracker, &mut dyn CallSink),
-    ) {
-        let Some(mut tracker) = self.tracker.take() else {
+    /// Takes an event in that calls refer to; nothing without calls.
+    pub(super) fn note_for_calls(&mut self, event: &Event) {
+        let Some(calls) = &mut self.calls else {
             return;
         };
-        if let Some(mut calls) = self.calls.take() {
-            let mut taker = Taker {
-                aggregate: self,
-                calls: &mut calls,
-                processes,
-            };
-            act(&mut tracker, &mut Both(&mut taker, listener));
-            self.calls = Some(calls);
-        } else {
-            act(&mut tracker, listener);
+        match event {
+            Event::Process(event) => match &event.kind {
+                ProcessEventKind::Comm { comm } | ProcessEventKind::Exec { comm } => {
+                    calls.note_thread(event.tid, comm);
+                }
+                ProcessEventKind::Exit => drop(calls.threads.remove(&event.tid)),
+                _ => {}
+            },
+            Event::CallStack(stack) => {
+                let thread = &stack.sample.thread;
+                calls.note_thread(thread.tid, &thread.comm);
+                return;
+            }
+            _ => {}
         }
-        self.tracker = Some(tracker);
+        if let Some(devices) = &mut calls.devices {
+            devices.event(event);
+        }
+    }
+
+    /// Adds up what the tracker found; nothing without calls.
+    pub(super) fn take_found(&mut self, processes: &ProcessTable, found: &Found<'_>) {
+        let Some(mut calls) = self.calls.take() else {
+            return;
+        };
+        let mut taker = Taker {
+            aggregate: self,
+            calls: &mut calls,
+            processes,
+        };
+        taker.found(found);
+        self.calls = Some(calls);
     }
 
     /// Normalizes a stack now, for its process may be gone when a call refers to it.
-    fn take_stack(&mut self, processes: &ProcessTable, stack: &CallStack) {
+    pub(super) fn take_stack(&mut self, processes: &ProcessTable, stack: &CallStack) {
         if self.codes.values.len() > self.limits.codes {
             self.losses.add(LossKind::TableFull, 1);
             return;
@@ -321,13 +274,6 @@ impl Aggregator {
             }
         }
     }
-
-    /// What the tracker has lost since the last call of this.
-    pub(super) fn take_call_losses(&mut self) {
-        if self.calls.is_some() {
-            self.lost_calls();
-        }
-    }
 }
 
 /// Puts what the tracker finds into the aggregate.
@@ -349,7 +295,32 @@ struct Origin<'a> {
     launch: Option<&'a Launch>,
 }
 
-impl CallSink for Taker<'_> {
+impl Taker<'_> {
+    fn found(&mut self, found: &Found<'_>) {
+        match *found {
+            Found::Call(call) => return self.call(call),
+            Found::Launch(launch) => return self.launch(launch),
+            Found::Submission(_) => self.calls.submissions += 1,
+            Found::KernelNamed { pid, kernel, name } => self.kernel_named(pid, kernel, name),
+            _ => {}
+        }
+        let Some(devices) = &mut self.calls.devices else {
+            return;
+        };
+        match *found {
+            Found::DeviceFact(fact) => devices.fact(fact),
+            Found::ImagePiece(piece) => devices.image_piece(piece),
+            Found::KernelPlaced(placed) => devices.placed(placed),
+            Found::KernelGone { pid, number, at_ns } => devices.gone(pid, number, at_ns),
+            Found::KernelsInherited { parent, pid, at_ns } => devices.inherited(parent, pid, at_ns),
+            Found::ProcessGone { pid, at_ns } => devices.process_gone(pid, at_ns),
+            Found::DeviceSpan(span) => devices.aiu.device_span(span),
+            Found::DeviceUntimed(span) => devices.aiu.device_untimed(span),
+            Found::RuntimeRecord(span) => devices.aiu.runtime_record(span),
+            _ => {}
+        }
+    }
+
     fn call(&mut self, call: &FinishedCall) {
         if self.calls.devices.is_some() || call.is_part {
             return;
@@ -377,10 +348,6 @@ impl CallSink for Taker<'_> {
         self.add(&origin, work, weight);
     }
 
-    fn submission(&mut self, _: &Submission) {
-        self.calls.submissions += 1;
-    }
-
     fn launch(&mut self, launch: &Launch) {
         if self.calls.devices.is_some() {
             return self.join(launch);
@@ -401,60 +368,6 @@ impl CallSink for Taker<'_> {
             time_ns: 0,
         };
         self.add(&origin, Some(&launch.name), weight);
-    }
-
-    fn device_fact(&mut self, fact: &DeviceFact) {
-        if let Some(devices) = &mut self.calls.devices {
-            devices.fact(fact);
-        }
-    }
-
-    fn image_piece(&mut self, piece: &ImagePiece<'_>) {
-        if let Some(devices) = &mut self.calls.devices {
-            devices.image_piece(piece);
-        }
-    }
-
-    fn kernel_placed(&mut self, placed: &PlacedKernel) {
-        if let Some(devices) = &mut self.calls.devices {
-            devices.placed(placed);
-        }
-    }
-
-    fn kernel_gone(&mut self, pid: u32, number: u64, at_ns: u64) {
-        if let Some(devices) = &mut self.calls.devices {
-            devices.gone(pid, number, at_ns);
-        }
-    }
-
-    fn kernels_inherited(&mut self, parent: u32, pid: u32, at_ns: u64) {
-        if let Some(devices) = &mut self.calls.devices {
-            devices.inherited(parent, pid, at_ns);
-        }
-    }
-
-    fn process_gone(&mut self, pid: u32, at_ns: u64) {
-        if let Some(devices) = &mut self.calls.devices {
-            devices.process_gone(pid, at_ns);
-        }
-    }
-
-    fn device_span(&mut self, span: &DeviceSpan) {
-        if let Some(devices) = &mut self.calls.devices {
-            devices.aiu.device_span(span);
-        }
-    }
-
-    fn device_untimed(&mut self, span: &DeviceSpan) {
-        if let Some(devices) = &mut self.calls.devices {
-            devices.aiu.device_untimed(span);
-        }
-    }
-
-    fn runtime_record(&mut self, span: &DeviceSpan) {
-        if let Some(devices) = &mut self.calls.devices {
-            devices.aiu.runtime_record(span);
-        }
     }
 
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {

@@ -475,7 +475,7 @@ impl Aggregator {
             let limit = self.limits.samples;
             self.calls = Some(Box::new(Calls::for_devices(limit)));
         }
-        self.with_tracker()
+        self
     }
 
     /// Shares what waits; `last`: nothing more will come. Makes the codes of the

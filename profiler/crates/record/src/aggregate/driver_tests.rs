@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::correlate::script::{LOADER, Script};
+use crate::recording::Recording;
 use aiprof_formats::export::{self, ExportOptions, Format, Weight, summary::SummaryOptions};
 use aiprof_model::{
     profile::{FrameKind, Profile},
@@ -121,17 +122,18 @@ fn launch(s: &mut Script) {
 }
 
 fn profile(events: &[Event], with_driver: bool) -> Profile {
-    let mut table = ProcessTable::default();
+    let mut recording = Recording::default();
     let aggregate = Aggregator::of_calls(false, Limits::default());
     let mut aggregate = aggregate.with_driver_frames(with_driver);
     for event in events {
-        aggregate.apply(&mut table, event);
+        recording.apply(event, &mut [&mut aggregate]).unwrap();
     }
-    aggregate.finish_calls(&table, 1_000_000, &mut ());
+    recording.finish(1_000_000, &mut [&mut aggregate]);
+    aggregate.losses.merge(&recording.take_losses());
     aggregate.complete(&Default::default(), 0);
     build_profile(
         &aggregate,
-        &table.files,
+        &recording.processes.files,
         &ByOffset::new(),
         Default::default(),
     )

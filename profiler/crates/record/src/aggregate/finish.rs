@@ -112,7 +112,7 @@ fn build_part(
         builder.of(values);
     }
     builder.losses().merge(&aggregate.losses);
-    builder.labels(&aggregate.recording_labels);
+    builder.labels(&aggregate.recording_labels.to_vec());
     let mut locations: Vec<Option<LocationId>> = vec![None; aggregate.codes.values.len()];
     let mut timed = FxHashMap::default();
     let mut stacks = FxHashMap::default();

@@ -103,7 +103,12 @@ fn rows(profile: &Profile) -> Vec<(String, u64, u64)> {
 fn named(events: &[Event], times: &[u64]) -> Vec<(String, u64, u64)> {
     let (aggregate, table) = run(events);
     let names = Changing::at(times);
-    let profile = build_profile(&aggregate, &table.files, &names, Default::default());
+    let profile = build_profile(
+        &aggregate,
+        &table.processes.files,
+        &names,
+        Default::default(),
+    );
     rows(&profile)
 }
 

@@ -24,8 +24,9 @@ pub(crate) use finish::{ends_at_entry, unknown_name};
 pub(crate) use modules::ModuleArrivals;
 pub use waits::WaitOptions;
 
-use crate::correlate::{CallSink, Tracker};
+use crate::correlate::Found;
 use crate::ops::OpsInbox;
+use crate::recording::{Before, RecordingSink};
 use aiprof_common::{
     ADDR_EXACT, ADDR_GUESSED, ADDR_MIDDLE, FLAG_KERNEL_FAILED, FLAG_KERNEL_TRUNCATED,
     FLAG_PYTHON_CUT, JsFunction, is_caller_guessed, java_method,
@@ -40,6 +41,7 @@ use python::Placed;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::hash::Hash;
+use std::io;
 use std::rc::Rc;
 
 /// A normalized code address: what gets a name.
@@ -292,13 +294,13 @@ pub struct Aggregator {
     /// The labels of the processes of samples: they may become known later.
     labels: FxHashMap<u64, Rc<LabelSet>>,
     /// Labels of all that is recorded.
-    recording_labels: Vec<(String, String)>,
-    /// Takes the records of calls, if anything listens to it.
-    tracker: Option<Box<Tracker>>,
+    recording_labels: LabelSet,
     /// Number and time of calls. A profile of calls has no CPU samples.
     calls: Option<Box<calls::Calls>>,
     /// The frames of drivers are left out between launches and devices.
     no_driver_frames: bool,
+    /// Another one counts what was lost of processes.
+    is_beside: bool,
     /// Waits are added up.
     waits: Option<Box<waits::Waits>>,
     /// What was lost.
@@ -314,90 +316,6 @@ impl Aggregator {
             limits,
             weighting,
             ..Self::default()
-        }
-    }
-
-    /// Takes one event in; process events must go to `processes` here and not
-    /// before. Returns whether the mappings of the event's process changed.
-    pub fn apply(&mut self, processes: &mut ProcessTable, event: &Event) -> bool {
-        self.apply_with(processes, event, &mut ())
-    }
-
-    /// The same, with one more listener to the tracker of its calls.
-    pub fn apply_with(
-        &mut self,
-        processes: &mut ProcessTable,
-        event: &Event,
-        listener: &mut dyn CallSink,
-    ) -> bool {
-        self.take_call_event(processes, event, listener);
-        match event {
-            Event::Process(event) => {
-                if let Some((kind, count)) = event.kind.loss() {
-                    self.losses.add(kind, count);
-                }
-                processes.apply(event)
-            }
-            Event::Sample(sample) => {
-                if !self.counts_launches() {
-                    self.sample(processes, sample);
-                }
-                false
-            }
-            Event::CallStack(stack) if self.waits.is_some() => {
-                self.take_wait_stack(processes, stack);
-                false
-            }
-            Event::CallStack(stack) if self.calls.is_none() => {
-                self.note_codes(processes, stack);
-                false
-            }
-            Event::Wait(wait) => {
-                self.wait(processes, wait);
-                false
-            }
-            Event::Call(_)
-            | Event::CallData(_)
-            | Event::CallStack(_)
-            | Event::Probe(_)
-            | Event::ProbedFile(_)
-            | Event::KernelNamed(_)
-            | Event::TracePoint(_)
-            | Event::Trace(_)
-            | Event::Clock(_)
-            | Event::Counter(_)
-            | Event::DeviceStream(_)
-            | Event::Stalls(_)
-            | Event::KernelPlaced(_)
-            | Event::DeviceCode(_)
-            | Event::PythonStack(_)
-            | Event::Pause(_) => false,
-            Event::Ops(ops) => {
-                self.ops(ops);
-                false
-            }
-            Event::Labels(labels) => {
-                processes.labelled(labels);
-                self.recording_labels = processes.recording_labels.to_vec();
-                false
-            }
-            Event::PythonFound(found) => {
-                processes.python_found(found);
-                false
-            }
-            Event::PythonCode(code) => {
-                processes.python_code(code);
-                false
-            }
-        }
-    }
-
-    /// Takes an event in beside another aggregator, which has the processes: they are as they were
-    /// before it. For an aggregator that counts launches and calls.
-    pub fn apply_beside(&mut self, processes: &ProcessTable, event: &Event) {
-        self.take_call_event(processes, event, &mut ());
-        if let Event::Labels(_) = event {
-            self.recording_labels = processes.recording_labels.to_vec();
         }
     }
 
@@ -431,7 +349,6 @@ impl Aggregator {
     /// is not in `busy` gives its samples `fallback_ns` each. Nothing is shared out
     /// where samples stand for a fixed time.
     pub fn complete(&mut self, busy: &std::collections::BTreeMap<u32, u64>, fallback_ns: u64) {
-        self.take_call_losses();
         if self.weighting.period_ns != 0 || self.counts_launches() {
             return;
         }
@@ -470,8 +387,9 @@ impl Aggregator {
         }
     }
 
-    fn sample(&mut self, processes: &ProcessTable, sample: &Sample) {
-        let spins = self.spins(sample.thread.tid);
+    fn sample(&mut self, before: Before<'_>, sample: &Sample) {
+        let processes = before.processes;
+        let spins = self.waits.is_some() && before.tracker.is_waiting(sample.thread.tid);
         if !spins && self.waits.as_ref().is_some_and(|waits| !waits.options.wall) {
             return;
         }
@@ -687,6 +605,46 @@ pub(crate) fn each_code(
     let has_rest = python.is_some_and(|mut python| python.rest(gap, &mut take));
     if is_cut && !has_rest {
         take(gap);
+    }
+}
+
+impl RecordingSink for Aggregator {
+    fn event(&mut self, before: Before<'_>, event: &Event) -> io::Result<()> {
+        let processes = before.processes;
+        self.note_for_calls(event);
+        match event {
+            Event::Process(event) => {
+                if let Some((kind, count)) = event.kind.loss()
+                    && !self.is_beside
+                {
+                    self.losses.add(kind, count);
+                }
+            }
+            Event::Sample(sample) if !self.counts_launches() => self.sample(before, sample),
+            Event::CallStack(stack) => {
+                if self.calls.is_some() {
+                    self.take_stack(processes, stack);
+                }
+                if self.waits.is_some() {
+                    self.take_wait_stack(processes, stack);
+                } else if self.calls.is_none() {
+                    self.note_codes(processes, stack);
+                }
+            }
+            Event::Wait(wait) => self.wait(processes, wait),
+            Event::Ops(ops) => self.ops(ops),
+            Event::Labels(labels) if labels.pid == 0 => self.recording_labels.add(&labels.labels),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn found(&mut self, processes: &ProcessTable, found: &Found<'_>) {
+        self.take_found(processes, found);
+    }
+
+    fn damaged(&mut self) {
+        self.losses.add(LossKind::Undecodable, 1);
     }
 }
 

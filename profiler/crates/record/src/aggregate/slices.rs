@@ -90,11 +90,11 @@ mod tests {
     use super::super::tests::sample;
     use super::super::{Limits, Weighting};
     use super::*;
-    use aiprof_model::process::ProcessTable;
+    use crate::recording::Recording;
     use aiprof_model::wire::{Event, StopReason};
 
     fn taken(times: &[u64]) -> Aggregator {
-        let mut table = ProcessTable::default();
+        let mut recording = Recording::default();
         let weighting = Weighting { period_ns: 10 };
         let mut aggregate = Aggregator::new(weighting, Limits::default()).with_times();
         for &time in times {
@@ -102,7 +102,7 @@ mod tests {
             if let Event::Sample(sample) = &mut event {
                 sample.time_ns = time;
             }
-            aggregate.apply(&mut table, &event);
+            recording.apply(&event, &mut [&mut aggregate]).unwrap();
         }
         aggregate
     }

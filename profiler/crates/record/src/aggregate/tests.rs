@@ -1,4 +1,5 @@
 use super::*;
+use crate::recording::Recording;
 use aiprof_model::wire::{
     FileKey, MapEvent, ProcessEvent, ProcessEventKind, ProcessLabels, Thread,
 };
@@ -58,13 +59,13 @@ pub(super) fn exec_with_map(pid: u32, path: &str) -> [Event; 2] {
     ]
 }
 
-pub(super) fn run(events: &[Event]) -> (Aggregator, ProcessTable) {
-    let mut table = ProcessTable::default();
+pub(super) fn run(events: &[Event]) -> (Aggregator, Recording) {
+    let mut recording = Recording::default();
     let mut aggregate = Aggregator::new(Weighting { period_ns: 10 }, Limits::default());
     for event in events {
-        aggregate.apply(&mut table, event);
+        recording.apply(event, &mut [&mut aggregate]).unwrap();
     }
-    (aggregate, table)
+    (aggregate, recording)
 }
 
 #[test]
@@ -101,7 +102,7 @@ fn labels_that_come_late_are_those_of_earlier_samples_of_the_same_program() {
         })
     };
     let exec = |pid, comm: &str| process(pid, ProcessEventKind::Exec { comm: comm.into() });
-    let (aggregate, table) = run(&[
+    let (aggregate, recording) = run(&[
         labels(0, "job", "nightly"),
         exec(1, "launcher"),
         sample(1, &[], StopReason::End),
@@ -115,7 +116,12 @@ fn labels_that_come_late_are_those_of_earlier_samples_of_the_same_program() {
         labels(1, "user", "bob"),
         sample(1, &[], StopReason::End),
     ]);
-    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    let profile = build_profile(
+        &aggregate,
+        &recording.processes.files,
+        &NoNames,
+        Default::default(),
+    );
     let mut found: Vec<String> = profile
         .samples
         .iter()
@@ -142,7 +148,7 @@ fn labels_that_come_late_are_those_of_earlier_samples_of_the_same_program() {
 #[test]
 fn weights_add_up_and_cut_stacks_stay_visible() {
     let [exec, map] = exec_with_map(1, "/bin/prog");
-    let (aggregate, table) = run(&[
+    let (aggregate, recording) = run(&[
         exec,
         map,
         sample(1, &[0x1010], StopReason::End),
@@ -150,7 +156,12 @@ fn weights_add_up_and_cut_stacks_stay_visible() {
         sample(1, &[0x1010], StopReason::Read),
         sample(9, &[0x55], StopReason::NoProcess),
     ]);
-    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    let profile = build_profile(
+        &aggregate,
+        &recording.processes.files,
+        &NoNames,
+        Default::default(),
+    );
     assert_eq!((profile.total_count(), profile.total_time_ns()), (4, 40));
     assert_eq!(profile.losses.cut_stacks(), 2);
     let roots: Vec<&str> = profile
@@ -177,8 +188,13 @@ fn a_stack_of_a_replaced_image_keeps_only_its_leaf() {
         unreachable!()
     };
     old.space = 4711;
-    let (aggregate, table) = run(&[exec, map, Event::Sample(old)]);
-    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    let (aggregate, recording) = run(&[exec, map, Event::Sample(old)]);
+    let profile = build_profile(
+        &aggregate,
+        &recording.processes.files,
+        &NoNames,
+        Default::default(),
+    );
     assert_eq!(profile.losses.get(LossKind::StackStaleImage), 1);
     assert_eq!(aggregate.codes_from(0).len(), 2, "leaf and the mark");
 }
@@ -196,8 +212,13 @@ fn a_stack_of_another_process_under_the_same_id_is_no_exec() {
         unreachable!()
     };
     old.space = 4711;
-    let (aggregate, table) = run(&[exec, map, fork, Event::Sample(old)]);
-    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    let (aggregate, recording) = run(&[exec, map, fork, Event::Sample(old)]);
+    let profile = build_profile(
+        &aggregate,
+        &recording.processes.files,
+        &NoNames,
+        Default::default(),
+    );
     assert_eq!(profile.losses.get(LossKind::StackStaleImage), 0);
     assert_eq!(profile.losses.get(LossKind::StackNoProcess), 1);
 }
@@ -210,8 +231,13 @@ fn a_guessed_caller_is_marked() {
     let vsyscall = [0xffff_ffff_ff60_0000, 0x1020];
     let stacks = [&both[..], &alone, &vsyscall].map(|stack| sample(1, stack, StopReason::End));
     let [both, alone, vsyscall] = stacks;
-    let (aggregate, table) = run(&[exec, map, both, alone, vsyscall]);
-    let profile = build_profile(&aggregate, &table.files, &NoNames, Default::default());
+    let (aggregate, recording) = run(&[exec, map, both, alone, vsyscall]);
+    let profile = build_profile(
+        &aggregate,
+        &recording.processes.files,
+        &NoNames,
+        Default::default(),
+    );
     let names = |n: usize| -> Vec<&str> {
         let frames = profile.stack_frames(profile.samples[n].stack);
         frames.map(|f| profile.str(f.name)).collect()
@@ -225,7 +251,7 @@ fn a_guessed_caller_is_marked() {
 
 #[test]
 fn full_tables_refuse_and_count() {
-    let mut table = ProcessTable::default();
+    let mut recording = Recording::default();
     let limits = Limits {
         codes: 100,
         stack_frames: 4,
@@ -238,7 +264,7 @@ fn full_tables_refuse_and_count() {
         sample(2, &[1], StopReason::End),
         sample(1, &[1, 2, 3, 4, 5, 6], StopReason::End),
     ] {
-        aggregate.apply(&mut table, &event);
+        recording.apply(&event, &mut [&mut aggregate]).unwrap();
     }
     assert_eq!(aggregate.losses.get(LossKind::TableFull), 2);
     assert_eq!(aggregate.taken, 4);
@@ -246,14 +272,16 @@ fn full_tables_refuse_and_count() {
 
 #[test]
 fn counter_samples_share_their_cpus_busy_time() {
-    let mut table = ProcessTable::default();
+    let mut recording = Recording::default();
     let mut aggregate = Aggregator::new(Weighting { period_ns: 0 }, Limits::default());
     for (cpu, period, pid) in [(0, 300, 1), (0, 100, 2), (1, 5, 1), (2, 9, 3)] {
         let Event::Sample(mut one) = sample(pid, &[1], StopReason::End) else {
             unreachable!()
         };
         (one.cpu, one.period) = (cpu, period);
-        aggregate.apply(&mut table, &Event::Sample(one));
+        recording
+            .apply(&Event::Sample(one), &mut [&mut aggregate])
+            .unwrap();
     }
     let busy = std::collections::BTreeMap::from([(0, 8000), (1, 500)]);
     aggregate.complete(&busy, 77);

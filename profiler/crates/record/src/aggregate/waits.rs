@@ -50,19 +50,11 @@ impl Waits {
 }
 
 impl Aggregator {
-    /// One that adds up waits, too. Has the calls tracked: who spins inside a runtime's
-    /// function that waits does wait.
+    /// One that adds up waits, too. Who spins inside a runtime's function that waits does wait.
     pub fn with_waits(mut self, options: WaitOptions) -> Self {
         let stacks = FxHashMap::default();
         self.waits = Some(Box::new(Waits { options, stacks }));
-        self.with_tracker()
-    }
-
-    /// Whether a thread is on a CPU inside a runtime's function that waits, where waits are
-    /// added up.
-    pub(super) fn spins(&self, tid: u32) -> bool {
-        let waits = self.waits.is_some();
-        waits && self.tracker.as_ref().is_some_and(|t| t.is_waiting(tid))
+        self
     }
 
     /// Normalizes a stack now, for its process may be gone when a wait refers to it.

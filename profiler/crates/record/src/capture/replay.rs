@@ -7,8 +7,8 @@ use super::{
 use crate::aggregate::{
     Aggregator, DeviceKernel, LaunchOptions, Limits, WaitOptions, Weighting, build_profile,
 };
+use crate::recording::Recording;
 use aiprof_model::{
-    process::ProcessTable,
     profile::{Losses, Meta, Profile},
     wire::Event,
 };
@@ -63,7 +63,7 @@ impl ReplayOptions {
 /// State of a replay.
 struct Replay {
     options: ReplayOptions,
-    processes: ProcessTable,
+    recording: Recording,
     aggregate: Aggregator,
     names: StoredNames,
     meta: Meta,
@@ -78,7 +78,7 @@ impl Replay {
     fn new(options: ReplayOptions) -> Self {
         Self {
             options,
-            processes: ProcessTable::new(options.python_c_frames),
+            recording: Recording::new(options.python_c_frames),
             aggregate: Aggregator::default(),
             names: StoredNames::default(),
             meta: Meta::default(),
@@ -119,13 +119,18 @@ impl Replay {
     fn event(&mut self, mut event: Event) {
         self.options.thin(&mut event);
         self.last_ns = self.last_ns.max(event.time_ns());
-        self.aggregate.apply(&mut self.processes, &event);
+        // A profile is not written meanwhile: this does not fail.
+        let _ = self.recording.apply(&event, &mut [&mut self.aggregate]);
     }
 
     /// Nothing more will come.
     fn settle(&mut self) {
-        self.aggregate
-            .finish_calls(&self.processes, self.last_ns, &mut ());
+        self.recording
+            .finish(self.last_ns, &mut [&mut self.aggregate]);
+        let lost = self.recording.take_losses();
+        if self.aggregate.adds_calls_up() {
+            self.aggregate.losses.merge(&lost);
+        }
         self.aggregate.settle_devices(true);
         self.aggregate.complete(&self.busy, self.meta.period_ns);
     }
@@ -137,7 +142,12 @@ impl Replay {
 
     fn profile(&self, aggregate: &Aggregator) -> Profile {
         let meta = self.meta.clone();
-        build_profile(aggregate, &self.processes.files, &self.names, meta)
+        build_profile(
+            aggregate,
+            &self.recording.processes.files,
+            &self.names,
+            meta,
+        )
     }
 }
 
@@ -168,7 +178,7 @@ pub fn replay_from(
 
 /// [`replay_from`], and then the profiles of `count` equal slices of the recording's
 /// time, in their order: CPU samples only. There are none where not all samples have
-/// times (see [`Aggregator::each_slice`]). Each is given away before the next is made.
+/// times (see `Aggregator::each_slice`). Each is given away before the next is made.
 ///
 /// # Errors
 /// As [`replay`].

@@ -1,7 +1,7 @@
 //! The tracker: events in, calls and launches out.
 
 use super::{
-    CallSink, ImagePiece,
+    CallSink, Found, ImagePiece,
     fence::Fences,
     handles::Name,
     known::Known,
@@ -156,7 +156,7 @@ impl Tracker {
                     }
                 }
             }
-            sink.device_fact(&fact);
+            sink.found(&Found::DeviceFact(&fact));
         }
     }
 
@@ -194,7 +194,11 @@ impl Tracker {
             let name: Rc<str> = name.into();
             found.name = Name::Found(name.clone());
             self.world.unnamed.remove(&(pid, kernel));
-            sink.kernel_named(pid, kernel, &name);
+            sink.found(&Found::KernelNamed {
+                pid,
+                kernel,
+                name: &name,
+            });
         }
     }
 
@@ -307,7 +311,7 @@ impl Tracker {
             .get(data.probe as usize)
             .and_then(Option::as_ref);
         if known.is_some_and(|known| known.tags.is_image(data.tag)) {
-            sink.image_piece(&ImagePiece::of(data));
+            sink.found(&Found::ImagePiece(&ImagePiece::of(data)));
         }
         let world = &mut self.world;
         let is_helper_s = |known: &Rc<Known>| {
@@ -329,13 +333,19 @@ impl Tracker {
             ProcessEventKind::Exec { .. } => {
                 self.end_process(event.pid, event.time_ns, sink);
                 self.world.forget(event.pid, event.time_ns, sink);
-                sink.process_gone(event.pid, event.time_ns);
+                sink.found(&Found::ProcessGone {
+                    pid: event.pid,
+                    at_ns: event.time_ns,
+                });
             }
             ProcessEventKind::Exit => {
                 self.end_thread(event.tid, event.time_ns, sink);
                 if event.pid == event.tid && !self.processes.contains_key(&event.pid) {
                     self.world.forget(event.pid, event.time_ns, sink);
-                    sink.process_gone(event.pid, event.time_ns);
+                    sink.found(&Found::ProcessGone {
+                        pid: event.pid,
+                        at_ns: event.time_ns,
+                    });
                 }
             }
             ProcessEventKind::Fork { parent } if parent != event.pid => {

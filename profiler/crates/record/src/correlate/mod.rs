@@ -69,7 +69,6 @@
 //! [`Call::around_ns`]: aiprof_model::wire::Call::around_ns
 
 mod activity;
-mod both;
 mod calls;
 mod data;
 pub mod device;
@@ -99,7 +98,6 @@ mod timing;
 mod view;
 mod world;
 
-pub use both::Both;
 pub use calls::{Counts, Limits, Tracker};
 pub use data::ImagePiece;
 pub use device_facts::{DeviceFact, DeviceFactKind};
@@ -119,86 +117,83 @@ use aiprof_model::probes::{CallKind, Probe};
 use aiprof_model::wire;
 use std::rc::Rc;
 
-/// Takes what the tracker finds, in the order it becomes certain: a call after
-/// those nested in it, and before the launches that it made.
-pub trait CallSink {
-    /// A call is over. Also called for parts ([`FinishedCall::is_part`]).
-    fn call(&mut self, call: &FinishedCall);
-
+/// What a [`Tracker`] found.
+#[derive(Clone, Copy, Debug)]
+pub enum Found<'a> {
+    /// A call is over. Also reported for parts ([`FinishedCall::is_part`]).
+    Call(&'a FinishedCall),
     /// Work was given to a device.
-    fn launch(&mut self, launch: &Launch);
-
+    Launch(&'a Launch),
     /// A kernel that launches named [`KernelName::BeforeAttach`] has got its name.
-    fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
-        let _ = (pid, kernel, name);
-    }
-
+    KernelNamed {
+        /// Process.
+        pid: u32,
+        /// The kernel's handle.
+        kernel: u64,
+        /// Its name.
+        name: &'a Rc<str>,
+    },
     /// It is known where a kernel lies on its device.
-    fn kernel_placed(&mut self, placed: &PlacedKernel) {
-        let _ = placed;
-    }
-
+    KernelPlaced(&'a PlacedKernel),
     /// A kernel was destroyed: what it was at is free.
-    fn kernel_gone(&mut self, pid: u32, number: u64, at_ns: u64) {
-        let _ = (pid, number, at_ns);
-    }
-
-    /// A forked process has the kernels of its parent, where they lie; it was forked
-    /// then.
-    fn kernels_inherited(&mut self, parent: u32, pid: u32, at_ns: u64) {
-        let _ = (parent, pid, at_ns);
-    }
-
+    KernelGone {
+        /// Process.
+        pid: u32,
+        /// The kernel's number ([`Launch::kernel_number`]).
+        number: u64,
+        /// When, CLOCK_MONOTONIC nanoseconds.
+        at_ns: u64,
+    },
+    /// A forked process has the kernels of its parent, where they lie.
+    KernelsInherited {
+        /// The process that forked.
+        parent: u32,
+        /// The new process.
+        pid: u32,
+        /// When, CLOCK_MONOTONIC nanoseconds.
+        at_ns: u64,
+    },
     /// A process is gone, or runs another program.
-    fn process_gone(&mut self, pid: u32, at_ns: u64) {
-        let _ = (pid, at_ns);
-    }
-
-    /// Something happened to a kernel's handle. Reported with the record that shows
-    /// it, an entry as well as an end.
-    fn kernel(&mut self, event: &KernelEvent) {
-        let _ = event;
-    }
-
+    ProcessGone {
+        /// Process.
+        pid: u32,
+        /// When, CLOCK_MONOTONIC nanoseconds.
+        at_ns: u64,
+    },
+    /// Something happened to a kernel's handle. Reported with the record that shows it, an
+    /// entry as well as an end.
+    Kernel(&'a KernelEvent),
     /// A call has returned that reveals something of a device. Behind the call.
-    fn device_fact(&mut self, fact: &DeviceFact) {
-        let _ = fact;
-    }
-
+    DeviceFact(&'a DeviceFact),
     /// A program hands device code to its runtime, piece by piece.
-    fn image_piece(&mut self, piece: &ImagePiece<'_>) {
-        let _ = piece;
-    }
-
-    /// A device did something, by the runtime's own record: a kernel, a copy, a
-    /// fill, or memory taken or given back. In the order in which the program got
-    /// the records, which may be long after the launches.
-    fn device_span(&mut self, span: &DeviceSpan) {
-        let _ = span;
-    }
-
+    ImagePiece(&'a ImagePiece<'a>),
+    /// A device did something, by the runtime's own record: a kernel, a copy, a fill, or memory
+    /// taken or given back. In the order in which the program got the records, which may be
+    /// long after the launches.
+    DeviceSpan(&'a DeviceSpan),
     /// A device did something, by a record whose times cannot be true: they are counted
     /// ([`LossKind::DeviceTimesImpossible`](aiprof_model::profile::LossKind)).
-    fn device_untimed(&mut self, span: &DeviceSpan) {
-        let _ = span;
-    }
-
-    /// A record that is not about the device. One of a call has the correlation id
-    /// that the device's records of its work have.
-    fn runtime_record(&mut self, span: &DeviceSpan) {
-        let _ = span;
-    }
-
+    DeviceUntimed(&'a DeviceSpan),
+    /// A record that is not about the device. One of a call has the correlation id that the
+    /// device's records of its work have.
+    RuntimeRecord(&'a DeviceSpan),
     /// A range that a program named has ended, or a moment was. Ranges may come long after
     /// their end.
-    fn range(&mut self, range: &RangeSpan) {
-        let _ = range;
-    }
-
+    Range(&'a RangeSpan),
     /// Work that was handed to a driver is done, according to the Linux kernel's fences and
     /// scheduler jobs; or no more events of it will come.
-    fn submission(&mut self, submission: &Submission) {
-        let _ = submission;
+    Submission(&'a Submission),
+}
+
+/// Listens to a [`Tracker`]; a closure does.
+pub trait CallSink {
+    /// Takes what the tracker found. In the order of the records that show it.
+    fn found(&mut self, found: &Found<'_>);
+}
+
+impl<F: FnMut(&Found<'_>)> CallSink for F {
+    fn found(&mut self, found: &Found<'_>) {
+        self(found);
     }
 }
 

@@ -6,8 +6,7 @@
 )]
 
 use crate::correlate::{
-    CallSink, DeviceFact, FinishedCall, ImagePiece, KernelEvent, KernelName, Launch, Limits,
-    Tracker,
+    CallSink, DeviceFact, FinishedCall, Found, KernelEvent, KernelName, Launch, Limits, Tracker,
 };
 use aiprof_common::{
     CALL_ENTRY_UNKNOWN, CALL_EXIT, CALL_LATE, CALL_TAIL, CALL_UNTRACKED, MAX_VALUES,
@@ -310,28 +309,18 @@ pub struct Told {
 }
 
 impl CallSink for Told {
-    fn call(&mut self, call: &FinishedCall) {
-        self.calls.push(call.clone());
-    }
-
-    fn launch(&mut self, launch: &Launch) {
-        self.launches.push(launch.clone());
-    }
-
-    fn kernel(&mut self, event: &KernelEvent) {
-        self.kernels.push(event.clone());
-    }
-
-    fn device_fact(&mut self, fact: &DeviceFact) {
-        self.facts.push(fact.clone());
-    }
-
-    fn image_piece(&mut self, piece: &ImagePiece<'_>) {
-        self.pieces.push(piece.bytes.len());
-    }
-
-    fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
-        self.named.push((pid, kernel, name.clone()));
+    fn found(&mut self, found: &Found<'_>) {
+        match *found {
+            Found::Call(call) => self.calls.push(call.clone()),
+            Found::Launch(launch) => self.launches.push(launch.clone()),
+            Found::Kernel(event) => self.kernels.push(event.clone()),
+            Found::DeviceFact(fact) => self.facts.push(fact.clone()),
+            Found::ImagePiece(piece) => self.pieces.push(piece.bytes.len()),
+            Found::KernelNamed { pid, kernel, name } => {
+                self.named.push((pid, kernel, name.clone()));
+            }
+            _ => {}
+        }
     }
 }
 

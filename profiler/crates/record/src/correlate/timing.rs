@@ -2,7 +2,7 @@
 //! program may hand over anything.
 
 use super::ranges::{HandedOver, Ranges, is_of_ranges};
-use super::{CallSink, DeviceSpan, FinishedCall, Recorder};
+use super::{CallSink, DeviceSpan, FinishedCall, Found, Recorder};
 use crate::aiu::{ActivityRecord, EpochNs, Kind, Status};
 use aiprof_common::timing::{
     CLOCK_BOOT, CLOCK_DAY, CLOCK_DEVICE, CLOCK_HOST, CLOCK_RAW, TIMING_CALL, TIMING_CLOCK,
@@ -150,12 +150,12 @@ impl Timing {
                             record,
                         };
                         match (span.record.kind, are_possible(&span.record)) {
-                            (Kind::Runtime, true) => sink.runtime_record(&span),
+                            (Kind::Runtime, true) => sink.found(&Found::RuntimeRecord(&span)),
                             (Kind::Runtime, false) => losses.add(LossKind::ActivityUntimed, 1),
-                            (_, true) => sink.device_span(&span),
+                            (_, true) => sink.found(&Found::DeviceSpan(&span)),
                             (_, false) => {
                                 losses.add(LossKind::DeviceTimesImpossible, 1);
-                                sink.device_untimed(&span);
+                                sink.found(&Found::DeviceUntimed(&span));
                             }
                         }
                     })
@@ -300,7 +300,7 @@ fn blank(kind: Kind, start: EpochNs, end: EpochNs) -> ActivityRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::correlate::{Launch, script::probe};
+    use crate::correlate::script::probe;
     use aiprof_model::probes::CallKind;
 
     #[derive(Default)]
@@ -310,13 +310,12 @@ mod tests {
     }
 
     impl CallSink for Seen {
-        fn call(&mut self, _: &FinishedCall) {}
-        fn launch(&mut self, _: &Launch) {}
-        fn device_span(&mut self, span: &DeviceSpan) {
-            self.device.push(span.clone());
-        }
-        fn runtime_record(&mut self, span: &DeviceSpan) {
-            self.calls.push(span.clone());
+        fn found(&mut self, found: &Found<'_>) {
+            match *found {
+                Found::DeviceSpan(span) => self.device.push(span.clone()),
+                Found::RuntimeRecord(span) => self.calls.push(span.clone()),
+                _ => {}
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! What all threads of a recording share: handles, room, losses, identities.
 
 use super::{
-    CallSink, DeviceFact, KernelEvent, KernelName, Launch, PlacedKernel,
+    CallSink, DeviceFact, Found, KernelEvent, KernelName, Launch, PlacedKernel,
     activity::Activity,
     calls::{Counts, Limits},
     draft::Words,
@@ -171,7 +171,7 @@ impl World {
             }
             return;
         }
-        sink.call(&open.call);
+        sink.found(&Found::Call(&open.call));
         self.note_device_fact(open);
         self.tell_kernels(sink);
         if open.call.probe.kind == CallKind::Activity && !open.call.is_part {
@@ -219,10 +219,12 @@ impl World {
     pub(super) fn tell_kernels(&mut self, sink: &mut dyn CallSink) {
         for change in self.kernel_changes.drain(..) {
             match change {
-                KernelChange::Placed(placed) => sink.kernel_placed(&placed),
-                KernelChange::Gone(pid, number, at_ns) => sink.kernel_gone(pid, number, at_ns),
+                KernelChange::Placed(placed) => sink.found(&Found::KernelPlaced(&placed)),
+                KernelChange::Gone(pid, number, at_ns) => {
+                    sink.found(&Found::KernelGone { pid, number, at_ns })
+                }
                 KernelChange::Inherited(parent, pid, at_ns) => {
-                    sink.kernels_inherited(parent, pid, at_ns);
+                    sink.found(&Found::KernelsInherited { parent, pid, at_ns });
                 }
             }
         }
@@ -347,6 +349,6 @@ impl World {
                 self.losses.add(LossKind::KernelsUnnamed, 1);
             }
         }
-        sink.launch(&launch);
+        sink.found(&Found::Launch(&launch));
     }
 }

@@ -1,15 +1,16 @@
 //! Calls and what they gave devices: a span each, with the launches that follow it.
 
 use super::{Builder, Key, Span, args, late};
-use crate::correlate::{
-    CallSink, DeviceFact, DeviceSpan, FinishedCall, ImagePiece, Launch, RangeSpan, Submission,
-};
+use crate::correlate::{FinishedCall, Found, Launch, Submission};
+use crate::recording::{Before, RecordingSink};
 use aiprof_model::{
     probes::CallKind,
+    process::ProcessTable,
     profile::LossKind,
     timeline::{Args, Quality, recorded::EventSink},
+    wire::Event,
 };
-use std::{fmt::Write as _, rc::Rc};
+use std::{fmt::Write as _, io};
 
 /// How long a call is drawn whose end was not seen, nanoseconds: about what a short
 /// one takes.
@@ -95,8 +96,43 @@ impl<S: EventSink> Builder<S> {
     }
 }
 
-impl<S: EventSink> CallSink for Builder<S> {
-    fn call(&mut self, call: &FinishedCall) {
+impl<S: EventSink> RecordingSink for Builder<S> {
+    fn event(&mut self, before: Before<'_>, event: &Event) -> io::Result<()> {
+        self.take(before.processes, event)
+    }
+
+    fn found(&mut self, _: &ProcessTable, found: &Found<'_>) {
+        match *found {
+            Found::Call(call) => self.take_call(call),
+            Found::Launch(launch) => self.take_launch(launch),
+            Found::ImagePiece(piece) => self.kernels.image_piece(piece),
+            Found::KernelNamed { pid, kernel, name } => self.late.named(pid, kernel, name),
+            Found::DeviceFact(fact) => {
+                self.launches.fact(fact);
+                self.take_known();
+            }
+            Found::KernelsInherited { parent, pid, .. } => self.launches.inherited(parent, pid),
+            Found::ProcessGone { pid, at_ns } => {
+                self.launches.process_gone(pid, at_ns);
+                self.recorded.process_gone(pid);
+                self.take_known();
+            }
+            Found::Submission(submission) => self.submitted(submission),
+            Found::DeviceSpan(span) => self.record(span, true),
+            Found::DeviceUntimed(span) => self.untimed_record(span),
+            Found::RuntimeRecord(span) => self.record(span, false),
+            Found::Range(range) => self.named_range(range),
+            Found::Kernel(_) | Found::KernelPlaced(_) | Found::KernelGone { .. } => {}
+        }
+    }
+
+    fn damaged(&mut self) {
+        self.out.losses.add(LossKind::Undecodable, 1);
+    }
+}
+
+impl<S: EventSink> Builder<S> {
+    fn take_call(&mut self, call: &FinishedCall) {
         let end = self.end_of(call);
         self.uses_event(call);
         if call.is_part {
@@ -157,7 +193,7 @@ impl<S: EventSink> CallSink for Builder<S> {
         });
     }
 
-    fn launch(&mut self, launch: &Launch) {
+    fn take_launch(&mut self, launch: &Launch) {
         self.out.totals.launches += 1;
         let pending = self.pending.as_mut().filter(|p| p.made(launch));
         let is_ioctl = pending.as_ref().is_some_and(|pending| pending.is_ioctl);
@@ -168,49 +204,6 @@ impl<S: EventSink> CallSink for Builder<S> {
             self.may_be_recorded(launch);
         }
         self.launched(launch, is_ioctl);
-    }
-
-    fn image_piece(&mut self, piece: &ImagePiece<'_>) {
-        self.kernels.image_piece(piece);
-    }
-
-    fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
-        self.late.named(pid, kernel, name);
-    }
-
-    fn device_fact(&mut self, fact: &DeviceFact) {
-        self.launches.fact(fact);
-        self.take_known();
-    }
-
-    fn kernels_inherited(&mut self, parent: u32, pid: u32, _: u64) {
-        self.launches.inherited(parent, pid);
-    }
-
-    fn process_gone(&mut self, pid: u32, at_ns: u64) {
-        self.launches.process_gone(pid, at_ns);
-        self.recorded.process_gone(pid);
-        self.take_known();
-    }
-
-    fn submission(&mut self, submission: &Submission) {
-        self.submitted(submission);
-    }
-
-    fn device_span(&mut self, span: &DeviceSpan) {
-        self.record(span, true);
-    }
-
-    fn device_untimed(&mut self, span: &DeviceSpan) {
-        self.untimed_record(span);
-    }
-
-    fn range(&mut self, range: &RangeSpan) {
-        self.named_range(range);
-    }
-
-    fn runtime_record(&mut self, span: &DeviceSpan) {
-        self.record(span, false);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A recording becomes a timeline.
 //!
-//! A [`Builder`] takes what the [`Tracker`] finds and what else a recording has, and
+//! A [`Builder`] takes what the tracker finds and what else a recording has, and
 //! hands on events as they become certain:
 //!
 //! * Threads have the calls of runtimes and drivers as spans: what inner libraries did of the
@@ -37,8 +37,9 @@ mod waits;
 
 use crate::{
     aggregate::Names as CodeNames,
-    correlate::{EpochClock, RecordedLaunches, Recorder, Tracker},
+    correlate::{EpochClock, RecordedLaunches, Recorder},
     ops::OpsInbox,
+    recording::Recording,
 };
 use aiprof_model::{
     process::ProcessTable,
@@ -215,16 +216,8 @@ impl<S: EventSink> Builder<S> {
         self
     }
 
-    /// Takes an event in, before the [`Tracker`] does; the processes are as they were
-    /// before it. `false`: it is damaged, and not to be tracked.
-    ///
-    /// # Errors
-    /// Those of the sink.
-    pub fn event(&mut self, processes: &ProcessTable, event: &wire::Event) -> io::Result<bool> {
-        if !event.has_possible_ids() {
-            self.out.losses.add(LossKind::Undecodable, 1);
-            return Ok(false);
-        }
+    /// Takes an event in, before the tracker does; the processes are as they were before it.
+    fn take(&mut self, processes: &ProcessTable, event: &wire::Event) -> io::Result<()> {
         let time_ns = event.time_ns();
         if time_ns != 0 {
             if self.origin_ns.is_none() {
@@ -254,10 +247,28 @@ impl<S: EventSink> Builder<S> {
             }
             _ => {}
         }
-        self.error.take().map_or(Ok(true), Err)
+        self.error.take().map_or(Ok(()), Err)
     }
 
-    /// Ends the timeline, after the [`Tracker`] has ended. `losses`: what was lost on the
+    /// Hands on all that devices are known to have done by now. Gives what there is of the
+    /// recording, names that became known late aside, and the sink.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    pub fn so_far(&mut self) -> io::Result<(&Recorded, &mut S)> {
+        self.hand_on_known();
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        Ok((&self.out, &mut self.sink))
+    }
+
+    /// What times count from, CLOCK_MONOTONIC nanoseconds.
+    pub fn origin_ns(&self) -> u64 {
+        self.origin_ns.unwrap_or(0)
+    }
+
+    /// Ends the timeline, after the recording has ended. `losses`: what was lost on the
     /// way here.
     ///
     /// # Errors
@@ -484,10 +495,9 @@ fn queue_name(queue: u64) -> String {
     }
 }
 
-/// A recording, event by event, with a tracker of its own: for captures.
+/// A recorded timeline, event by event: for captures.
 pub struct Replay<S> {
-    processes: ProcessTable,
-    tracker: Tracker,
+    recording: Recording,
     builder: Builder<S>,
 }
 
@@ -501,8 +511,7 @@ impl<S: EventSink> Replay<S> {
     /// Begins; see [`Builder::new`] and [`Builder::with_wakers`].
     pub fn new(period_ns: u64, wakers: bool, sink: S) -> Self {
         Self {
-            processes: ProcessTable::default(),
-            tracker: Tracker::default(),
+            recording: Recording::default(),
             builder: Builder::new(period_ns, sink).with_wakers(wakers),
         }
     }
@@ -519,37 +528,22 @@ impl<S: EventSink> Replay<S> {
     /// # Errors
     /// Those of the sink.
     pub fn event(&mut self, event: &wire::Event) -> io::Result<()> {
-        if self.builder.event(&self.processes, event)? {
-            match event {
-                wire::Event::Process(event) => {
-                    self.processes.apply(event);
-                }
-                wire::Event::Labels(labels) => self.processes.labelled(labels),
-                wire::Event::PythonFound(found) => self.processes.python_found(found),
-                wire::Event::PythonCode(code) => self.processes.python_code(code),
-                _ => {}
-            }
-            self.tracker.apply(event, &mut self.builder);
-        }
-        Ok(())
+        self.recording
+            .apply(event, &mut [&mut self.builder])
+            .map(drop)
     }
 
-    /// Hands on all that devices are known to have done by now. Gives what there is of the
-    /// recording, names that became known late aside, and the sink.
+    /// See [`Builder::so_far`].
     ///
     /// # Errors
     /// Those of the sink.
     pub fn so_far(&mut self) -> io::Result<(&Recorded, &mut S)> {
-        self.builder.hand_on_known();
-        if let Some(error) = self.builder.error.take() {
-            return Err(error);
-        }
-        Ok((&self.builder.out, &mut self.builder.sink))
+        self.builder.so_far()
     }
 
-    /// What times count from, CLOCK_MONOTONIC nanoseconds.
+    /// See [`Builder::origin_ns`].
     pub fn origin_ns(&self) -> u64 {
-        self.builder.origin_ns.unwrap_or(0)
+        self.builder.origin_ns()
     }
 
     /// Ends it; see [`Builder::finish`].
@@ -562,9 +556,11 @@ impl<S: EventSink> Replay<S> {
         losses: &Losses,
         names: &dyn CodeNames,
     ) -> io::Result<(Recorded, S)> {
-        self.tracker.finish(self.builder.last_ns, &mut self.builder);
+        self.recording
+            .finish(self.builder.last_ns, &mut [&mut self.builder]);
         let mut losses = losses.clone();
-        losses.merge(&self.tracker.take_losses());
-        self.builder.finish(about, &losses, names, &self.processes)
+        losses.merge(&self.recording.take_losses());
+        self.builder
+            .finish(about, &losses, names, &self.recording.processes)
     }
 }

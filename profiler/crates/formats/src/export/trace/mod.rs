@@ -14,7 +14,7 @@ mod tests;
 pub use filter::CallFilter;
 
 use aiprof_model::{process::ProcessTable, profile::Losses, wire::Event};
-use aiprof_record::correlate::{CallSink, Counts, FinishedCall, Launch, Limits, Tracker};
+use aiprof_record::correlate::{Counts, FinishedCall, Found, Limits, Tracker};
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};
 
@@ -93,11 +93,10 @@ impl Tracer {
     /// Takes an event in, with the processes as they are then; prints the calls that
     /// are over.
     pub fn event(&mut self, event: &Event, processes: &ProcessTable) {
-        let mut sink = Sink {
-            printer: &mut self.printer,
-            processes,
-        };
-        self.tracker.apply(event, &mut sink);
+        let printer = &mut self.printer;
+        self.tracker.apply(event, &mut |found: &Found<'_>| {
+            printer.found(found, processes)
+        });
     }
 
     /// Whether the output takes no more: the reader has gone, the disk is full.
@@ -115,12 +114,9 @@ impl Tracer {
     /// # Errors
     /// The first error of the output.
     pub fn finish(mut self, now_ns: u64, processes: &ProcessTable) -> io::Result<TraceEnd> {
-        let mut sink = Sink {
-            printer: &mut self.printer,
-            processes,
-        };
-        self.tracker.finish(now_ns, &mut sink);
         let mut printer = self.printer;
+        let mut end = |found: &Found<'_>| printer.found(found, processes);
+        self.tracker.finish(now_ns, &mut end);
         if printer.options.summary || printer.options.summary_only {
             let table = std::mem::take(&mut printer.table);
             let json = printer.options.json;
@@ -163,6 +159,12 @@ impl Printer {
         }
     }
 
+    fn found(&mut self, found: &Found<'_>, processes: &ProcessTable) {
+        if let Found::Call(call) = *found {
+            self.call(call, processes);
+        }
+    }
+
     fn call(&mut self, call: &FinishedCall, processes: &ProcessTable) {
         let options = &self.options;
         if !options.filter.wants(call) {
@@ -191,18 +193,4 @@ impl Printer {
         self.text = text;
         self.write(|out, text| out.write_all(text.as_bytes()));
     }
-}
-
-/// The printer with the processes of the moment.
-struct Sink<'a> {
-    printer: &'a mut Printer,
-    processes: &'a ProcessTable,
-}
-
-impl CallSink for Sink<'_> {
-    fn call(&mut self, call: &FinishedCall) {
-        self.printer.call(call, self.processes);
-    }
-
-    fn launch(&mut self, _: &Launch) {}
 }

@@ -1,7 +1,6 @@
 //! Made-up events: none of these was recorded on a machine.
 
 use super::*;
-use crate::correlate::{FinishedCall, Launch};
 use aiprof_model::wire::Event;
 
 /// The reported submissions.
@@ -9,12 +8,10 @@ use aiprof_model::wire::Event;
 pub(super) struct Told(Vec<Submission>);
 
 impl CallSink for Told {
-    fn call(&mut self, _: &FinishedCall) {}
-
-    fn launch(&mut self, _: &Launch) {}
-
-    fn submission(&mut self, submission: &Submission) {
-        self.0.push(submission.clone());
+    fn found(&mut self, found: &Found<'_>) {
+        if let Found::Submission(submission) = *found {
+            self.0.push(submission.clone());
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 
 mod marks;
 
-use super::{CallSink, FinishedCall};
+use super::{CallSink, FinishedCall, Found};
 use aiprof_model::{
     probes::{Role, role},
     profile::{LossKind, Losses},
@@ -217,7 +217,12 @@ impl Ranges {
         {
             process.threads.remove(&made.tid);
         }
-        sink.range(&range.ended(made.pid, made.tid, made.time_ns, form));
+        sink.found(&Found::Range(&range.ended(
+            made.pid,
+            made.tid,
+            made.time_ns,
+            form,
+        )));
     }
 
     fn start(&mut self, made: MadeMark, losses: &mut Losses) {
@@ -243,7 +248,12 @@ impl Ranges {
             return losses.add(LossKind::RangesUnmatched, 1);
         };
         self.open -= 1;
-        sink.range(&range.ended(made.pid, made.tid, made.time_ns, RangeForm::Loose));
+        sink.found(&Found::Range(&range.ended(
+            made.pid,
+            made.tid,
+            made.time_ns,
+            RangeForm::Loose,
+        )));
     }
 
     /// What is open on a thread may have ended, or has ended with it.
@@ -262,10 +272,10 @@ impl Ranges {
         losses.add(LossKind::RangesUnended, thread.open.len() as u64);
         for (depth, range) in (0..).zip(thread.open) {
             let span = range.ended(pid, tid, time_ns, RangeForm::Nested(depth));
-            sink.range(&RangeSpan {
+            sink.found(&Found::Range(&RangeSpan {
                 is_unended: true,
                 ..span
-            });
+            }));
         }
     }
 
@@ -307,10 +317,10 @@ impl Ranges {
         for range in left {
             let tid = range.tid;
             let span = range.ended(pid, tid, now_ns, RangeForm::Loose);
-            sink.range(&RangeSpan {
+            sink.found(&Found::Range(&RangeSpan {
                 is_unended: true,
                 ..span
-            });
+            }));
         }
     }
 
@@ -327,7 +337,12 @@ impl Ranges {
 fn moment(made: MadeMark, sink: &mut dyn CallSink) {
     let (pid, tid, time_ns) = (made.pid, made.tid, made.time_ns);
     let range = made.opened();
-    sink.range(&range.ended(pid, tid, time_ns, RangeForm::Moment));
+    sink.found(&Found::Range(&range.ended(
+        pid,
+        tid,
+        time_ns,
+        RangeForm::Moment,
+    )));
 }
 
 impl MadeMark {

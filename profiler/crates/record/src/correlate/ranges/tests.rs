@@ -2,7 +2,7 @@
 
 use super::marks::HandedOver;
 use super::*;
-use crate::correlate::{Launch, script::probe};
+use crate::correlate::script::probe;
 use aiprof_common::timing::{
     MARK_CATEGORY, MARK_END, MARK_GAP, MARK_ID, MARK_LONG_ID, MARK_MOMENT, MARK_POP, MARK_PUSH,
     MARK_START, MARK_THREAD_END, MARKS_LOST_ROOM, PAYLOAD_SIGNED, RANGES_ITT, RANGES_NVTX,
@@ -17,10 +17,10 @@ const PID: u32 = 70;
 struct Seen(Vec<RangeSpan>);
 
 impl CallSink for Seen {
-    fn call(&mut self, _: &FinishedCall) {}
-    fn launch(&mut self, _: &Launch) {}
-    fn range(&mut self, range: &RangeSpan) {
-        self.0.push(range.clone());
+    fn found(&mut self, found: &Found<'_>) {
+        if let Found::Range(range) = *found {
+            self.0.push(range.clone());
+        }
     }
 }
 

@@ -1,19 +1,19 @@
 //! What a call costs here: it must be far below what it costs the program.
 
 use super::super::script::{DRIVER, LOADER, Script, probes};
-use crate::correlate::{CallSink, FinishedCall, Launch, Limits, Tracker};
+use crate::correlate::{CallSink, Found, Limits, Tracker};
 use aiprof_common::{CALL_EXIT, CALL_TAIL};
 use aiprof_model::wire::{Call, Event};
 
 struct Count(u64);
 
 impl CallSink for Count {
-    fn call(&mut self, call: &FinishedCall) {
-        self.0 += u64::from(!call.is_part);
-    }
-
-    fn launch(&mut self, launch: &Launch) {
-        self.0 += launch.id & 1;
+    fn found(&mut self, found: &Found<'_>) {
+        match found {
+            Found::Call(call) => self.0 += u64::from(!call.is_part),
+            Found::Launch(launch) => self.0 += launch.id & 1,
+            _ => {}
+        }
     }
 }
 

@@ -1,0 +1,128 @@
+//! A recording, event by event: its processes, the one [`Tracker`] of its calls, and the sinks
+//! that make something of both.
+
+use crate::correlate::{CallSink, Found, Tracker};
+use aiprof_model::process::ProcessTable;
+use aiprof_model::profile::Losses;
+use aiprof_model::wire::Event;
+use std::io;
+
+/// A recording as it was before an event.
+#[derive(Clone, Copy)]
+pub struct Before<'a> {
+    /// Its processes.
+    pub processes: &'a ProcessTable,
+    /// Its calls.
+    pub tracker: &'a Tracker,
+}
+
+/// What is made of the events of a recording: a profile, a timeline, a capture.
+pub trait RecordingSink {
+    /// Takes an event in.
+    ///
+    /// # Errors
+    /// Those of the file that is written.
+    fn event(&mut self, before: Before<'_>, event: &Event) -> io::Result<()> {
+        let _ = (before, event);
+        Ok(())
+    }
+
+    /// Takes in what the tracker found in that event. The processes are as they were before it.
+    fn found(&mut self, processes: &ProcessTable, found: &Found<'_>) {
+        let _ = (processes, found);
+    }
+
+    /// An event is damaged, and is not taken in.
+    fn damaged(&mut self) {}
+}
+
+/// Interprets the events of a recording, once for all sinks.
+#[derive(Default)]
+pub struct Recording {
+    /// As the last event left them.
+    pub processes: ProcessTable,
+    tracker: Tracker,
+}
+
+impl Recording {
+    /// One that has seen nothing. `python_c_frames`: the interpreter's own frames are kept.
+    pub fn new(python_c_frames: bool) -> Self {
+        Self {
+            processes: ProcessTable::new(python_c_frames),
+            tracker: Tracker::default(),
+        }
+    }
+
+    /// What interprets its calls.
+    pub fn tracker(&self) -> &Tracker {
+        &self.tracker
+    }
+
+    /// Takes an event in. Returns whether the mappings of its process changed.
+    ///
+    /// # Errors
+    /// The first of a sink; then the event is not taken in.
+    pub fn apply(
+        &mut self,
+        event: &Event,
+        sinks: &mut [&mut dyn RecordingSink],
+    ) -> io::Result<bool> {
+        if !event.has_possible_ids() {
+            sinks.iter_mut().for_each(|sink| sink.damaged());
+            return Ok(false);
+        }
+        let before = Before {
+            processes: &self.processes,
+            tracker: &self.tracker,
+        };
+        for sink in sinks.iter_mut() {
+            sink.event(before, event)?;
+        }
+        self.track(sinks, |tracker, all| tracker.apply(event, all));
+        Ok(match event {
+            Event::Process(event) => self.processes.apply(event),
+            Event::Labels(labels) => {
+                self.processes.labelled(labels);
+                false
+            }
+            Event::PythonFound(found) => {
+                self.processes.python_found(found);
+                false
+            }
+            Event::PythonCode(code) => {
+                self.processes.python_code(code);
+                false
+            }
+            _ => false,
+        })
+    }
+
+    /// Ends all open calls: nothing more will come. `now_ns` is CLOCK_MONOTONIC.
+    pub fn finish(&mut self, now_ns: u64, sinks: &mut [&mut dyn RecordingSink]) {
+        self.track(sinks, |tracker, all| tracker.finish(now_ns, all));
+    }
+
+    /// What was lost of calls since this was asked last.
+    pub fn take_losses(&mut self) -> Losses {
+        self.tracker.take_losses()
+    }
+
+    fn track(
+        &mut self,
+        sinks: &mut [&mut dyn RecordingSink],
+        act: impl FnOnce(&mut Tracker, &mut dyn CallSink),
+    ) {
+        let processes = &self.processes;
+        act(&mut self.tracker, &mut |found: &Found<'_>| {
+            for sink in sinks.iter_mut() {
+                sink.found(processes, found);
+            }
+        });
+    }
+}
+
+impl std::fmt::Debug for Recording {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recording").finish_non_exhaustive()
+    }
+}
