@@ -25,15 +25,14 @@ use aiprof_live::doctor;
 use aiprof_live::job::{self, JobPart, RankJob, Recorder};
 use aiprof_live::launch::{Exit, Held, LaunchOptions};
 use aiprof_live::runtime::Tally;
-use aiprof_live::session::{
-    AiuUse, CollectError, Finished, Keep, KnownProcess, Progress, Session, Watcher,
-};
+use aiprof_live::session::{AiuUse, CollectError, Finished, Keep, KnownProcess, Progress, Session};
 use aiprof_live::signals::BlockedSignals;
 use aiprof_live::torch::{TorchDaemon, TorchReports};
 use aiprof_model::profile::Profile;
 use aiprof_model::timeline::recorded::Recorded;
 use aiprof_record::aiu::timing;
 use aiprof_record::kernel_choice::KernelsLeftOut;
+use aiprof_record::recording::RecordingSink;
 use aiprof_record::store::Store;
 use aiprof_record::timeline::CommandDetail;
 use aiprof_system::errors::chain;
@@ -65,7 +64,7 @@ pub(super) struct Taker {
     /// Gets them, and COMMAND's process.
     pub(super) take: Box<dyn FnOnce(Recorded, Store, u32) -> Result<()>>,
     /// Gets each event as it happens.
-    pub(super) watcher: Option<Box<Watcher>>,
+    pub(super) watcher: Option<Box<dyn RecordingSink>>,
 }
 
 impl std::fmt::Debug for Taker {
@@ -677,6 +676,7 @@ impl Recording<'_> {
             aiu,
             device_problems,
             timeline,
+            ..
         } = session
             .finish()
             .map_err(|error| self.output.explain(error))?;

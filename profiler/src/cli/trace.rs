@@ -7,9 +7,8 @@ use super::stdout;
 use super::stop::{self, Ended, Stop};
 use super::values::{self, grouped};
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, record, screen};
-use aiprof_formats::export::trace::{CallFilter, TraceEnd, TraceOptions, Tracer};
+use aiprof_formats::export::trace::{CallFilter, TraceOptions, Tracer};
 use aiprof_formats::import::open::Contents;
-use aiprof_live::bpf::perf::monotonic_ns;
 use aiprof_live::clock;
 use aiprof_live::config::{MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig};
 use aiprof_live::launch::{Credentials, Exit, Held, LaunchOptions};
@@ -20,6 +19,8 @@ use aiprof_model::process::ProcessTable;
 use aiprof_model::profile::{LossKind, Losses};
 use aiprof_model::wire::Event;
 use aiprof_record::capture;
+use aiprof_record::correlate::{Counts, Tracked};
+use aiprof_record::recording::{Recording, RecordingSink};
 use aiprof_system::os::privileges::{self, StillToDo};
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
@@ -274,7 +275,7 @@ impl Output {
     }
 
     /// Completes the file; a reader of stdout that has gone wants no more.
-    fn complete(self, end: io::Result<TraceEnd>) -> Result<Option<TraceEnd>> {
+    fn complete(self, end: io::Result<u64>) -> Result<Option<u64>> {
         let place = match &self.0 {
             Some(file) => format!("cannot write {}", file.path().display()),
             None => "cannot write to stdout".to_owned(),
@@ -304,12 +305,15 @@ struct Shared {
     failed: Notify,
 }
 
-impl Shared {
-    fn event(&self, event: &Event, processes: &ProcessTable) {
-        let mut tracer = self.tracer.borrow_mut();
-        tracer.event(event, processes);
+/// What the recording gives to the tracer.
+struct Watcher(Rc<Shared>);
+
+impl RecordingSink for Watcher {
+    fn found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
+        let mut tracer = self.0.tracer.borrow_mut();
+        tracer.found(processes, found);
         if tracer.has_failed() {
-            self.failed.notify_one();
+            self.0.failed.notify_one();
         }
     }
 }
@@ -329,10 +333,7 @@ impl Live<'_> {
             failed: Notify::new(),
         });
         let mut session = Session::start(&self.config, Keep::Nothing)?;
-        let watcher = shared.clone();
-        session.on_events(Box::new(move |event, processes| {
-            watcher.event(event, processes)
-        }));
+        session.on_events(Box::new(Watcher(shared.clone())));
         let targets = if held.is_none() { targets } else { Vec::new() };
         let mut stop = Stop::new(signals).with_targets(targets)?;
         let mut ended = None;
@@ -359,14 +360,15 @@ impl Live<'_> {
             true => None,
             false => trace(&mut session, &mut stop, &shared).await?,
         };
-        let losses = session.finish()?.profile.losses;
+        let finished = session.finish()?;
         let end = Rc::into_inner(shared).map(|shared| shared.tracer.into_inner());
         let end = end.context("the trace is still being written")?;
-        let end = end.finish(monotonic_ns(), &ProcessTable::default());
         let quiet = self.quiet;
-        let end = self.output.complete(end)?;
-        if let (false, Some(end)) = (quiet, end) {
-            tell(&end, &losses);
+        let printed = self.output.complete(end.finish())?;
+        if let (false, Some(printed)) = (quiet, printed) {
+            let mut losses = finished.profile.losses;
+            losses.merge(&finished.lost_calls);
+            tell(printed, &finished.calls, &losses);
         }
         let exit = match exit {
             Some(exit) => Some(exit),
@@ -424,24 +426,24 @@ fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
     let options = args.options(origin_ns.unwrap_or(0), contents.meta.start_unix_ns);
     let output = Output::open(args.output.as_deref())?;
     let mut tracer = Tracer::new(options, output.writer()?);
-    let mut processes = ProcessTable::default();
+    let mut recording = Recording::default();
     let mut calls = 0_u64;
     let mut last_ns = 0;
     capture::for_each_event(from, |event| {
         last_ns = event.time_ns().max(last_ns);
         calls += u64::from(matches!(event, Event::Call(_)));
-        if let Event::Process(event) = &event {
-            processes.apply(event);
-        }
-        tracer.event(&event, &processes);
-        !tracer.has_failed()
+        let taken = recording.apply(&event, &mut [&mut tracer]);
+        taken.is_ok() && !tracer.has_failed()
     })?;
     if calls == 0 {
         bail!("{} contains no calls", from.display());
     }
-    let end = output.complete(tracer.finish(last_ns, &processes))?;
-    if let (false, Some(end)) = (verbosity.is_quiet(), end) {
-        tell(&end, &contents.losses);
+    recording.finish(last_ns, &mut [&mut tracer]);
+    let printed = output.complete(tracer.finish())?;
+    if let (false, Some(printed)) = (verbosity.is_quiet(), printed) {
+        let mut losses = contents.losses.clone();
+        losses.merge(&recording.take_losses());
+        tell(printed, &recording.tracker().counts(), &losses);
     }
     Ok(if contents.problem.is_some() {
         EXIT_FAILURE
@@ -451,19 +453,17 @@ fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
 }
 
 /// Prints how many calls there were and what was lost.
-fn tell(end: &TraceEnd, losses: &Losses) {
-    let printed = match end.printed {
-        n if n == end.counts.calls => String::new(),
+fn tell(printed: u64, counts: &Counts, losses: &Losses) {
+    let printed = match printed {
+        n if n == counts.calls => String::new(),
         n => format!(" ({} shown)", grouped(n)),
     };
     screen::say(&format!(
         "aiprof: {} calls{printed}, {} launches",
-        grouped(end.counts.calls),
-        grouped(end.counts.launches)
+        grouped(counts.calls),
+        grouped(counts.launches)
     ));
-    let mut all = losses.clone();
-    all.merge(&end.losses);
-    for (kind, n) in all.iter().filter(|(kind, _)| is_of_calls(*kind)) {
+    for (kind, n) in losses.iter().filter(|(kind, _)| is_of_calls(*kind)) {
         screen::say(&format!("  {:>10}  {}", grouped(n), kind.label()));
     }
 }

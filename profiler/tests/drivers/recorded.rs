@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use aiprof::capture;
-use aiprof::correlate::{CallSink, FinishedCall, Found, Launch, Submission, Tracker};
+use aiprof::correlate::{CallSink, FinishedCall, Launch, Submission, Tracked, Tracker};
 use aiprof::wire::{Event, ProcessEvent, ProcessEventKind, Sample, TracePoint};
 use aiprof_tests::aiprof::binary;
 use aiprof_tests::workload::{Workshop, checked};
@@ -32,11 +32,11 @@ pub(crate) struct Recorded {
 }
 
 impl CallSink for Recorded {
-    fn found(&mut self, found: &Found<'_>) {
+    fn found(&mut self, found: &Tracked<'_>) {
         match *found {
-            Found::Call(call) if call.probe.is_ioctl => self.calls.push(call.clone()),
-            Found::Launch(launch) => self.launches.push(launch.clone()),
-            Found::Submission(submission) => self.submissions.push(submission.clone()),
+            Tracked::Call(call) if call.probe.is_ioctl => self.calls.push(call.clone()),
+            Tracked::Launch(launch) => self.launches.push(launch.clone()),
+            Tracked::Submission(submission) => self.submissions.push(submission.clone()),
             _ => {}
         }
     }

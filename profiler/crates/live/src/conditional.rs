@@ -193,7 +193,7 @@ mod tests {
         probes::{DataFormat, DataInfo, Probe, ResultKind, ValueFormat, ValueInfo},
         wire::{Call, CallData, Event},
     };
-    use aiprof_record::correlate::{Found, Tracker};
+    use aiprof_record::correlate::{Tracked, Tracker};
 
     fn probe(id: u32, function: &str, kind: CallKind, texts: &[&str]) -> Probe {
         Probe {
@@ -267,7 +267,7 @@ mod tests {
 
     impl Watch {
         fn probe(&mut self, probe: &Probe) {
-            let nobody = &mut |_: &Found<'_>| {};
+            let nobody = &mut |_: &Tracked<'_>| {};
             self.tracker.apply(&Event::Probe(probe.clone()), nobody);
         }
 

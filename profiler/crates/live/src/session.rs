@@ -57,13 +57,14 @@ use super::{
 };
 use aiprof_model::{
     probes::table::Switch,
-    process::{ProcessTable, Region, Runtime},
+    process::{Region, Runtime},
     profile::{Losses, Meta, Profile},
     timeline::recorded::Recorded,
     wire::{self, Event, ProcessEvent, ProcessEventKind, PythonPieces, Record, Sample},
 };
 use aiprof_record::aggregate::Weighting;
 use aiprof_record::capture::CaptureWriter;
+use aiprof_record::correlate::Counts;
 use aiprof_record::store::Store;
 use aiprof_record::timeline::{Builder, CommandDetail};
 use aiprof_symbols::symbolize::SymbolizeOptions;
@@ -155,6 +156,10 @@ pub struct Finished {
     pub aiu: AiuUse,
     /// Why devices were not sampled, or not well, and what to do.
     pub device_problems: Vec<String>,
+    /// How many calls there were.
+    pub calls: Counts,
+    /// What was lost of calls, if the profile does not add them up.
+    pub lost_calls: Losses,
     /// What happened when, if [`Keep::Timeline`] was asked for.
     pub timeline: Option<(Recorded, Store)>,
 }
@@ -302,9 +307,6 @@ pub struct Session {
     /// Largest of the looks taken four times a second and at the end.
     peak_memory: remote::PeakMemory,
 }
-
-/// Sees events in time order, with the processes as they are then.
-pub type Watcher = dyn FnMut(&Event, &ProcessTable);
 
 struct Timers {
     progress: Instant,

@@ -1,7 +1,7 @@
 //! A recording, event by event: its processes, the one [`Tracker`] of its calls, and the sinks
 //! that make something of both.
 
-use crate::correlate::{CallSink, Found, Tracker};
+use crate::correlate::{CallSink, Tracked, Tracker};
 use aiprof_model::process::ProcessTable;
 use aiprof_model::profile::Losses;
 use aiprof_model::wire::Event;
@@ -28,12 +28,20 @@ pub trait RecordingSink {
     }
 
     /// Takes in what the tracker found in that event. The processes are as they were before it.
-    fn found(&mut self, processes: &ProcessTable, found: &Found<'_>) {
+    fn found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
         let _ = (processes, found);
     }
 
     /// An event is damaged, and is not taken in.
     fn damaged(&mut self) {}
+}
+
+/// A closure sees the events.
+impl<F: FnMut(&Event, &ProcessTable)> RecordingSink for F {
+    fn event(&mut self, before: Before<'_>, event: &Event) -> io::Result<()> {
+        self(event, before.processes);
+        Ok(())
+    }
 }
 
 /// Interprets the events of a recording, once for all sinks.
@@ -113,7 +121,7 @@ impl Recording {
         act: impl FnOnce(&mut Tracker, &mut dyn CallSink),
     ) {
         let processes = &self.processes;
-        act(&mut self.tracker, &mut |found: &Found<'_>| {
+        act(&mut self.tracker, &mut |found: &Tracked<'_>| {
             for sink in sinks.iter_mut() {
                 sink.found(processes, found);
             }

@@ -3,15 +3,20 @@
 use super::settings::Settings;
 use super::written::backends;
 use aiprof_model::json::Object;
+use aiprof_model::process::ProcessTable;
 use aiprof_model::profile::{Losses, Meta};
 use aiprof_model::timeline::recorded::{EventSink, Recorded};
 use aiprof_model::timeline::{Event, Id, Members, Timeline, Track};
 use aiprof_model::visible;
 use aiprof_model::wire;
 use aiprof_record::aggregate::NoNames;
-use aiprof_record::timeline::{CommandDetail, Replay};
+use aiprof_record::correlate::Tracked;
+use aiprof_record::recording::{Before, RecordingSink};
+use aiprof_record::timeline::{Builder, CommandDetail};
 use aiprof_tables::unitrace::{Scope, lines};
+use std::cell::RefCell;
 use std::io::{self, Write as _};
+use std::rc::Rc;
 
 /// Keeps the commands of devices until they are printed.
 #[derive(Debug, Default)]
@@ -28,7 +33,9 @@ impl EventSink for HeldCommands {
 
 /// Prints lines while COMMAND runs.
 pub(super) struct LiveLines {
-    replay: Replay<HeldCommands>,
+    builder: Builder<HeldCommands>,
+    /// There may be something to print.
+    has_news: bool,
     scope: Scope,
     /// Nothing can be written any more.
     has_failed: bool,
@@ -41,7 +48,8 @@ impl LiveLines {
             each: true,
         };
         Self {
-            replay: Replay::new(0, false, HeldCommands::default()).with_commands(detail),
+            builder: Builder::new(0, HeldCommands::default()).with_commands(detail),
+            has_news: false,
             scope: Scope {
                 backends: backends(settings),
                 commands: settings.commands.clone(),
@@ -51,35 +59,49 @@ impl LiveLines {
         }
     }
 
-    /// Takes an event in; prints what it reveals.
-    pub(super) fn event(&mut self, event: &wire::Event) {
-        // Samples reveal nothing, and are many.
-        if matches!(event, wire::Event::Sample(_)) || self.has_failed {
-            return;
-        }
-        self.has_failed = self.try_event(event).is_err();
-    }
-
-    fn try_event(&mut self, event: &wire::Event) -> io::Result<()> {
-        self.replay.event(event)?;
-        let base_ns = self.replay.origin_ns();
-        let (recorded, held) = self.replay.so_far()?;
+    /// Prints what has become known.
+    fn print(&mut self) -> io::Result<()> {
+        self.has_news = false;
+        let base_ns = self.builder.origin_ns();
+        let (recorded, held) = self.builder.so_far()?;
         match held.0.is_empty() {
             true => Ok(()),
             false => print(recorded, std::mem::take(held), &self.scope, base_ns),
         }
     }
 
-    /// Prints what is left.
+    /// Prints what is left, after the recording has ended.
     ///
     /// # Errors
     /// It cannot be written.
     pub(super) fn finish(self) -> io::Result<()> {
-        let base_ns = self.replay.origin_ns();
-        let (recorded, held) = self
-            .replay
-            .finish(Meta::default(), &Losses::default(), &NoNames)?;
+        let base_ns = self.builder.origin_ns();
+        let (about, losses) = (Meta::default(), Losses::default());
+        let processes = ProcessTable::default();
+        let (recorded, held) = self.builder.finish(about, &losses, &NoNames, &processes)?;
         print(&recorded, held, &self.scope, base_ns)
+    }
+}
+
+/// What the recording gives to the lines.
+pub(super) struct Watcher(pub(super) Rc<RefCell<LiveLines>>);
+
+impl RecordingSink for Watcher {
+    fn event(&mut self, before: Before<'_>, event: &wire::Event) -> io::Result<()> {
+        let mut lines = self.0.borrow_mut();
+        if lines.has_news && !lines.has_failed {
+            lines.has_failed = lines.print().is_err();
+        }
+        // Samples reveal nothing, and are many.
+        if !matches!(event, wire::Event::Sample(_)) && !lines.has_failed {
+            lines.has_news = true;
+            lines.has_failed = lines.builder.event(before, event).is_err();
+        }
+        Ok(())
+    }
+
+    fn found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
+        self.0.borrow_mut().builder.found(processes, found);
     }
 }
 

@@ -15,8 +15,8 @@ use super::record::{Plan, RecordArgs};
 use super::recording::{self, Taker};
 use super::{EXIT_USAGE, Verbosity, ctl, screen};
 use aiprof_live::config::MIN_FREQUENCY_HZ;
-use aiprof_live::session::Watcher;
 use aiprof_model::visible;
+use aiprof_record::recording::RecordingSink;
 use aiprof_record::store::Store;
 use aiprof_record::timeline::CommandDetail;
 use aiprof_system::files::caller;
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<u8> {
         .then(|| Rc::new(RefCell::new(LiveLines::new(&settings))));
     let watcher = live
         .clone()
-        .map(|live| -> Box<Watcher> { Box::new(move |event, _| live.borrow_mut().event(event)) });
+        .map(|lines| Box::new(live::Watcher(lines)) as Box<dyn RecordingSink>);
     let writer = TablesWriter::new(settings, places, live);
     let taker = Taker {
         store: Store::new(Box::new(caller::scratch)),

@@ -12,8 +12,10 @@ use anyhow::Context as _;
 use aiprof::aiu::{Kind, Status};
 use aiprof::collect::config::{ProbeConfig, RecordConfig};
 use aiprof::collect::session::{Keep, Session};
-use aiprof::correlate::{CallSink, DeviceSpan, Found, Tracker};
+use aiprof::correlate::{CallSink, DeviceSpan, Tracked, Tracker};
+use aiprof::process::ProcessTable;
 use aiprof::profile::{LossKind, Losses};
+use aiprof::wire::Event;
 use aiprof_tests::aiprof::{Aiprof, lost};
 use aiprof_tests::aiu::{Call, Record, Runtime, Truth, TruthFiles, accounts};
 use aiprof_tests::folded::{Folded, base};
@@ -198,10 +200,10 @@ struct Told {
 }
 
 impl CallSink for Told {
-    fn found(&mut self, found: &Found<'_>) {
+    fn found(&mut self, found: &Tracked<'_>) {
         match *found {
-            Found::DeviceSpan(span) if span.pid == self.pid => self.spans.push(span.clone()),
-            Found::RuntimeRecord(span) if span.pid == self.pid => self.calls.push(span.clone()),
+            Tracked::DeviceSpan(span) if span.pid == self.pid => self.spans.push(span.clone()),
+            Tracked::RuntimeRecord(span) if span.pid == self.pid => self.calls.push(span.clone()),
             _ => {}
         }
     }
@@ -223,7 +225,7 @@ fn track(work: &mut Command, truth: &TruthFiles) -> anyhow::Result<(Truth, Told,
     let seen = Rc::new(RefCell::new(Vec::new()));
     let mut session = runtime.block_on(async { Session::start(&config, Keep::Nothing) })?;
     let sink = Rc::clone(&seen);
-    session.on_events(Box::new(move |event, _| {
+    session.on_events(Box::new(move |event: &Event, _: &ProcessTable| {
         sink.borrow_mut().push(event.clone());
     }));
     runtime.block_on(session.prepare(std::future::pending()))?;

@@ -6,7 +6,7 @@
 use super::points::{self, Point};
 use aiprof_common::{KIND_TRACE, TRACE_TEXT_BYTES, TraceField};
 use aiprof_model::wire::{self, Event, Record};
-use aiprof_record::correlate::{CallSink, Found, Tracker};
+use aiprof_record::correlate::{CallSink, Tracked, Tracker};
 use std::fs;
 
 const LINUX_6_1: &str = include_str!("../../../../tests/data/gpu-scheduler-6.1.synthetic.txt");
@@ -139,8 +139,8 @@ fn text(record: &[u8], field: TraceField) -> [u8; TRACE_TEXT_BYTES] {
 struct Told(Vec<String>);
 
 impl CallSink for Told {
-    fn found(&mut self, found: &Found<'_>) {
-        let Found::Submission(s) = *found else {
+    fn found(&mut self, found: &Tracked<'_>) {
+        let Tracked::Submission(s) = *found else {
             return;
         };
         let time = |time: Option<u64>| time.map_or("-".to_owned(), |time| time.to_string());

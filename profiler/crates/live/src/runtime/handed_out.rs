@@ -366,7 +366,7 @@ mod tests {
     use super::*;
     use aiprof_common::{CALL_EXIT, MAX_VALUES};
     use aiprof_model::wire::{Call, Event};
-    use aiprof_record::correlate::{Found, Tracker};
+    use aiprof_record::correlate::{Tracked, Tracker};
 
     const SP: u64 = 0x7ffd_565b_0300;
     const GLOBAL: &str = "zeGetGlobalProcAddrTable";
@@ -412,7 +412,7 @@ mod tests {
         handed_out.note(&probe, &tables, Exits::Needed);
         let slot = handed_out.sources[&probe.id].fills.as_ref().unwrap().0;
         let mut tracker = Tracker::default();
-        tracker.apply(&Event::Probe(probe), &mut |_: &Found<'_>| {});
+        tracker.apply(&Event::Probe(probe), &mut |_: &Tracked<'_>| {});
         let all = handed_out;
         (Watch { tracker, all }, slot)
     }

@@ -9,13 +9,13 @@ use aiprof_model::{
 };
 use aiprof_record::{
     aggregate::{Aggregator, Limits, Weighting},
-    correlate::{Found, KernelEvent, KernelStep},
+    correlate::{KernelEvent, KernelStep, Tracked},
     recording::{Recording, RecordingSink},
 };
 use aiprof_testkit::script::{LOADER, Script};
 
 /// A process that cannot be: there is nothing to be read of it.
-const PID: u32 = u32::MAX - 1;
+const PID: u32 = (1 << 30) - 1;
 /// Calls of one round, and rounds.
 const CALLS: u64 = 1000;
 const ROUNDS: u64 = 1000;
@@ -47,11 +47,11 @@ struct Heard {
 }
 
 impl RecordingSink for Heard {
-    fn found(&mut self, _: &ProcessTable, found: &Found<'_>) {
+    fn found(&mut self, _: &ProcessTable, found: &Tracked<'_>) {
         match *found {
-            Found::Call(_) => self.calls += 1,
-            Found::Launch(_) => self.launches += 1,
-            Found::Kernel(event) => self.kernels.push(event.clone()),
+            Tracked::Call(_) => self.calls += 1,
+            Tracked::Launch(_) => self.launches += 1,
+            Tracked::Kernel(event) => self.kernels.push(event.clone()),
             _ => {}
         }
     }

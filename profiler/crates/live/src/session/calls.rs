@@ -1,10 +1,11 @@
 //! The session's part in calls of probed functions.
 
-use super::{CollectError, Session, Watcher, labels::MetAs};
+use super::{CollectError, Session, labels::MetAs};
 use crate::{bpf::probe::Link, closing};
 use aiprof_model::wire::{
     Call, CallData, CallStack, Event, KernelNamed, ProcessEvent, ProcessEventKind, Trace,
 };
+use aiprof_record::recording::RecordingSink;
 use std::time::Instant;
 
 impl Session {
@@ -33,7 +34,7 @@ impl Session {
 
     /// Gives every event that belongs to the recording to `watcher` too, from here
     /// on: what was recorded before is not repeated.
-    pub fn on_events(&mut self, watcher: Box<Watcher>) {
+    pub fn on_events(&mut self, watcher: Box<dyn RecordingSink>) {
         self.events.watcher = Some(watcher);
     }
 

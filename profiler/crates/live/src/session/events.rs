@@ -1,11 +1,11 @@
 //! What becomes of the events of a recording: nothing here knows where they come from.
 
-use super::{CollectError, Watcher, triggers::Triggers, window::LastSeconds};
+use super::{CollectError, triggers::Triggers, window::LastSeconds};
 use aiprof_model::{process::ProcessTable, profile::Losses, wire::Event};
 use aiprof_record::{
     aggregate::Aggregator,
     capture::CaptureWriter,
-    correlate::{Found, KernelEvent},
+    correlate::{KernelEvent, Tracked},
     recording::{Recording, RecordingSink},
     store::Store,
     timeline::Builder,
@@ -16,8 +16,8 @@ use aiprof_record::{
 struct KernelEvents(Vec<KernelEvent>);
 
 impl RecordingSink for KernelEvents {
-    fn found(&mut self, _: &ProcessTable, found: &Found<'_>) {
-        if let Found::Kernel(event) = *found {
+    fn found(&mut self, _: &ProcessTable, found: &Tracked<'_>) {
+        if let Tracked::Kernel(event) = *found {
             self.0.push(event.clone());
         }
     }
@@ -33,7 +33,7 @@ pub(super) struct Events {
     pub(super) capture: Option<CaptureWriter>,
     pub(super) timeline: Option<Box<Builder<Store>>>,
     /// Sees every event, too.
-    pub(super) watcher: Option<Box<Watcher>>,
+    pub(super) watcher: Option<Box<dyn RecordingSink>>,
     /// The events of the last seconds, if they are kept.
     pub(super) last_seconds: Option<LastSeconds>,
     kernels: KernelEvents,
@@ -59,8 +59,7 @@ impl Events {
         }
     }
 
-    /// Takes an event in: the capture and the watcher get it with the processes as they were
-    /// before it. Returns whether the mappings of its process changed.
+    /// Takes an event in. Returns whether the mappings of its process changed.
     pub(super) fn take(
         &mut self,
         event: &Event,
@@ -72,15 +71,15 @@ impl Events {
         if let Some(last) = &mut self.last_seconds {
             last.take(event, &self.recording.processes);
         }
-        if let Some(watcher) = &mut self.watcher {
-            watcher(event, &self.recording.processes);
-        }
-        let mut sinks: Vec<&mut dyn RecordingSink> = Vec::with_capacity(5);
+        let mut sinks: Vec<&mut dyn RecordingSink> = Vec::with_capacity(6);
         sinks.push(&mut self.aggregate);
         sinks.extend(self.launches.as_deref_mut().map(sink));
         sinks.push(&mut self.kernels);
         sinks.push(triggers);
         sinks.extend(self.timeline.as_deref_mut().map(sink));
+        if let Some(watcher) = &mut self.watcher {
+            sinks.push(&mut **watcher);
+        }
         let taken = self.recording.apply(event, &mut sinks);
         triggers.look(event);
         taken.map_err(CollectError::Timeline)
@@ -100,6 +99,9 @@ impl Events {
         let mut sinks: Vec<&mut dyn RecordingSink> = vec![&mut self.aggregate];
         sinks.extend(self.launches.as_deref_mut().map(sink));
         sinks.extend(self.timeline.as_deref_mut().map(sink));
+        if let Some(watcher) = &mut self.watcher {
+            sinks.push(&mut **watcher);
+        }
         self.recording.finish(now_ns, &mut sinks);
     }
 

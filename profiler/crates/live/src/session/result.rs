@@ -138,6 +138,7 @@ impl Session {
         self.tell_of_devices(true)?;
         let now_ns = perf::monotonic_ns();
         self.events.finish(now_ns);
+        let calls = self.events.recording.tracker().counts();
         let lost_calls = self.events.lost_calls();
         self.events.aggregate.settle_devices(true);
         self.forget_watched();
@@ -172,6 +173,8 @@ impl Session {
             probes,
             aiu,
             device_problems,
+            calls,
+            lost_calls,
             timeline,
         })
     }

@@ -12,7 +12,7 @@ use aiprof_model::{
     wire::Event,
 };
 use aiprof_record::{
-    correlate::{CallView, Found, KernelName, Launch},
+    correlate::{CallView, KernelName, Launch, Tracked},
     recording::{Before, RecordingSink},
     timeline::Builder,
 };
@@ -171,11 +171,11 @@ impl RecordingSink for Triggers {
         }
     }
 
-    fn found(&mut self, processes: &ProcessTable, found: &Found<'_>) {
+    fn found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
         if let Some(builder) = &mut self.builder {
             builder.found(processes, found);
         }
-        if let Found::Launch(launch) = *found {
+        if let Tracked::Launch(launch) = *found {
             self.launched(launch);
         }
     }

@@ -5,7 +5,7 @@ use super::{
     devices::{Devices, Path as CallPath},
     driver::{self, DriverFrames},
 };
-use crate::correlate::{DriverCalls, FinishedCall, Found, KernelName, Launch};
+use crate::correlate::{DriverCalls, FinishedCall, KernelName, Launch, Tracked};
 use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
     process::ProcessTable,
@@ -196,7 +196,7 @@ impl Aggregator {
     }
 
     /// Adds up what the tracker found; nothing without calls.
-    pub(super) fn take_found(&mut self, processes: &ProcessTable, found: &Found<'_>) {
+    pub(super) fn take_found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
         let Some(mut calls) = self.calls.take() else {
             return;
         };
@@ -296,27 +296,29 @@ struct Origin<'a> {
 }
 
 impl Taker<'_> {
-    fn found(&mut self, found: &Found<'_>) {
+    fn found(&mut self, found: &Tracked<'_>) {
         match *found {
-            Found::Call(call) => return self.call(call),
-            Found::Launch(launch) => return self.launch(launch),
-            Found::Submission(_) => self.calls.submissions += 1,
-            Found::KernelNamed { pid, kernel, name } => self.kernel_named(pid, kernel, name),
+            Tracked::Call(call) => return self.call(call),
+            Tracked::Launch(launch) => return self.launch(launch),
+            Tracked::Submission(_) => self.calls.submissions += 1,
+            Tracked::KernelNamed { pid, kernel, name } => self.kernel_named(pid, kernel, name),
             _ => {}
         }
         let Some(devices) = &mut self.calls.devices else {
             return;
         };
         match *found {
-            Found::DeviceFact(fact) => devices.fact(fact),
-            Found::ImagePiece(piece) => devices.image_piece(piece),
-            Found::KernelPlaced(placed) => devices.placed(placed),
-            Found::KernelGone { pid, number, at_ns } => devices.gone(pid, number, at_ns),
-            Found::KernelsInherited { parent, pid, at_ns } => devices.inherited(parent, pid, at_ns),
-            Found::ProcessGone { pid, at_ns } => devices.process_gone(pid, at_ns),
-            Found::DeviceSpan(span) => devices.aiu.device_span(span),
-            Found::DeviceUntimed(span) => devices.aiu.device_untimed(span),
-            Found::RuntimeRecord(span) => devices.aiu.runtime_record(span),
+            Tracked::DeviceFact(fact) => devices.fact(fact),
+            Tracked::ImagePiece(piece) => devices.image_piece(piece),
+            Tracked::KernelPlaced(placed) => devices.placed(placed),
+            Tracked::KernelGone { pid, number, at_ns } => devices.gone(pid, number, at_ns),
+            Tracked::KernelsInherited { parent, pid, at_ns } => {
+                devices.inherited(parent, pid, at_ns)
+            }
+            Tracked::ProcessGone { pid, at_ns } => devices.process_gone(pid, at_ns),
+            Tracked::DeviceSpan(span) => devices.aiu.device_span(span),
+            Tracked::DeviceUntimed(span) => devices.aiu.device_untimed(span),
+            Tracked::RuntimeRecord(span) => devices.aiu.runtime_record(span),
             _ => {}
         }
     }

@@ -24,7 +24,7 @@ pub(crate) use finish::{ends_at_entry, unknown_name};
 pub(crate) use modules::ModuleArrivals;
 pub use waits::WaitOptions;
 
-use crate::correlate::Found;
+use crate::correlate::Tracked;
 use crate::ops::OpsInbox;
 use crate::recording::{Before, RecordingSink};
 use aiprof_common::{
@@ -639,7 +639,7 @@ impl RecordingSink for Aggregator {
         Ok(())
     }
 
-    fn found(&mut self, processes: &ProcessTable, found: &Found<'_>) {
+    fn found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
         self.take_found(processes, found);
     }
 

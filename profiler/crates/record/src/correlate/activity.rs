@@ -5,7 +5,7 @@
 //! and first, is the program's choice; each buffer is read once, whole if it
 //! arrived whole.
 
-use super::{CallSink, DeviceSpan, FinishedCall, Found, Recorder, ranges::Ranges, timing};
+use super::{CallSink, DeviceSpan, FinishedCall, Recorder, Tracked, ranges::Ranges, timing};
 use crate::aiu::{ActivityRecord, Context, Decoder, Kind, Layouts};
 use aiprof_model::{
     probes::role,
@@ -278,8 +278,8 @@ fn tell(tap: Tap, record: ActivityRecord, sink: &mut dyn CallSink) {
     };
     match span.record.kind {
         Kind::Compute | Kind::Memset | Kind::Memcpy | Kind::Memcpy2 | Kind::Memory => {
-            sink.found(&Found::DeviceSpan(&span));
+            sink.found(&Tracked::DeviceSpan(&span));
         }
-        _ => sink.found(&Found::RuntimeRecord(&span)),
+        _ => sink.found(&Tracked::RuntimeRecord(&span)),
     }
 }

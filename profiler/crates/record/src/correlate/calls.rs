@@ -1,7 +1,7 @@
 //! The tracker: events in, calls and launches out.
 
 use super::{
-    CallSink, Found, ImagePiece,
+    CallSink, ImagePiece, Tracked,
     fence::Fences,
     handles::Name,
     known::Known,
@@ -156,7 +156,7 @@ impl Tracker {
                     }
                 }
             }
-            sink.found(&Found::DeviceFact(&fact));
+            sink.found(&Tracked::DeviceFact(&fact));
         }
     }
 
@@ -194,7 +194,7 @@ impl Tracker {
             let name: Rc<str> = name.into();
             found.name = Name::Found(name.clone());
             self.world.unnamed.remove(&(pid, kernel));
-            sink.found(&Found::KernelNamed {
+            sink.found(&Tracked::KernelNamed {
                 pid,
                 kernel,
                 name: &name,
@@ -311,7 +311,7 @@ impl Tracker {
             .get(data.probe as usize)
             .and_then(Option::as_ref);
         if known.is_some_and(|known| known.tags.is_image(data.tag)) {
-            sink.found(&Found::ImagePiece(&ImagePiece::of(data)));
+            sink.found(&Tracked::ImagePiece(&ImagePiece::of(data)));
         }
         let world = &mut self.world;
         let is_helper_s = |known: &Rc<Known>| {
@@ -333,7 +333,7 @@ impl Tracker {
             ProcessEventKind::Exec { .. } => {
                 self.end_process(event.pid, event.time_ns, sink);
                 self.world.forget(event.pid, event.time_ns, sink);
-                sink.found(&Found::ProcessGone {
+                sink.found(&Tracked::ProcessGone {
                     pid: event.pid,
                     at_ns: event.time_ns,
                 });
@@ -342,7 +342,7 @@ impl Tracker {
                 self.end_thread(event.tid, event.time_ns, sink);
                 if event.pid == event.tid && !self.processes.contains_key(&event.pid) {
                     self.world.forget(event.pid, event.time_ns, sink);
-                    sink.found(&Found::ProcessGone {
+                    sink.found(&Tracked::ProcessGone {
                         pid: event.pid,
                         at_ns: event.time_ns,
                     });

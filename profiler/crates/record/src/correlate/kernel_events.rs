@@ -2,7 +2,7 @@
 //! they need an entry at once, and may not wait for the end of the call.
 
 use super::{
-    CallSink, Found,
+    CallSink, Tracked,
     known::{Effect, Object},
     open::Open,
     world::World,
@@ -86,7 +86,7 @@ impl World {
     /// Passes on what happened to kernels.
     pub(super) fn tell_kernel_events(&mut self, sink: &mut dyn CallSink) {
         for event in self.kernel_events.drain(..) {
-            sink.found(&Found::Kernel(&event));
+            sink.found(&Tracked::Kernel(&event));
         }
     }
 }

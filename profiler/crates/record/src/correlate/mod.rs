@@ -119,7 +119,7 @@ use std::rc::Rc;
 
 /// What a [`Tracker`] found.
 #[derive(Clone, Copy, Debug)]
-pub enum Found<'a> {
+pub enum Tracked<'a> {
     /// A call is over. Also reported for parts ([`FinishedCall::is_part`]).
     Call(&'a FinishedCall),
     /// Work was given to a device.
@@ -188,11 +188,11 @@ pub enum Found<'a> {
 /// Listens to a [`Tracker`]; a closure does.
 pub trait CallSink {
     /// Takes what the tracker found. In the order of the records that show it.
-    fn found(&mut self, found: &Found<'_>);
+    fn found(&mut self, found: &Tracked<'_>);
 }
 
-impl<F: FnMut(&Found<'_>)> CallSink for F {
-    fn found(&mut self, found: &Found<'_>) {
+impl<F: FnMut(&Tracked<'_>)> CallSink for F {
+    fn found(&mut self, found: &Tracked<'_>) {
         self(found);
     }
 }

@@ -6,7 +6,7 @@
 )]
 
 use crate::correlate::{
-    CallSink, DeviceFact, FinishedCall, Found, KernelEvent, KernelName, Launch, Limits, Tracker,
+    CallSink, DeviceFact, FinishedCall, KernelEvent, KernelName, Launch, Limits, Tracked, Tracker,
 };
 use aiprof_common::{
     CALL_ENTRY_UNKNOWN, CALL_EXIT, CALL_LATE, CALL_TAIL, CALL_UNTRACKED, MAX_VALUES,
@@ -309,14 +309,14 @@ pub struct Told {
 }
 
 impl CallSink for Told {
-    fn found(&mut self, found: &Found<'_>) {
+    fn found(&mut self, found: &Tracked<'_>) {
         match *found {
-            Found::Call(call) => self.calls.push(call.clone()),
-            Found::Launch(launch) => self.launches.push(launch.clone()),
-            Found::Kernel(event) => self.kernels.push(event.clone()),
-            Found::DeviceFact(fact) => self.facts.push(fact.clone()),
-            Found::ImagePiece(piece) => self.pieces.push(piece.bytes.len()),
-            Found::KernelNamed { pid, kernel, name } => {
+            Tracked::Call(call) => self.calls.push(call.clone()),
+            Tracked::Launch(launch) => self.launches.push(launch.clone()),
+            Tracked::Kernel(event) => self.kernels.push(event.clone()),
+            Tracked::DeviceFact(fact) => self.facts.push(fact.clone()),
+            Tracked::ImagePiece(piece) => self.pieces.push(piece.bytes.len()),
+            Tracked::KernelNamed { pid, kernel, name } => {
                 self.named.push((pid, kernel, name.clone()));
             }
             _ => {}

@@ -2,7 +2,7 @@
 //! program may hand over anything.
 
 use super::ranges::{HandedOver, Ranges, is_of_ranges};
-use super::{CallSink, DeviceSpan, FinishedCall, Found, Recorder};
+use super::{CallSink, DeviceSpan, FinishedCall, Recorder, Tracked};
 use crate::aiu::{ActivityRecord, EpochNs, Kind, Status};
 use aiprof_common::timing::{
     CLOCK_BOOT, CLOCK_DAY, CLOCK_DEVICE, CLOCK_HOST, CLOCK_RAW, TIMING_CALL, TIMING_CLOCK,
@@ -150,12 +150,12 @@ impl Timing {
                             record,
                         };
                         match (span.record.kind, are_possible(&span.record)) {
-                            (Kind::Runtime, true) => sink.found(&Found::RuntimeRecord(&span)),
+                            (Kind::Runtime, true) => sink.found(&Tracked::RuntimeRecord(&span)),
                             (Kind::Runtime, false) => losses.add(LossKind::ActivityUntimed, 1),
-                            (_, true) => sink.found(&Found::DeviceSpan(&span)),
+                            (_, true) => sink.found(&Tracked::DeviceSpan(&span)),
                             (_, false) => {
                                 losses.add(LossKind::DeviceTimesImpossible, 1);
-                                sink.found(&Found::DeviceUntimed(&span));
+                                sink.found(&Tracked::DeviceUntimed(&span));
                             }
                         }
                     })
@@ -310,10 +310,10 @@ mod tests {
     }
 
     impl CallSink for Seen {
-        fn found(&mut self, found: &Found<'_>) {
+        fn found(&mut self, found: &Tracked<'_>) {
             match *found {
-                Found::DeviceSpan(span) => self.device.push(span.clone()),
-                Found::RuntimeRecord(span) => self.calls.push(span.clone()),
+                Tracked::DeviceSpan(span) => self.device.push(span.clone()),
+                Tracked::RuntimeRecord(span) => self.calls.push(span.clone()),
                 _ => {}
             }
         }

@@ -1,7 +1,7 @@
 //! What all threads of a recording share: handles, room, losses, identities.
 
 use super::{
-    CallSink, DeviceFact, Found, KernelEvent, KernelName, Launch, PlacedKernel,
+    CallSink, DeviceFact, KernelEvent, KernelName, Launch, PlacedKernel, Tracked,
     activity::Activity,
     calls::{Counts, Limits},
     draft::Words,
@@ -171,7 +171,7 @@ impl World {
             }
             return;
         }
-        sink.found(&Found::Call(&open.call));
+        sink.found(&Tracked::Call(&open.call));
         self.note_device_fact(open);
         self.tell_kernels(sink);
         if open.call.probe.kind == CallKind::Activity && !open.call.is_part {
@@ -219,12 +219,12 @@ impl World {
     pub(super) fn tell_kernels(&mut self, sink: &mut dyn CallSink) {
         for change in self.kernel_changes.drain(..) {
             match change {
-                KernelChange::Placed(placed) => sink.found(&Found::KernelPlaced(&placed)),
+                KernelChange::Placed(placed) => sink.found(&Tracked::KernelPlaced(&placed)),
                 KernelChange::Gone(pid, number, at_ns) => {
-                    sink.found(&Found::KernelGone { pid, number, at_ns })
+                    sink.found(&Tracked::KernelGone { pid, number, at_ns })
                 }
                 KernelChange::Inherited(parent, pid, at_ns) => {
-                    sink.found(&Found::KernelsInherited { parent, pid, at_ns });
+                    sink.found(&Tracked::KernelsInherited { parent, pid, at_ns });
                 }
             }
         }
@@ -349,6 +349,6 @@ impl World {
                 self.losses.add(LossKind::KernelsUnnamed, 1);
             }
         }
-        sink.found(&Found::Launch(&launch));
+        sink.found(&Tracked::Launch(&launch));
     }
 }

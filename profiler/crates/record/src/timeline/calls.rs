@@ -1,7 +1,7 @@
 //! Calls and what they gave devices: a span each, with the launches that follow it.
 
 use super::{Builder, Key, Span, args, late};
-use crate::correlate::{FinishedCall, Found, Launch, Submission};
+use crate::correlate::{FinishedCall, Launch, Submission, Tracked};
 use crate::recording::{Before, RecordingSink};
 use aiprof_model::{
     probes::CallKind,
@@ -101,28 +101,28 @@ impl<S: EventSink> RecordingSink for Builder<S> {
         self.take(before.processes, event)
     }
 
-    fn found(&mut self, _: &ProcessTable, found: &Found<'_>) {
+    fn found(&mut self, _: &ProcessTable, found: &Tracked<'_>) {
         match *found {
-            Found::Call(call) => self.take_call(call),
-            Found::Launch(launch) => self.take_launch(launch),
-            Found::ImagePiece(piece) => self.kernels.image_piece(piece),
-            Found::KernelNamed { pid, kernel, name } => self.late.named(pid, kernel, name),
-            Found::DeviceFact(fact) => {
+            Tracked::Call(call) => self.take_call(call),
+            Tracked::Launch(launch) => self.take_launch(launch),
+            Tracked::ImagePiece(piece) => self.kernels.image_piece(piece),
+            Tracked::KernelNamed { pid, kernel, name } => self.late.named(pid, kernel, name),
+            Tracked::DeviceFact(fact) => {
                 self.launches.fact(fact);
                 self.take_known();
             }
-            Found::KernelsInherited { parent, pid, .. } => self.launches.inherited(parent, pid),
-            Found::ProcessGone { pid, at_ns } => {
+            Tracked::KernelsInherited { parent, pid, .. } => self.launches.inherited(parent, pid),
+            Tracked::ProcessGone { pid, at_ns } => {
                 self.launches.process_gone(pid, at_ns);
                 self.recorded.process_gone(pid);
                 self.take_known();
             }
-            Found::Submission(submission) => self.submitted(submission),
-            Found::DeviceSpan(span) => self.record(span, true),
-            Found::DeviceUntimed(span) => self.untimed_record(span),
-            Found::RuntimeRecord(span) => self.record(span, false),
-            Found::Range(range) => self.named_range(range),
-            Found::Kernel(_) | Found::KernelPlaced(_) | Found::KernelGone { .. } => {}
+            Tracked::Submission(submission) => self.submitted(submission),
+            Tracked::DeviceSpan(span) => self.record(span, true),
+            Tracked::DeviceUntimed(span) => self.untimed_record(span),
+            Tracked::RuntimeRecord(span) => self.record(span, false),
+            Tracked::Range(range) => self.named_range(range),
+            Tracked::Kernel(_) | Tracked::KernelPlaced(_) | Tracked::KernelGone { .. } => {}
         }
     }
 

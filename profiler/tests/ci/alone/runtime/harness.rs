@@ -8,6 +8,7 @@ use aiprof::{
     },
     probes::{Probe, ProbedFile, Tables},
     profile::Losses,
+    process::ProcessTable,
     wire::{Call, Event},
 };
 use std::{
@@ -199,7 +200,7 @@ pub(super) fn record<T: Send>(
     let sink = Rc::clone(&events);
     let begun = std::time::Instant::now();
     let mut session = runtime.block_on(async { Session::start(config, Keep::Nothing).unwrap() });
-    session.on_events(Box::new(move |event, _| {
+    session.on_events(Box::new(move |event: &Event, _: &ProcessTable| {
         sink.borrow_mut().push(event.clone())
     }));
     let prepared = runtime.block_on(session.prepare(std::future::pending()));

@@ -13,8 +13,9 @@ mod tests;
 
 pub use filter::CallFilter;
 
-use aiprof_model::{process::ProcessTable, profile::Losses, wire::Event};
-use aiprof_record::correlate::{Counts, FinishedCall, Found, Limits, Tracker};
+use aiprof_model::process::ProcessTable;
+use aiprof_record::correlate::{FinishedCall, Tracked};
+use aiprof_record::recording::RecordingSink;
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};
 
@@ -42,25 +43,8 @@ pub struct TraceOptions {
     pub summary_only: bool,
 }
 
-/// What a trace saw.
-#[derive(Clone, Debug, Default)]
-pub struct TraceEnd {
-    /// All calls and launches, printed or not.
-    pub counts: Counts,
-    /// What was lost.
-    pub losses: Losses,
-    /// Calls printed or in the table.
-    pub printed: u64,
-}
-
-/// Prints calls from events.
+/// Prints the calls of a recording as they end.
 pub struct Tracer {
-    tracker: Tracker,
-    printer: Printer,
-}
-
-/// Takes finished calls.
-struct Printer {
     options: TraceOptions,
     out: Box<dyn Write>,
     /// The first error of `out`: nothing is written after it.
@@ -73,71 +57,56 @@ struct Printer {
     text: String,
 }
 
-impl Tracer {
-    /// Prints to `out`, which should be buffered.
-    pub fn new(options: TraceOptions, out: Box<dyn Write>) -> Self {
-        Self {
-            tracker: Tracker::new(Limits::default()),
-            printer: Printer {
-                options,
-                out,
-                error: None,
-                table: table::CallTable::default(),
-                printed: 0,
-                comms: FxHashMap::default(),
-                text: String::new(),
-            },
-        }
-    }
-
-    /// Takes an event in, with the processes as they are then; prints the calls that
-    /// are over.
-    pub fn event(&mut self, event: &Event, processes: &ProcessTable) {
-        let printer = &mut self.printer;
-        self.tracker.apply(event, &mut |found: &Found<'_>| {
-            printer.found(found, processes)
-        });
-    }
-
-    /// Whether the output takes no more: the reader has gone, the disk is full.
-    pub fn has_failed(&self) -> bool {
-        self.printer.error.is_some()
-    }
-
-    /// Writes what is buffered.
-    pub fn flush(&mut self) {
-        self.printer.write(|out, _| out.flush());
-    }
-
-    /// Ends what is open at `now_ns`, CLOCK_MONOTONIC, and prints the table.
-    ///
-    /// # Errors
-    /// The first error of the output.
-    pub fn finish(mut self, now_ns: u64, processes: &ProcessTable) -> io::Result<TraceEnd> {
-        let mut printer = self.printer;
-        let mut end = |found: &Found<'_>| printer.found(found, processes);
-        self.tracker.finish(now_ns, &mut end);
-        if printer.options.summary || printer.options.summary_only {
-            let table = std::mem::take(&mut printer.table);
-            let json = printer.options.json;
-            printer.write(|out, _| match json {
-                true => table.write_json(out),
-                false => table.write(out),
-            });
-        }
-        printer.write(|out, _| out.flush());
-        match printer.error {
-            Some(error) => Err(error),
-            None => Ok(TraceEnd {
-                counts: self.tracker.counts(),
-                losses: self.tracker.take_losses(),
-                printed: printer.printed,
-            }),
+impl RecordingSink for Tracer {
+    fn found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
+        if let Tracked::Call(call) = *found {
+            self.call(call, processes);
         }
     }
 }
 
-impl Printer {
+impl Tracer {
+    /// Prints to `out`, which should be buffered.
+    pub fn new(options: TraceOptions, out: Box<dyn Write>) -> Self {
+        Self {
+            options,
+            out,
+            error: None,
+            table: table::CallTable::default(),
+            printed: 0,
+            comms: FxHashMap::default(),
+            text: String::new(),
+        }
+    }
+
+    /// Whether the output takes no more: the reader has gone, the disk is full.
+    pub fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Writes what is buffered.
+    pub fn flush(&mut self) {
+        self.write(|out, _| out.flush());
+    }
+
+    /// Prints the table, after the recording has ended. Gives how many calls were printed or are
+    /// in the table.
+    ///
+    /// # Errors
+    /// The first error of the output.
+    pub fn finish(mut self) -> io::Result<u64> {
+        if self.options.summary || self.options.summary_only {
+            let table = std::mem::take(&mut self.table);
+            let json = self.options.json;
+            self.write(|out, _| match json {
+                true => table.write_json(out),
+                false => table.write(out),
+            });
+        }
+        self.flush();
+        self.error.map_or(Ok(self.printed), Err)
+    }
+
     /// Remembers the name of a process: its last calls may end after it.
     fn note_name(&mut self, pid: u32, processes: &ProcessTable) {
         let Some(process) = processes.get(pid) else {
@@ -156,12 +125,6 @@ impl Printer {
     fn write(&mut self, write: impl FnOnce(&mut dyn Write, &mut String) -> io::Result<()>) {
         if self.error.is_none() {
             self.error = write(&mut *self.out, &mut self.text).err();
-        }
-    }
-
-    fn found(&mut self, found: &Found<'_>, processes: &ProcessTable) {
-        if let Found::Call(call) = *found {
-            self.call(call, processes);
         }
     }
 

@@ -1,6 +1,7 @@
 use super::*;
 use aiprof_model::probes::CallKind;
 use aiprof_model::wire::{ProcessEvent, ProcessEventKind};
+use aiprof_record::recording::Recording;
 use aiprof_testkit::script::{LOADER, Script, UR};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,7 +25,7 @@ impl Write for Shared {
 
 /// What is printed of a script.
 fn trace(script: &Script, options: TraceOptions) -> String {
-    let mut processes = ProcessTable::default();
+    let mut recording = Recording::default();
     let exec = ProcessEvent {
         time_ns: 1,
         pid: 1,
@@ -33,14 +34,15 @@ fn trace(script: &Script, options: TraceOptions) -> String {
             comm: "train".into(),
         },
     };
-    processes.apply(&exec);
+    recording.processes.apply(&exec);
     let out = Shared::default();
     let mut tracer = Tracer::new(options, Box::new(out.clone()));
     for event in &script.events {
-        tracer.event(event, &processes);
+        recording.apply(event, &mut [&mut tracer]).unwrap();
     }
-    let end = tracer.finish(1 << 40, &processes).unwrap();
-    assert!(end.counts.calls >= end.printed);
+    recording.finish(1 << 40, &mut [&mut tracer]);
+    let printed = tracer.finish().unwrap();
+    assert!(recording.tracker().counts().calls >= printed);
     String::from_utf8(out.0.take()).unwrap()
 }
 
@@ -314,11 +316,11 @@ fn a_reader_that_goes_ends_the_trace_with_its_error() {
         }
     }
     let mut tracer = Tracer::new(TraceOptions::default(), Box::new(Gone));
-    let processes = ProcessTable::default();
+    let mut recording = Recording::default();
     for event in &script().events {
-        tracer.event(event, &processes);
+        recording.apply(event, &mut [&mut tracer]).unwrap();
     }
     assert!(tracer.has_failed());
-    let error = tracer.finish(1000, &processes).unwrap_err();
+    let error = tracer.finish().unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
 }

@@ -23,7 +23,7 @@ mod tests;
 
 pub use point::begins;
 
-use super::{CallSink, Found};
+use super::{CallSink, Tracked};
 use aiprof_model::{
     profile::{LossKind, Losses},
     wire::{Trace, TracePoint},
@@ -365,7 +365,7 @@ impl Fences {
         // A start behind the end was another use's.
         what.started_ns = what.started_ns.filter(|start| *start <= what.end_before_ns);
         self.told += 1;
-        sink.found(&Found::Submission(&what));
+        sink.found(&Tracked::Submission(&what));
     }
 
     /// Makes a submission from the event that begins it.

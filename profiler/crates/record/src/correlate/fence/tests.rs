@@ -8,8 +8,8 @@ use aiprof_model::wire::Event;
 pub(super) struct Told(Vec<Submission>);
 
 impl CallSink for Told {
-    fn found(&mut self, found: &Found<'_>) {
-        if let Found::Submission(submission) = *found {
+    fn found(&mut self, found: &Tracked<'_>) {
+        if let Tracked::Submission(submission) = *found {
             self.0.push(submission.clone());
         }
     }

@@ -7,7 +7,7 @@
 
 mod marks;
 
-use super::{CallSink, FinishedCall, Found};
+use super::{CallSink, FinishedCall, Tracked};
 use aiprof_model::{
     probes::{Role, role},
     profile::{LossKind, Losses},
@@ -217,7 +217,7 @@ impl Ranges {
         {
             process.threads.remove(&made.tid);
         }
-        sink.found(&Found::Range(&range.ended(
+        sink.found(&Tracked::Range(&range.ended(
             made.pid,
             made.tid,
             made.time_ns,
@@ -248,7 +248,7 @@ impl Ranges {
             return losses.add(LossKind::RangesUnmatched, 1);
         };
         self.open -= 1;
-        sink.found(&Found::Range(&range.ended(
+        sink.found(&Tracked::Range(&range.ended(
             made.pid,
             made.tid,
             made.time_ns,
@@ -272,7 +272,7 @@ impl Ranges {
         losses.add(LossKind::RangesUnended, thread.open.len() as u64);
         for (depth, range) in (0..).zip(thread.open) {
             let span = range.ended(pid, tid, time_ns, RangeForm::Nested(depth));
-            sink.found(&Found::Range(&RangeSpan {
+            sink.found(&Tracked::Range(&RangeSpan {
                 is_unended: true,
                 ..span
             }));
@@ -317,7 +317,7 @@ impl Ranges {
         for range in left {
             let tid = range.tid;
             let span = range.ended(pid, tid, now_ns, RangeForm::Loose);
-            sink.found(&Found::Range(&RangeSpan {
+            sink.found(&Tracked::Range(&RangeSpan {
                 is_unended: true,
                 ..span
             }));
@@ -337,7 +337,7 @@ impl Ranges {
 fn moment(made: MadeMark, sink: &mut dyn CallSink) {
     let (pid, tid, time_ns) = (made.pid, made.tid, made.time_ns);
     let range = made.opened();
-    sink.found(&Found::Range(&range.ended(
+    sink.found(&Tracked::Range(&range.ended(
         pid,
         tid,
         time_ns,

@@ -17,8 +17,8 @@ const PID: u32 = 70;
 struct Seen(Vec<RangeSpan>);
 
 impl CallSink for Seen {
-    fn found(&mut self, found: &Found<'_>) {
-        if let Found::Range(range) = *found {
+    fn found(&mut self, found: &Tracked<'_>) {
+        if let Tracked::Range(range) = *found {
             self.0.push(range.clone());
         }
     }

@@ -1,17 +1,17 @@
 //! What a call costs here: it must be far below what it costs the program.
 
 use super::super::script::{DRIVER, LOADER, Script, probes};
-use crate::correlate::{CallSink, Found, Limits, Tracker};
+use crate::correlate::{CallSink, Limits, Tracked, Tracker};
 use aiprof_common::{CALL_EXIT, CALL_TAIL};
 use aiprof_model::wire::{Call, Event};
 
 struct Count(u64);
 
 impl CallSink for Count {
-    fn found(&mut self, found: &Found<'_>) {
+    fn found(&mut self, found: &Tracked<'_>) {
         match found {
-            Found::Call(call) => self.0 += u64::from(!call.is_part),
-            Found::Launch(launch) => self.0 += launch.id & 1,
+            Tracked::Call(call) => self.0 += u64::from(!call.is_part),
+            Tracked::Launch(launch) => self.0 += launch.id & 1,
             _ => {}
         }
     }
