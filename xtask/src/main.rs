@@ -19,6 +19,7 @@ mod pip;
 mod proc;
 mod reap;
 mod run;
+mod size;
 mod test;
 mod toolchain;
 mod vm;
@@ -107,6 +108,13 @@ const TASKS: &[Task] = &[
         about: "rebuild the committed eBPF object, or check it",
         help: build_ebpf::HELP,
         main: build_ebpf::main,
+    },
+    Task {
+        name: "size",
+        usage: "size [--root DIR]",
+        about: "count the product's code, and what is larger than wanted",
+        help: size::HELP,
+        main: size::main,
     },
     Task {
         name: "words",

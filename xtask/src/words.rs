@@ -8,7 +8,7 @@
 
 mod area;
 mod comments;
-mod lexer;
+pub(crate) mod lexer;
 mod rules;
 mod rust;
 mod sentence;

@@ -8,7 +8,7 @@ use super::text::Line;
 
 /// What a file is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Language {
+pub(crate) enum Language {
     Rust,
     C,
     JavaScript,
@@ -17,7 +17,7 @@ pub(super) enum Language {
 
 /// What a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// `// text` or `/* text */`.
     Comment,
     /// `/// text` or `/** text */`.
@@ -34,27 +34,27 @@ pub(super) enum Kind {
 
 /// A piece of source.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Token<'a> {
-    pub(super) kind: Kind,
+pub(crate) struct Token<'a> {
+    pub(crate) kind: Kind,
     /// Without the marks of comments and the quotes of strings.
-    pub(super) text: &'a str,
-    pub(super) line: usize,
+    pub(crate) text: &'a str,
+    pub(crate) line: usize,
     /// Nothing but blanks stands before it on its line.
-    pub(super) is_first: bool,
+    pub(crate) is_first: bool,
 }
 
 impl Token<'_> {
-    pub(super) fn is_sign(&self, sign: u8) -> bool {
+    pub(crate) fn is_sign(&self, sign: u8) -> bool {
         self.kind == Kind::Sign(sign)
     }
 
-    pub(super) fn is_word(&self, word: &str) -> bool {
+    pub(crate) fn is_word(&self, word: &str) -> bool {
         self.kind == Kind::Word && self.text == word
     }
 }
 
 /// All tokens of a source.
-pub(super) fn tokens(source: &str, language: Language) -> Vec<Token<'_>> {
+pub(crate) fn tokens(source: &str, language: Language) -> Vec<Token<'_>> {
     let mut lexer = Lexer {
         source,
         bytes: source.as_bytes(),

@@ -458,7 +458,7 @@ pub(crate) fn cgroup_path(root: &std::path::Path, id: u64) -> Option<String> {
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock of all events.
-pub fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
