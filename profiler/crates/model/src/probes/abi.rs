@@ -6,7 +6,7 @@
 //! made again and must agree. To write the file anew, with another header too:
 //!
 //! ```text
-//! AIPROF_ABI="level-zero /path/to/include" cargo test -p aiprof --lib abi::
+//! AIPROF_ABI="level-zero /path/to/include" cargo test -p aiprof-model --lib abi::
 //! ```
 
 mod generate;

@@ -4,7 +4,7 @@
 //! tables name. It is made again, after a change of a table, by
 //!
 //! ```text
-//! AIPROF_UAPI="-I DIR..." cargo test -p aiprof --lib abi -- --ignored
+//! AIPROF_UAPI="-I DIR..." cargo test -p aiprof-model --lib abi -- --ignored
 //! ```
 //!
 //! The folders hold drm/*.h, linux/kfd_ioctl.h, linux/vfio.h and linux/iommufd.h of a
