@@ -339,7 +339,7 @@ mod tests {
                     #[cfg(test)]\nmod tests {\n    struct Small;\n}\n";
         let mut product = Product::default();
         product.read_file("one", text);
-        assert_eq!(product.lines["one"], 10);
+        assert_eq!(product.lines["one"], 11);
         let big = &product.types[&("one".to_owned(), "Big".to_owned())];
         assert_eq!((big.fields, big.methods, big.has_behaviour), (3, 2, true));
         assert_eq!(product.names.keys().collect::<Vec<_>>(), ["Big"]);

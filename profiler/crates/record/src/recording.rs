@@ -34,7 +34,18 @@ pub trait RecordingSink {
 
     /// An event is damaged, and is not taken in.
     fn damaged(&mut self) {}
+
+    /// A live recording has taken an event in, and all that was found in it.
+    fn taken(&mut self, event: &Event) {
+        let _ = event;
+    }
 }
+
+/// In the place of a sink that is not there.
+#[derive(Clone, Copy)]
+pub struct NoSink;
+
+impl RecordingSink for NoSink {}
 
 /// A closure sees the events.
 impl<F: FnMut(&Event, &ProcessTable)> RecordingSink for F {

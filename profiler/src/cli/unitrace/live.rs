@@ -89,19 +89,27 @@ pub(super) struct Watcher(pub(super) Rc<RefCell<LiveLines>>);
 impl RecordingSink for Watcher {
     fn event(&mut self, before: Before<'_>, event: &wire::Event) -> io::Result<()> {
         let mut lines = self.0.borrow_mut();
-        if lines.has_news && !lines.has_failed {
-            lines.has_failed = lines.print().is_err();
-        }
         // Samples reveal nothing, and are many.
         if !matches!(event, wire::Event::Sample(_)) && !lines.has_failed {
-            lines.has_news = true;
             lines.has_failed = lines.builder.event(before, event).is_err();
         }
         Ok(())
     }
 
     fn found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
-        self.0.borrow_mut().builder.found(processes, found);
+        let mut lines = self.0.borrow_mut();
+        if !lines.has_failed {
+            lines.has_news = true;
+            lines.builder.found(processes, found);
+        }
+    }
+
+    fn taken(&mut self, event: &wire::Event) {
+        let mut lines = self.0.borrow_mut();
+        let may_be_known = lines.has_news || !matches!(event, wire::Event::Sample(_));
+        if may_be_known && !lines.has_failed {
+            lines.has_failed = lines.print().is_err();
+        }
     }
 }
 

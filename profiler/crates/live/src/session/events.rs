@@ -6,7 +6,7 @@ use aiprof_record::{
     aggregate::Aggregator,
     capture::CaptureWriter,
     correlate::{KernelEvent, Tracked},
-    recording::{Recording, RecordingSink},
+    recording::{NoSink, Recording, RecordingSink},
     store::Store,
     timeline::Builder,
 };
@@ -71,18 +71,27 @@ impl Events {
         if let Some(last) = &mut self.last_seconds {
             last.take(event, &self.recording.processes);
         }
-        let mut sinks: Vec<&mut dyn RecordingSink> = Vec::with_capacity(6);
-        sinks.push(&mut self.aggregate);
-        sinks.extend(self.launches.as_deref_mut().map(sink));
-        sinks.push(&mut self.kernels);
-        sinks.push(triggers);
-        sinks.extend(self.timeline.as_deref_mut().map(sink));
+        // An array: this runs up to a million times a second.
+        let [mut no_launches, mut no_timeline, mut no_watcher] = [NoSink; 3];
+        let launches = self.launches.as_deref_mut().map(sink);
+        let timeline = self.timeline.as_deref_mut().map(sink);
+        let sinks: &mut [&mut dyn RecordingSink] = &mut [
+            &mut self.aggregate,
+            launches.unwrap_or(&mut no_launches),
+            &mut self.kernels,
+            triggers,
+            timeline.unwrap_or(&mut no_timeline),
+            match &mut self.watcher {
+                Some(watcher) => &mut **watcher,
+                None => &mut no_watcher,
+            },
+        ];
+        let changed = self.recording.apply(event, sinks);
+        triggers.taken(event);
         if let Some(watcher) = &mut self.watcher {
-            sinks.push(&mut **watcher);
+            watcher.taken(event);
         }
-        let taken = self.recording.apply(event, &mut sinks);
-        triggers.look(event);
-        taken.map_err(CollectError::Timeline)
+        changed.map_err(CollectError::Timeline)
     }
 
     /// Takes in an event that is not recorded, for what waits for it.
@@ -91,7 +100,7 @@ impl Events {
             &mut [&mut self.aggregate, &mut self.kernels, triggers];
         // None of them writes: this does not fail.
         let _ = self.recording.apply(event, sinks);
-        triggers.look(event);
+        triggers.taken(event);
     }
 
     /// Ends all open calls at `now_ns`, CLOCK_MONOTONIC.

@@ -115,30 +115,6 @@ impl Triggers {
             self.fired.get_or_insert(Fired { time_ns, what });
         }
     }
-
-    /// Looks for what took long, behind an event.
-    pub(super) fn look(&mut self, event: &Event) {
-        let Some(builder) = &mut self.builder else {
-            return;
-        };
-        if !matches!(event, Event::Call(_) | Event::Process(_)) {
-            return;
-        }
-        let origin_ns = builder.origin_ns();
-        let Ok((recorded, spans)) = builder.so_far() else {
-            return;
-        };
-        for span in std::mem::take(&mut spans.0) {
-            let mut wanted = self.wanted.iter();
-            if let Some(trigger) = wanted.find(|trigger| trigger.is_of(&span, recorded)) {
-                let (name, ms) = (recorded.name(span.name), span.length_ns as f64 / 1e6);
-                let longer_ms = trigger.longer_ns.unwrap_or(0) as f64 / 1e6;
-                let what = format!("{name} took {ms:.3} ms, longer than {longer_ms} ms");
-                let time_ns = origin_ns.saturating_add_signed(span.from_ns + span.length_ns);
-                self.fired.get_or_insert(Fired { time_ns, what });
-            }
-        }
-    }
 }
 
 impl Trigger {
@@ -177,6 +153,30 @@ impl RecordingSink for Triggers {
         }
         if let Tracked::Launch(launch) = *found {
             self.launched(launch);
+        }
+    }
+
+    /// Looks for what took long.
+    fn taken(&mut self, event: &Event) {
+        let Some(builder) = &mut self.builder else {
+            return;
+        };
+        if !matches!(event, Event::Call(_) | Event::Process(_)) {
+            return;
+        }
+        let origin_ns = builder.origin_ns();
+        let Ok((recorded, spans)) = builder.so_far() else {
+            return;
+        };
+        for span in std::mem::take(&mut spans.0) {
+            let mut wanted = self.wanted.iter();
+            if let Some(trigger) = wanted.find(|trigger| trigger.is_of(&span, recorded)) {
+                let (name, ms) = (recorded.name(span.name), span.length_ns as f64 / 1e6);
+                let longer_ms = trigger.longer_ns.unwrap_or(0) as f64 / 1e6;
+                let what = format!("{name} took {ms:.3} ms, longer than {longer_ms} ms");
+                let time_ns = origin_ns.saturating_add_signed(span.from_ns + span.length_ns);
+                self.fired.get_or_insert(Fired { time_ns, what });
+            }
         }
     }
 }

@@ -153,7 +153,8 @@ impl Aggregator {
         }
     }
 
-    /// One beside another one of the same recording, which counts what was lost of processes.
+    /// One beside another one of the same recording, which counts what was lost of processes and
+    /// operators.
     pub fn beside(mut self) -> Self {
         self.is_beside = true;
         self

@@ -3,7 +3,7 @@
 use super::tests::{exec_with_map, run, sample};
 use super::*;
 use aiprof_model::profile::{FrameKind, Profile};
-use aiprof_model::wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind};
+use aiprof_model::wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind, StopReason};
 use aiprof_symbols::symbolize::SymFrame;
 
 /// Code at 0x9010 that was something else at each of some times.

@@ -1,7 +1,8 @@
 use super::*;
 use crate::recording::Recording;
+use aiprof_common::{ADDR_EXACT, ADDR_GUESSED};
 use aiprof_model::wire::{
-    FileKey, MapEvent, ProcessEvent, ProcessEventKind, ProcessLabels, Thread,
+    FileKey, MapEvent, ProcessEvent, ProcessEventKind, ProcessLabels, StopReason, Thread,
 };
 
 pub(super) fn sample(pid: u32, user: &[u64], stop: StopReason) -> Event {
