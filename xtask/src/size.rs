@@ -238,7 +238,7 @@ fn is_of_tests(name: &str) -> bool {
 }
 
 /// Code without the items behind `#[cfg(test)]` and `#[cfg(any(test, fuzzing))]`.
-fn without_tests<'t, 's>(code: &'t [Token<'s>]) -> Vec<Token<'s>> {
+fn without_tests<'s>(code: &[Token<'s>]) -> Vec<Token<'s>> {
     let mut kept = Vec::with_capacity(code.len());
     let mut at = 0;
     while let Some(token) = code.get(at) {
