@@ -3,8 +3,8 @@
 use crate::open::Asked;
 use crate::select::column;
 use crate::statistics::{Clusters, Design};
-use aiprof_tables::compare::Difference;
 use aiprof_lake::time::NS_PER_US;
+use aiprof_tables::compare::Difference;
 use anyhow::{Context as _, Result};
 use datafusion::arrow::array::{Array as _, AsArray as _, RecordBatch};
 use datafusion::arrow::datatypes::{ArrowPrimitiveType, DataType, Float64Type, Int64Type};
