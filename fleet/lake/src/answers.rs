@@ -1,9 +1,9 @@
-//! Requests to S3 of whose answers only so much is read: object_store keeps all of an error and
-//! of a list.
+//! Limits how much of an S3 server's answer is read. object_store keeps errors and lists of any
+//! length in memory.
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
-use http_body_util::Limited;
+use http_body_util::{BodyExt as _, Limited};
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
@@ -15,7 +15,7 @@ const MAX_ERROR: usize = 64 << 10;
 /// Largest answer that is no object: a list has at most 1,000 names of up to 1,024 bytes.
 const MAX_LIST: usize = 16 << 20;
 
-/// Makes clients that read only so much of an answer.
+/// Makes clients that limit how much of an answer they read.
 #[derive(Debug, Default)]
 pub(crate) struct Bounded(ReqwestConnector);
 
@@ -45,7 +45,6 @@ impl HttpService for Service {
 
 /// A body that fails where it is longer than a list can be.
 fn limited(body: HttpResponseBody) -> HttpResponseBody {
-    use http_body_util::BodyExt as _;
     let limited = Limited::new(body, MAX_LIST);
     HttpResponseBody::new(
         limited
