@@ -124,11 +124,7 @@ impl Session {
         // of the new period comes later.
         std::thread::sleep(Duration::from_nanos(2 * IN_FLIGHT_NS));
         // All of it, however much waits: what is left would be weighed as if it were new.
-        for _ in 0..MOST_LOOKS {
-            if !self.drain(false)? {
-                break;
-            }
-        }
+        self.catch_up()?;
         let window = self.end_window()?;
         changed.map_err(CollectError::PerfEvent)?;
         self.events.aggregate.set_period(period_ns);
@@ -136,6 +132,16 @@ impl Session {
         self.meta.period_ns = period_ns;
         self.meta.frequency_hz = frequency_hz;
         Ok(window)
+    }
+
+    /// Takes in all events that wait, however many.
+    pub(super) fn catch_up(&mut self) -> Result<(), CollectError> {
+        for _ in 0..MOST_LOOKS {
+            if !self.drain(false)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Records waits, or no longer. Only of a recording that was started with them.

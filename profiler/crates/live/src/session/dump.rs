@@ -100,7 +100,8 @@ impl Session {
     /// # Errors
     /// Nothing is kept, or it cannot be written.
     pub fn dump(&mut self, out: Box<dyn Write + Send>) -> Result<DumpExtent, CollectError> {
-        self.drain(false)?;
+        // On a busy machine the last seconds may still wait to be read.
+        self.catch_up()?;
         let codes = self.codes_with_names();
         let Some(last) = &mut self.events.last_seconds else {
             let why = "the recording keeps no window in memory (start it with --window)".to_owned();
