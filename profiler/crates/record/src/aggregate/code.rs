@@ -134,7 +134,7 @@ pub enum SpecialCode {
     PythonApart,
 }
 
-/// Handle of a [`Code`] in an [`Aggregator`].
+/// Handle of a [`Code`] in an [`Aggregator`](super::Aggregator).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CodeId(pub u32);
 
