@@ -8,6 +8,7 @@
 pub mod cli;
 
 pub use aiprof_formats::{export, import};
+#[cfg(feature = "live")]
 pub use aiprof_live as collect;
 pub use aiprof_model::{
     calibrate, demangle, eu_stall, parallel, probes, process, profile, timeline, wire,

@@ -1,6 +1,7 @@
 //! What to do about errors whose own text does not show it.
 
 use super::Cli;
+#[cfg(feature = "live")]
 use aiprof_live::launch::LaunchError;
 use aiprof_system::files::caller;
 use clap::CommandFactory as _;
@@ -21,12 +22,13 @@ pub fn advice(error: &anyhow::Error) -> String {
              with `ulimit -n {ENOUGH}`, or with LimitNOFILE= in a systemd unit"
         );
     }
-    match error.downcast_ref() {
-        Some(LaunchError::NotFound(program)) => subcommand_like(program)
+    #[cfg(feature = "live")]
+    if let Some(LaunchError::NotFound(program)) = error.downcast_ref() {
+        return subcommand_like(program)
             .map(|name| format!("\n  did you mean `aiprof {name}`?"))
-            .unwrap_or_default(),
-        _ => String::new(),
+            .unwrap_or_default();
     }
+    String::new()
 }
 
 /// Refuses a COMMAND that is no program and looks like a mistyped subcommand: before
@@ -34,6 +36,7 @@ pub fn advice(error: &anyhow::Error) -> String {
 ///
 /// # Errors
 /// [`LaunchError::NotFound`] for such a COMMAND.
+#[cfg(feature = "live")]
 pub(super) fn refuse_mistyped(command: &[OsString]) -> Result<(), LaunchError> {
     let Some(program) = command.first().and_then(|program| program.to_str()) else {
         return Ok(());

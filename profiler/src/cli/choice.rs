@@ -3,11 +3,11 @@
 use super::values::{grouped, plural};
 use super::{destination::Destination, usage_error};
 use aiprof_formats::export::Format;
-use aiprof_live::{cgroup, users::Users};
 use aiprof_model::labels::{MAX_KEY, MAX_VALUE, RESERVED};
 use aiprof_model::visible;
 use aiprof_record::choice::{NamePattern, ProcessChoice, UserChoice, is_container};
 use aiprof_record::kernel_choice::{KernelChoice, KernelNames, KernelsLeftOut};
+use aiprof_system::os::users::Users;
 use anyhow::Result;
 
 /// Most containers that an error names.
@@ -55,11 +55,14 @@ impl ChoiceArgs {
         given.next().map(|(_, option)| option)
     }
 
-    /// The choice among the processes of this machine.
+    /// The choice among the processes of this machine, on which these containers run.
     ///
     /// # Errors
     /// No such user or container.
-    pub(crate) fn of_this_machine(&self) -> Result<ProcessChoice> {
+    pub(crate) fn of_this_machine(
+        &self,
+        containers: impl FnOnce() -> Vec<String>,
+    ) -> Result<ProcessChoice> {
         let choice = self.of_a_recording();
         for user in &choice.users {
             if user.uid.is_none() {
@@ -71,7 +74,7 @@ impl ChoiceArgs {
             }
         }
         if !choice.containers.is_empty() {
-            let running = cgroup::containers();
+            let running = containers();
             for wanted in &choice.containers {
                 if !running.iter().any(|id| is_container(wanted, id)) {
                     return Err(usage_error(no_container(wanted, &running)));

@@ -1,8 +1,20 @@
 //! The command line: parsed here into plain configuration; nothing below this
 //! module knows clap.
+//!
+//! Without the feature `live`, nothing is recorded here, and what needs no recording remains.
+
+#![cfg_attr(
+    not(feature = "live"),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "helpers of the subcommands that record are beside those of the others"
+    )
+)]
 
 mod acelyzer;
 mod advice;
+#[cfg(feature = "live")]
 mod agent;
 mod analysis;
 mod analyze;
@@ -10,20 +22,29 @@ mod analyze_recording;
 mod captured;
 mod categorize;
 mod choice;
+#[cfg(feature = "live")]
 mod closing;
+#[cfg(feature = "live")]
 mod command;
 mod companions;
 mod completions;
+#[cfg(feature = "live")]
 mod control_args;
+#[cfg(feature = "live")]
 mod ctl;
 mod destination;
 mod diff;
 mod diff_traces;
+#[cfg(feature = "live")]
 mod doctor;
+#[cfg(feature = "live")]
 mod driver_tables;
+#[cfg(feature = "live")]
 mod dumps;
 mod input;
+#[cfg(feature = "live")]
 mod joined;
+#[cfg(feature = "live")]
 mod launching;
 mod log;
 mod man;
@@ -32,11 +53,15 @@ mod moment;
 #[cfg(test)]
 mod options_page;
 mod output;
+#[cfg(feature = "live")]
 mod probes;
 mod profile_out;
 mod programs;
+#[cfg(feature = "live")]
 mod ready;
+#[cfg(feature = "live")]
 mod record;
+#[cfg(feature = "live")]
 mod recording;
 mod report;
 mod roofline;
@@ -45,23 +70,28 @@ mod stall_input;
 mod stall_sources;
 mod stalls;
 mod stdout;
+#[cfg(feature = "live")]
 mod steer;
+#[cfg(feature = "live")]
 mod stop;
 mod target;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "live")]
 mod trace;
 mod trace_out;
+#[cfg(feature = "live")]
 mod unitrace;
 mod values;
 mod wanted_tables;
+#[cfg(feature = "live")]
 mod windows;
 
 pub use acelyzer::fuzz_acelyzer;
 pub use advice::advice;
 pub use output::is_broken_pipe;
 
-use aiprof_live::doctor as machine;
+#[cfg(feature = "live")]
 use aiprof_live::launch::LaunchError;
 use aiprof_model::visible;
 use aiprof_system::errors::chain;
@@ -83,10 +113,17 @@ pub const EXIT_DAMAGED: u8 = 3;
 /// Exit code: privileges are missing (`EX_NOPERM` of sysexits.h).
 pub const EXIT_NO_PRIVILEGE: u8 = 77;
 
+#[cfg(feature = "live")]
 const DESCRIPTION: &str = "\
 Profiles the whole machine: every CPU, every process, kernel and user stacks. Programs
 need not be rebuilt, restarted or preloaded.";
 
+#[cfg(not(feature = "live"))]
+const DESCRIPTION: &str = "\
+Analyzes and converts recordings and traces. This build records nothing: it lacks the feature
+`live`.";
+
+#[cfg(feature = "live")]
 const EXAMPLES: &str = "\
 sudo aiprof sleep 30 > out.folded       the machine for 30 s, as folded stacks
 sudo aiprof -o flame.svg make -j8       a flame graph of the machine while make runs
@@ -102,6 +139,12 @@ sudo aiprof --every 60s --keep 60 -o /var/lib/aiprof    a profile each minute
 sudo aiprof trace python train.py       each call to an accelerator runtime
      aiprof doctor                      what works on this machine";
 
+#[cfg(not(feature = "live"))]
+const EXAMPLES: &str = "\
+aiprof analyze trace.json           findings and tables about devices
+aiprof report x.aiprof -o x.svg     any output from a capture
+aiprof diff before.folded after.folded -o diff.svg";
+
 const EXIT_STATUS: &str = "\
 the exit status of COMMAND, or 0 without COMMAND; 128+N if signal N killed COMMAND;
 127 if COMMAND was not found, 126 if it could not be executed
@@ -116,6 +159,11 @@ name of a subcommand, put -- before it, as in `aiprof -- report`.
 
 Ctrl-C reaches COMMAND as usual; a second Ctrl-C ends the recording. The profile is written
 in both cases. If the profile goes to stdout, the output of COMMAND goes to stderr.";
+
+/// Why nothing is recorded by a build that only reads what was recorded elsewhere.
+#[cfg(not(feature = "live"))]
+const NO_RECORDER: &str = "this build of aiprof records nothing: it lacks the feature `live`, \
+                           which needs Linux on x86-64. `aiprof --help` lists what it does";
 
 /// What `--help` opens with.
 fn opening() -> String {
@@ -138,6 +186,13 @@ fn indented(text: &str) -> String {
     lines.join("\n")
 }
 
+#[cfg(feature = "live")]
+const USAGE: &str = "aiprof [OPTIONS] [--] COMMAND [ARGS]...\n       \
+                     aiprof [OPTIONS] -d DURATION\n       \
+                     aiprof SUBCOMMAND ...";
+#[cfg(not(feature = "live"))]
+const USAGE: &str = "aiprof SUBCOMMAND ...";
+
 /// The command line of aiprof.
 #[derive(Debug, Parser)]
 #[command(
@@ -147,9 +202,7 @@ fn indented(text: &str) -> String {
     before_long_help = opening(),
     after_long_help = ending(),
     after_help = "`aiprof --help` has examples and explains each option.",
-    override_usage = "aiprof [OPTIONS] [--] COMMAND [ARGS]...\n       \
-                      aiprof [OPTIONS] -d DURATION\n       \
-                      aiprof SUBCOMMAND ...",
+    override_usage = USAGE,
     max_term_width = 100
 )]
 struct Cli {
@@ -157,6 +210,7 @@ struct Cli {
     #[command(flatten)]
     verbosity: Verbosity,
 
+    #[cfg(feature = "live")]
     #[command(flatten)]
     record: record::RecordArgs,
 
@@ -198,8 +252,10 @@ impl Verbosity {
 #[derive(Debug, Subcommand)]
 enum Sub {
     /// Record a profile, like aiprof without a subcommand
+    #[cfg(feature = "live")]
     Record(Box<record::RecordArgs>),
     /// Run as an agent: profile continuously within a CPU budget and send profiles
+    #[cfg(feature = "live")]
     Agent(agent::AgentArgs),
     /// Convert a capture to another format; needs no privileges
     Report(report::ReportArgs),
@@ -221,12 +277,16 @@ enum Sub {
     /// Show what limits kernels (engines, memory or cache), from metrics of unitrace
     Roofline(roofline::RooflineArgs),
     /// Print the calls of accelerator runtimes and drivers as they happen
+    #[cfg(feature = "live")]
     Trace(trace::TraceArgs),
     /// Pause, resume or stop a recording that was started with --control
+    #[cfg(feature = "live")]
     Ctl(ctl::CtlArgs),
     /// Check what works on this machine, and how to enable the rest
+    #[cfg(feature = "live")]
     Doctor(doctor::DoctorArgs),
     /// List the functions that are probed in accelerator runtimes; check your own tables
+    #[cfg(feature = "live")]
     Probes(probes::ProbesArgs),
     /// Analyze AIU traces with acelyzer's command line; see `aiprof acelyzer -h`
     #[command(disable_help_flag = true)]
@@ -237,6 +297,7 @@ enum Sub {
     },
     /// Trace GPUs with unitrace's command line; see `aiprof unitrace --help`
     #[command(disable_help_flag = true)]
+    #[cfg(feature = "live")]
     Unitrace {
         /// unitrace's options, and COMMAND
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -252,7 +313,9 @@ impl Sub {
     /// The subcommand's name where its errors are shown with its usage.
     fn name(&self) -> &'static str {
         match self {
+            #[cfg(feature = "live")]
             Self::Record(_) => "record",
+            #[cfg(feature = "live")]
             Self::Agent(_) => "agent",
             Self::Report(_) => "report",
             Self::Analyze(_) => "analyze",
@@ -261,14 +324,43 @@ impl Sub {
             Self::Query { .. } => "query",
             Self::Stalls(_) => "stalls",
             Self::Roofline(_) => "roofline",
+            #[cfg(feature = "live")]
             Self::Trace(_) => "trace",
+            #[cfg(feature = "live")]
             Self::Ctl(_) => "ctl",
+            #[cfg(feature = "live")]
             Self::Doctor(_) => "doctor",
+            #[cfg(feature = "live")]
             Self::Probes(_) => "probes",
             Self::Acelyzer { .. } => "acelyzer",
+            #[cfg(feature = "live")]
             Self::Unitrace { .. } => "unitrace",
             Self::Completions(_) => "completions",
             Self::Man => "man",
+        }
+    }
+
+    /// Whether it needs the capabilities that the program's file may have; the others give them
+    /// up first.
+    fn keeps_privileges(&self) -> bool {
+        match self {
+            #[cfg(feature = "live")]
+            Self::Record(_)
+            | Self::Agent(_)
+            | Self::Trace(_)
+            | Self::Doctor(_)
+            | Self::Unitrace { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether all it does is print.
+    fn prints(&self) -> bool {
+        match self {
+            #[cfg(feature = "live")]
+            Self::Doctor(_) | Self::Probes(_) => true,
+            Self::Completions(_) | Self::Man => true,
+            _ => false,
         }
     }
 }
@@ -293,6 +385,7 @@ fn run_command(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
         privileges::drop_file_capabilities()?;
         return acelyzer::run(args);
     }
+    #[cfg(feature = "live")]
     if let Some(args) = unitrace::arguments(&args) {
         log::init(Verbosity::default());
         return unitrace::run(args);
@@ -304,71 +397,70 @@ fn run_command(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
     }
     let cli = parse(args)?;
     match cli.subcommand {
+        #[cfg(feature = "live")]
         Some(Sub::Agent(ref args)) if args.records() => log::init_always(cli.verbosity),
         _ => log::init(cli.verbosity),
     }
     // Set once a process.
     let _ = CALLED.set(cli.subcommand.as_ref().map_or("", Sub::name));
+    warn_of_pid_namespace(cli.subcommand.as_ref());
+    let Some(subcommand) = cli.subcommand else {
+        #[cfg(feature = "live")]
+        return recording::run(cli.record, cli.verbosity);
+        #[cfg(not(feature = "live"))]
+        return Err(usage_error(NO_RECORDER));
+    };
+    if subcommand.prints() {
+        stdout::require()?;
+    }
+    if !subcommand.keeps_privileges() {
+        privileges::drop_file_capabilities()?;
+    }
+    run_subcommand(subcommand, cli.verbosity)
+}
+
+/// Warns where recordings would see processes under other numbers than the user does.
+fn warn_of_pid_namespace(subcommand: Option<&Sub>) {
+    #[cfg(feature = "live")]
     if matches!(
-        cli.subcommand,
+        subcommand,
         None | Some(Sub::Record(_) | Sub::Trace(_) | Sub::Agent(_))
-    ) && let Some(warning) = machine::pid_namespace_warning()
+    ) && let Some(warning) = aiprof_live::doctor::pid_namespace_warning()
     {
         tracing::warn!("{warning}");
     }
-    match cli.subcommand {
-        None => recording::run(cli.record, cli.verbosity),
-        Some(Sub::Record(args)) => recording::run(*args, cli.verbosity),
-        Some(Sub::Trace(args)) => trace::run(&args, cli.verbosity),
-        Some(Sub::Agent(args)) => agent::run(args, cli.verbosity),
-        Some(Sub::Doctor(args)) => {
-            stdout::require()?;
-            doctor::run(&args)
-        }
-        Some(Sub::Probes(args)) => {
-            stdout::require()?;
-            privileges::drop_file_capabilities()?;
-            probes::run(&args, cli.verbosity)
-        }
-        Some(Sub::Acelyzer { args }) => {
-            privileges::drop_file_capabilities()?;
-            acelyzer::run(&args)
-        }
-        Some(Sub::Unitrace { args }) => unitrace::run(&args),
-        Some(Sub::Query { args }) => {
-            privileges::drop_file_capabilities()?;
-            programs::query(&args)
-        }
-        Some(other) => {
-            privileges::drop_file_capabilities()?;
-            match other {
-                Sub::Report(args) => report::run(&args, cli.verbosity)?,
-                Sub::Categorize(args) => categorize::run(&args)?,
-                Sub::Diff(args) => diff::run(&args, cli.verbosity)?,
-                Sub::Roofline(args) => roofline::run(&args)?,
-                Sub::Stalls(args) => stalls::run(&args, cli.verbosity)?,
-                Sub::Analyze(args) => return analyze::run(&args, cli.verbosity),
-                Sub::Ctl(args) => ctl::run(&args)?,
-                Sub::Completions(args) => {
-                    stdout::require()?;
-                    completions::run(&args)?;
-                }
-                Sub::Man
-                | Sub::Record(_)
-                | Sub::Trace(_)
-                | Sub::Agent(_)
-                | Sub::Doctor(_)
-                | Sub::Probes(_)
-                | Sub::Acelyzer { .. }
-                | Sub::Query { .. }
-                | Sub::Unitrace { .. } => {
-                    stdout::require()?;
-                    man::run()?;
-                }
-            }
-            Ok(0)
-        }
+    #[cfg(not(feature = "live"))]
+    let _ = subcommand;
+}
+
+fn run_subcommand(subcommand: Sub, verbosity: Verbosity) -> Result<u8> {
+    match subcommand {
+        #[cfg(feature = "live")]
+        Sub::Record(args) => return recording::run(*args, verbosity),
+        #[cfg(feature = "live")]
+        Sub::Agent(args) => return agent::run(args, verbosity),
+        #[cfg(feature = "live")]
+        Sub::Trace(args) => return trace::run(&args, verbosity),
+        #[cfg(feature = "live")]
+        Sub::Ctl(args) => ctl::run(&args)?,
+        #[cfg(feature = "live")]
+        Sub::Doctor(args) => return doctor::run(&args),
+        #[cfg(feature = "live")]
+        Sub::Probes(args) => return probes::run(&args, verbosity),
+        #[cfg(feature = "live")]
+        Sub::Unitrace { args } => return unitrace::run(&args),
+        Sub::Report(args) => report::run(&args, verbosity)?,
+        Sub::Analyze(args) => return analyze::run(&args, verbosity),
+        Sub::Categorize(args) => categorize::run(&args)?,
+        Sub::Diff(args) => diff::run(&args, verbosity)?,
+        Sub::Query { args } => return programs::query(&args),
+        Sub::Stalls(args) => stalls::run(&args, verbosity)?,
+        Sub::Roofline(args) => roofline::run(&args)?,
+        Sub::Acelyzer { args } => return acelyzer::run(&args),
+        Sub::Completions(args) => completions::run(&args)?,
+        Sub::Man => man::run()?,
     }
+    Ok(0)
 }
 
 /// Shows an error of [`run`] on stderr, or on stdout where it is help that was asked
@@ -401,9 +493,11 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(PrivilegeError::Missing { .. }) = error.downcast_ref() {
         return EXIT_NO_PRIVILEGE;
     }
-    error
-        .downcast_ref::<LaunchError>()
-        .map_or(EXIT_FAILURE, LaunchError::exit_code)
+    #[cfg(feature = "live")]
+    if let Some(error) = error.downcast_ref::<LaunchError>() {
+        return error.exit_code();
+    }
+    EXIT_FAILURE
 }
 
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {

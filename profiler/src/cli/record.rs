@@ -476,7 +476,7 @@ impl Plan {
         }
         let source_lines = destination.has_source_lines() || args.view.has_lines();
         let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
-        let choice = args.choice.of_this_machine()?;
+        let choice = args.choice.of_this_machine(cgroup::containers)?;
         if args.label.len() > MAX_LABELS {
             let message = format!("--label can be given at most {MAX_LABELS} times");
             return Err(usage_error(message));

@@ -1,5 +1,6 @@
 //! Parsing and printing of the values that options take and reports show.
 
+#[cfg(feature = "live")]
 use aiprof_live::torch::{
     MAX_WINDOW as TORCH_MAX_WINDOW, MIN_WINDOW as TORCH_MIN_WINDOW, TorchOptions,
 };
@@ -42,6 +43,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// What it must look like.
+#[cfg(feature = "live")]
 pub(crate) fn parse_torch_window(text: &str) -> Result<TorchOptions, String> {
     let (window, every) = match text.split_once('/') {
         Some((window, every)) => (window, Some(every)),

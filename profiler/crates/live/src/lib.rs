@@ -8,7 +8,6 @@
 //! * [`readable`]: descriptors that the runtime waits for;
 //! * [`bpf`]: the eBPF programs, their maps, perf events;
 //! * [`procfs`], [`cgroup`]: processes and control groups that ran before;
-//! * [`users`]: names of users;
 //! * [`cpu`]: the sampling events and process-event rings of every CPU;
 //! * [`busy`]: how long each CPU was busy;
 //! * [`filter`]: which samples are wanted;
@@ -75,5 +74,4 @@ pub mod signals;
 pub mod tables;
 pub mod timing;
 pub mod torch;
-pub mod users;
 mod v8;

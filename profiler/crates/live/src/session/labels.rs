@@ -1,11 +1,12 @@
 //! The session's part in labels: what is found out of the processes that are sampled.
 
 use super::{CollectError, Session};
-use crate::{bpf::perf, cgroup, config::RecordConfig, owner, users::Users};
+use crate::{bpf::perf, cgroup, config::RecordConfig, owner};
 use aiprof_model::{
     labels::{self, CgroupLabels},
     wire::{Event, ProcessLabels},
 };
+use aiprof_system::os::users::Users;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 

@@ -2,8 +2,10 @@
 //!
 //! * [`privileges`]: capabilities, and giving them up;
 //! * [`process`]: which process one is;
-//! * [`scheduling`]: which threads run first.
+//! * [`scheduling`]: which threads run first;
+//! * [`users`]: names of users.
 
 pub mod privileges;
 pub mod process;
 pub mod scheduling;
+pub mod users;

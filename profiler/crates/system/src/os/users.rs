@@ -1,7 +1,7 @@
 //! Names of users, as /etc/passwd has them: looking them up elsewhere may wait for a
 //! server.
 
-use aiprof_system::files::caller;
+use crate::files::caller;
 use rustc_hash::FxHashMap;
 
 /// Where they are.
