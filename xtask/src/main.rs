@@ -70,7 +70,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "foreign",
         usage: "foreign",
-        about: "run the unit tests of analyses and formats for s390x",
+        about: "test what needs no libbpf for s390x, ppc64le and aarch64",
         help: foreign::HELP,
         main: foreign::main,
     },
