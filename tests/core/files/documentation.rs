@@ -122,3 +122,40 @@ fn pages_stay_short() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// The libraries that a manifest's `[dependencies]` name, without the project's own crates.
+fn libraries(manifest: &Path) -> anyhow::Result<Vec<String>> {
+    let text = std::fs::read_to_string(manifest)?;
+    let manifest: toml::Table = text.parse()?;
+    let named = manifest.get("dependencies").and_then(|all| all.as_table());
+    let names = named.into_iter().flat_map(toml::Table::keys);
+    Ok(names
+        .filter(|name| !name.starts_with("aiprof"))
+        .cloned()
+        .collect())
+}
+
+#[test]
+fn the_page_of_libraries_has_each_that_is_used() -> anyhow::Result<()> {
+    let page = std::fs::read_to_string(root().join("docs/dependencies.md"))?;
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).collect();
+    let listed: BTreeSet<&str> = rows
+        .iter()
+        .filter_map(|row| row.split(" | ").next())
+        .flat_map(|names| names.trim_start_matches("| ").split(", "))
+        .collect();
+    let mut manifests = vec![root().join("profiler/Cargo.toml"), root().join("profiler-ebpf/Cargo.toml")];
+    for folder in ["profiler/crates", "fleet"] {
+        for entry in std::fs::read_dir(root().join(folder))? {
+            let manifest = entry?.path().join("Cargo.toml");
+            manifests.extend(manifest.exists().then_some(manifest));
+        }
+    }
+    let mut missing = BTreeSet::new();
+    for manifest in manifests {
+        let names = libraries(&manifest)?;
+        missing.extend(names.into_iter().filter(|name| !listed.contains(name.as_str())));
+    }
+    anyhow::ensure!(missing.is_empty(), "docs/dependencies.md lacks {missing:?}");
+    Ok(())
+}
