@@ -108,6 +108,7 @@ mod tests {
         assert_eq!(advice(&other), "");
     }
 
+    #[cfg(feature = "live")]
     #[test]
     fn a_subcommand_that_was_mistyped_is_named() {
         let found = |word: &str| advice(&LaunchError::NotFound(word.to_owned()).into());

@@ -50,7 +50,7 @@ mod log;
 mod man;
 mod memory;
 mod moment;
-#[cfg(test)]
+#[cfg(all(test, feature = "live"))]
 mod options_page;
 mod output;
 #[cfg(feature = "live")]
@@ -75,7 +75,7 @@ mod steer;
 #[cfg(feature = "live")]
 mod stop;
 mod target;
-#[cfg(test)]
+#[cfg(all(test, feature = "live"))]
 mod tests;
 #[cfg(feature = "live")]
 mod trace;
