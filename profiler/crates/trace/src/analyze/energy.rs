@@ -1,10 +1,11 @@
 //! Where power goes: time-weighted statistics with and without kernels, and the
 //! energy of each kernel.
 
-use crate::analyze::energy_fit::{self, CLASSES, KernelSpan, Model, Watts, Wraps};
+use crate::analyze::energy_fit::{self, CLASSES, KernelSpan, Model, Wraps};
 use crate::analyze::messages::Messages;
 use crate::analyze::power::Period;
 use crate::analyze::statistics::Rows;
+use aiprof_model::calibrate::bounds::Uncertain;
 use aiprof_model::timeline::{Event, Id, Kind, Kinds, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -282,7 +283,7 @@ impl DeviceKernels {
     }
 
     /// The power of a row of the table, apart from that of others.
-    fn watts(&self, model: &Model, row: usize) -> Option<Watts> {
+    fn watts(&self, model: &Model, row: usize) -> Option<Uncertain> {
         let column = *self.columns.get(&row)? as usize;
         let is_several = self.has_others && column + 2 == self.count;
         let known = model.columns.get(column).copied().flatten();
@@ -382,7 +383,7 @@ pub fn kernels(
     let powers = device_powers(timeline, kinds, periods);
     let (mut rows, mut measured_rows) = (Rows::default(), Rows::default());
     let mut found: Vec<KernelPower> = Vec::new();
-    let mut fitted: Vec<Option<Watts>> = Vec::new();
+    let mut fitted: Vec<Option<Uncertain>> = Vec::new();
     for event in &timeline.events {
         if !is_kernel(timeline, kinds, event) {
             continue;
@@ -430,9 +431,12 @@ fn unmeasured(timeline: &Timeline, event: &Event, name: &str) -> KernelPower {
 }
 
 /// Gives a kernel its mean power: the fitted one, else that of its periods.
-fn settle(row: &mut KernelPower, fitted: Option<Watts>) {
+fn settle(row: &mut KernelPower, fitted: Option<Uncertain>) {
     match fitted {
-        Some(Watts { watts, error }) => {
+        Some(Uncertain {
+            value: watts,
+            error,
+        }) => {
             row.joules = watts * row.time_us / 1e6;
             row.mean_watts = Some(watts);
             row.method = EnergyMethod::Fitted { error_watts: error };
@@ -460,7 +464,10 @@ fn report_power(
             Id::Token(text) => timeline.name(*text).to_owned(),
         };
         let idle = match power.model.columns.last().copied().flatten() {
-            Some(Watts { watts, error }) => format!("{watts:.2} W +- {error:.2}"),
+            Some(Uncertain {
+                value: watts,
+                error,
+            }) => format!("{watts:.2} W +- {error:.2}"),
             None => "unknown".to_owned(),
         };
         messages.info("PEC", format_args!("PEC: [{place}] idle power: {idle}"));

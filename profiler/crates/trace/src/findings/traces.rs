@@ -4,7 +4,8 @@
 mod details;
 
 use super::finding::{Finding, FindingKind, Weight, rank};
-use crate::analyze::report::{Clock, Report};
+use crate::analyze::calibration::RankClock;
+use crate::analyze::report::Report;
 use crate::findings::rules::time;
 use FindingKind as Kind;
 
@@ -196,7 +197,7 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
     );
 }
 
-fn certainty(clock: &Clock) -> String {
+fn certainty(clock: &RankClock) -> String {
     let digits = digits(clock);
     format!(
         "{:.digits$} MHz +- {:.digits$} ({} events, median residual {}; time error <= {})",
@@ -209,7 +210,7 @@ fn certainty(clock: &Clock) -> String {
 }
 
 /// Decimals of a clock's frequency: down to the first digit of its error bound.
-fn digits(clock: &Clock) -> usize {
+fn digits(clock: &RankClock) -> usize {
     let digits = -clock.mhz_error.log10().floor();
     digits.clamp(0.0, 6.0) as usize
 }
