@@ -1,9 +1,9 @@
 //! Where power goes: time-weighted statistics with and without kernels, and the
 //! energy of each kernel.
 
-use crate::analyze::energy_fit::{self, CLASSES, KernelSpan, Model, Wraps};
+use crate::analyze::busy::BusySpans;
+use crate::analyze::energy_fit::{self, CLASSES, KernelSpan, Model, Period, Wraps};
 use crate::analyze::messages::Messages;
-use crate::analyze::power::Period;
 use crate::analyze::statistics::Rows;
 use aiprof_model::calibrate::bounds::Uncertain;
 use aiprof_model::timeline::{Event, Id, Kind, Kinds, Timeline};
@@ -86,12 +86,12 @@ pub fn statistics(
     periods: &[Period],
     messages: &mut Messages,
 ) -> Option<PowerStatistics> {
-    let spans = kernel_spans(timeline, kinds);
+    let mut spans = kernel_spans(timeline, kinds);
     let (mut with, mut without) = (Vec::new(), Vec::new());
     let mut has_any = false;
     for periods in periods.chunk_by(|a, b| a.pid == b.pid) {
         let pid = periods.first().map(|period| period.pid);
-        let busy = Busy::new(pid.and_then(|pid| spans.get(&pid)));
+        let busy = BusySpans::new(pid.and_then(|pid| spans.remove(&pid)).unwrap_or_default());
         for pair in periods.windows(2) {
             let [this, next] = pair else { continue };
             let us = next.start_us - this.start_us;
@@ -189,55 +189,6 @@ fn kernel_spans(timeline: &Timeline, kinds: &Kinds) -> FxHashMap<Id, Vec<(f64, f
         }
     }
     spans
-}
-
-/// Times in which at least one of several spans lies.
-struct Busy {
-    /// Begin and end, and the busy time before.
-    spans: Vec<(f64, f64, f64)>,
-}
-
-impl Busy {
-    pub(crate) fn new(spans: Option<&Vec<(f64, f64)>>) -> Self {
-        let mut sorted = spans.cloned().unwrap_or_default();
-        sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut merged: Vec<(f64, f64, f64)> = Vec::new();
-        for (start, end) in sorted {
-            match merged.last_mut() {
-                Some(last) if start <= last.1 => last.1 = last.1.max(end),
-                Some((from, to, before)) => {
-                    let before = *before + (*to - *from);
-                    merged.push((start, end, before));
-                }
-                None => merged.push((start, end, 0.0)),
-            }
-        }
-        Self { spans: merged }
-    }
-
-    /// Busy time before a time.
-    pub(crate) fn until(&self, ts: f64) -> f64 {
-        let index = self.spans.partition_point(|span| span.0 < ts);
-        let span = index.checked_sub(1).and_then(|index| self.spans.get(index));
-        span.map_or(0.0, |(start, end, before)| before + (ts.min(*end) - start))
-    }
-}
-
-/// The time in which at least one of several spans lies, which are put into order for it.
-pub(crate) fn busy_us(spans: &mut [(f64, f64)]) -> f64 {
-    spans.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-    let (mut before, mut last) = (0.0, None::<(f64, f64)>);
-    for &(start, end) in &*spans {
-        last = Some(match last {
-            Some((from, to)) if start <= to => (from, to.max(end)),
-            Some((from, to)) => {
-                before += to - from;
-                (start, end)
-            }
-            None => (start, end),
-        });
-    }
-    before + last.map_or(0.0, |(from, to)| to - from)
 }
 
 /// Kernels of one device, and their classes: the names of the table of kernels. Those

@@ -6,10 +6,12 @@
 //! time. Many periods with different shares give the watts of each class. Classes whose
 //! times keep one ratio in all periods cannot be separated: these have no watts.
 
-use super::power::{MOST_WATTS, Period};
 use aiprof_model::calibrate::bounds::Uncertain;
 use aiprof_model::calibrate::line_fit::median;
+use aiprof_model::timeline::Id;
 
+/// More than a card of 75 W takes. acelyzer's limit.
+pub(crate) const MOST_WATTS: f64 = 100.0;
 /// Classes of one device that are kept apart; the others count as one.
 pub(crate) const CLASSES: usize = 128;
 /// A class whose times are so close to a mix of others' (share of its square sum that is
@@ -30,6 +32,35 @@ const SURE_WATTS: f64 = 1.0;
 const WILD: f64 = 8.0;
 /// Rounds in which wild periods are taken out.
 const ROUNDS: usize = 4;
+
+/// Mean power between two readings of a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Period {
+    /// Row group.
+    pub pid: Id,
+    /// Rank.
+    pub rank: u32,
+    /// First reading, microseconds since the timeline's origin.
+    pub start_us: f64,
+    /// Second reading.
+    pub end_us: f64,
+    /// Mean power; more than possible where it is bad.
+    pub watts: f64,
+    /// Whether it is more than 100 W: wrong scale, or a counter that jumped.
+    pub is_bad: bool,
+    /// The power that one more wrap of the charge counter would add, watts.
+    pub wrap_watts: f64,
+    /// The counter may have wrapped more often than is counted, and nothing shows how
+    /// often: the power is at least `watts`.
+    pub are_wraps_unknown: bool,
+}
+
+impl Period {
+    /// Whether its power is known.
+    pub(crate) fn is_measured(&self) -> bool {
+        !self.is_bad && !self.are_wraps_unknown
+    }
+}
 
 /// A kernel that ran: microseconds since the timeline's origin, and its class.
 #[derive(Clone, Copy, Debug)]

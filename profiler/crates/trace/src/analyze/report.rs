@@ -12,10 +12,8 @@ use super::plots;
 pub use super::plots::Series;
 use super::report_details::{self, Details};
 use super::statistics::{ActiveRow, KernelRow, Spread};
-use crate::findings;
-pub use crate::findings::finding::{Finding, FindingKind, Measure, SeenAt, Threshold, Weight};
+pub use crate::finding::{Finding, FindingKind, Measure, SeenAt, Threshold, Weight};
 use crate::torch::compile::CompileReport;
-use crate::work::SharedWork;
 use aiprof_model::calibrate::jobs::{JobPosition, Refusal};
 use aiprof_model::timeline::{Dialect, Id, Job, Ph, Timeline};
 use rustc_hash::FxHashMap;
@@ -238,28 +236,19 @@ pub struct Report {
     pub compiled: CompileReport,
 }
 
-/// What of a report takes long, and may not be wanted.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// What plots show.
-    pub plots: bool,
-    /// Findings of what wastes time.
-    pub waste: bool,
-}
-
-/// Puts it together.
-pub fn make(
+/// Puts it together, without findings: [`crate::findings::report`] has them. Lines for plots take
+/// long, and may not be wanted.
+pub(crate) fn make(
     timeline: &Timeline,
     outcome: &Outcome,
     inputs: Vec<Input>,
-    wanted: Wanted,
-    shared: &SharedWork,
+    has_plots: bool,
 ) -> Report {
-    let plots = match wanted.plots {
+    let plots = match has_plots {
         true => plots::gather(timeline),
         false => plots::Plots::default(),
     };
-    let mut report = Report {
+    Report {
         version: env!("CARGO_PKG_VERSION"),
         inputs,
         events: timeline.events.len(),
@@ -278,13 +267,7 @@ pub fn make(
         series_left_out: plots.left_out,
         findings: Vec::new(),
         compiled: outcome.compiled.clone(),
-    };
-    let costs = match wanted.waste {
-        true => findings::find(timeline, outcome, shared, report.elapsed_us),
-        false => Vec::new(),
-    };
-    report.findings = findings::traces::find(&report, costs);
-    report
+    }
 }
 
 /// What wrote a file, in reports.

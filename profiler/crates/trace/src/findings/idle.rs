@@ -1,10 +1,11 @@
 //! A device idles, by what the host did meanwhile.
 
-use super::device::{BEFORE, DeviceWork, GapBlame, Idle, IdleBlame, IdlePart};
+use super::device::{BEFORE, GapBlame, Idle, IdleBlame, IdlePart};
 use super::rules::{keep, ns, time};
-use super::spans::Stretches;
 use super::{Scene, cut, measure, percent, short, times};
-use crate::findings::finding::{Finding, FindingKind};
+use crate::device_time::DeviceTime;
+use crate::finding::{Finding, FindingKind};
+use crate::stretches::Stretches;
 use aiprof_model::timeline::{Kind, Kinds, Time};
 use rustc_hash::FxHashMap;
 
@@ -12,7 +13,7 @@ use rustc_hash::FxHashMap;
 struct IdleFinding<'s> {
     kind: FindingKind,
     /// Devices with their time, the most first.
-    parts: Vec<(&'s DeviceWork<'s>, IdlePart)>,
+    parts: Vec<(&'s DeviceTime<'s>, IdlePart)>,
 }
 
 /// Looks for idle devices.
@@ -171,7 +172,7 @@ fn preparing(scene: &Scene<'_>) -> Vec<Stretches> {
 }
 
 fn tell_prepared(scene: &Scene<'_>, prepared: &[Stretches], findings: &mut Vec<Finding>) {
-    let found: Vec<(&DeviceWork<'_>, &Stretches)> = scene.devices.iter().zip(prepared).collect();
+    let found: Vec<(&DeviceTime<'_>, &Stretches)> = scene.devices.iter().zip(prepared).collect();
     let Some((device, idle)) = found.iter().max_by(|a, b| a.1.us().total_cmp(&b.1.us())) else {
         return;
     };

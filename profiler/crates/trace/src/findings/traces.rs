@@ -3,9 +3,9 @@
 
 mod details;
 
-use super::finding::{Finding, FindingKind, Weight, rank};
 use crate::analyze::calibration::RankClock;
 use crate::analyze::report::Report;
+use crate::finding::{Finding, FindingKind, Weight, rank};
 use crate::findings::rules::time;
 use FindingKind as Kind;
 

@@ -5,7 +5,7 @@
 //! all it depends on have come. [`aiprof_model::calibrate::drift`] takes all of them together.
 
 use super::{Message, MpiTraffic};
-use crate::analyze::messages::{Level, Messages};
+use crate::messages::{Level, Messages};
 use aiprof_model::calibrate::drift::{self, ClockLine, Crossing};
 use aiprof_model::timeline::{Event, NONE, Ph, Time, Timeline};
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,7 +2,7 @@
 
 use super::{Kind, Said, add};
 use crate::analyze::report::Report;
-use crate::findings::finding::{Finding, Measure, Weight};
+use crate::finding::{Finding, Measure, Weight};
 use crate::findings::rules;
 
 /// Kernels and categories with less of their rank's time are not worth a word, percent.

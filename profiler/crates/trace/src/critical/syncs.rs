@@ -6,8 +6,8 @@
 //! before it was called.
 
 use super::build::Builder;
+use crate::work::{RankWork, SpanRole, WorkStream, name_of, stream_of};
 use aiprof_model::timeline::{Event, Id, Time, Timeline};
-use aiprof_trace::work::{RankWork, SpanRole, WorkStream, name_of, stream_of};
 use rustc_hash::FxHashMap;
 
 /// A call that waits.
