@@ -10,7 +10,7 @@
 
 use crate::stretches::Stretches;
 use crate::work::{RankWork, RankedWork, WorkClass};
-use aiprof_model::timeline::{Id, Length, Time, Timeline};
+use aiprof_model::timeline::{DeviceKey, Length, Time, Timeline};
 use rustc_hash::FxHashMap;
 
 /// A device, what it ran, and when.
@@ -18,7 +18,7 @@ pub(crate) struct DeviceTime<'w> {
     /// Its rank.
     pub(crate) rank: &'w RankWork,
     /// The device.
-    pub(crate) device: Id,
+    pub(crate) device: DeviceKey,
     /// Its work, by begin.
     pub(crate) work: Vec<&'w RankedWork>,
     /// When it ran something.
@@ -28,7 +28,7 @@ pub(crate) struct DeviceTime<'w> {
 impl<'w> DeviceTime<'w> {
     /// The devices of a rank, in their order.
     pub(crate) fn all(rank: &'w RankWork) -> Vec<Self> {
-        let mut by_device: FxHashMap<Id, Vec<&RankedWork>> = FxHashMap::default();
+        let mut by_device: FxHashMap<DeviceKey, Vec<&RankedWork>> = FxHashMap::default();
         for work in &rank.work {
             if let Some(stream) = rank.streams.get(work.stream as usize) {
                 by_device.entry(stream.device).or_default().push(work);

@@ -28,8 +28,8 @@ fn make(request: &Request<'_>) -> Vec<Table> {
                 let sum = idle.of(cause);
                 rows.push(vec![
                     rank.rank.into(),
-                    id_cell(timeline, stream.device),
-                    id_cell(timeline, stream.stream),
+                    id_cell(timeline, stream.device.number),
+                    id_cell(timeline, stream.number),
                     cause.word().into(),
                     sum.gaps.into(),
                     sum.us.into(),

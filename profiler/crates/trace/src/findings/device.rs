@@ -4,7 +4,7 @@ use super::host::{HostPart, HostRows, event};
 use crate::device_time::{DeviceTime, behind_each_other};
 use crate::stretches::Stretches;
 use crate::work::{RankedWork, WorkClass, name_of};
-use aiprof_model::timeline::{Event, Id, Length, Quality, Time, Timeline, TrackId};
+use aiprof_model::timeline::{Event, Id, Length, ProcessKey, Quality, Time, Timeline, TrackId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Why a device idles.
@@ -46,7 +46,7 @@ pub(crate) struct IdlePart {
     /// By what the host did, picoseconds.
     pub(crate) places: FxHashMap<String, i64>,
     /// By thread of the host: process and thread.
-    pub(crate) threads: FxHashMap<(Id, Id), i64>,
+    pub(crate) threads: FxHashMap<(ProcessKey, Id), i64>,
 }
 
 impl IdlePart {
@@ -102,7 +102,7 @@ impl IdlePart {
     }
 
     /// The thread with most of it.
-    pub(crate) fn thread(&self) -> Option<(Id, Id)> {
+    pub(crate) fn thread(&self) -> Option<(ProcessKey, Id)> {
         let most = self.threads.iter().max_by_key(|(id, ps)| (**ps, **id));
         most.map(|(id, _)| *id)
     }
@@ -139,10 +139,10 @@ impl GapBlame<'_> {
     /// Gives the reasons for all idle time of a device.
     pub(crate) fn of(&self, device: &DeviceTime<'_>) -> Idle {
         let mut idle = Idle::default();
-        let mut processes: FxHashSet<Id> = FxHashSet::default();
+        let mut processes: FxHashSet<ProcessKey> = FxHashSet::default();
         for (ended, work) in behind_each_other(device.work.iter().copied()) {
             let call = event(self.timeline, work.call);
-            let process = call.map(|call| self.timeline.pid(call));
+            let process = call.map(|call| self.timeline.process(call));
             // A process that begins later has nothing to do with what was before.
             let is_known = process.is_none_or(|process| !processes.insert(process));
             if let Some(before) = ended.filter(|before| is_known && *before < work.start) {
@@ -176,7 +176,7 @@ impl GapBlame<'_> {
         }
         let mut left = (to - from).0;
         let thread = self.timeline.tracks.get(self.timeline.home(call));
-        let thread = (thread.pid, thread.tid);
+        let thread = (thread.process(), thread.tid);
         let mut take = |blame: IdleBlame, ps: i64, place: Option<String>| {
             let ps = ps.clamp(0, left);
             if ps == 0 {

@@ -97,7 +97,7 @@ fn tell(scene: &Scene<'_>, told: &IdleFinding<'_>, findings: &mut Vec<Finding>) 
     let places = told.parts.iter().map(|(device, part)| {
         let mut at = scene.at(device, part.longest, part.us());
         let thread = part.thread();
-        at.pid = thread.and_then(|(pid, _)| pid.number());
+        at.pid = thread.and_then(|(process, _)| process.pid.number());
         at.tid = thread.and_then(|(_, tid)| tid.number());
         at.name = part.by_place().into_iter().next().map(|(name, _)| name);
         at

@@ -112,11 +112,11 @@ impl Scene<'_> {
     /// A device's name for people.
     fn device(&self, device: &DeviceTime<'_>) -> String {
         let several = self.index.ranks.len() > 1;
-        let name = match device.device {
+        let name = match device.device.number {
             Id::Number(number) if several => {
                 return format!("device {number} of rank {}", device.rank.rank);
             }
-            Id::Number(number) => match self.groups.get(&device.device) {
+            Id::Number(number) => match self.groups.get(&device.device.number) {
                 Some(name) => name.clone(),
                 None => format!("device {number}"),
             },
