@@ -93,7 +93,7 @@ impl Counter {
     }
 
     /// The counter value with its wraps counted that is nearest to an expected one.
-    pub(super) fn unwrap(&self, ticks: u64, expected: f64) -> i128 {
+    pub(super) fn with_wraps(&self, ticks: u64, expected: f64) -> i128 {
         let raw = self.raw(ticks);
         raw + ((wraps(raw as f64, expected, self.bits) as i128) << self.bits)
     }
@@ -120,7 +120,7 @@ fn count_wraps(anchors: &[Anchor], counter: Counter) -> (Vec<i128>, Vec<usize>) 
             continue;
         };
         let gap = anchor.host_us - before.host_us;
-        let value = counter.unwrap(anchor.ticks, last as f64 + gap * mhz);
+        let value = counter.with_wraps(anchor.ticks, last as f64 + gap * mhz);
         unwrapped.push(value);
         if gap * mhz * uncertainty > period * HALF {
             guessed.push(index);

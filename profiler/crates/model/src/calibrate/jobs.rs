@@ -210,7 +210,7 @@ fn shift(job: &Job, clock: &Clock, counter: Counter) -> Option<Uncertain> {
     let mut shifts: Vec<f64> = Vec::with_capacity(job.events.len());
     let mut error: f64 = 0.0;
     for event in &job.events {
-        let time = clock.host_time(counter.unwrap(event.ticks, there));
+        let time = clock.host_time(counter.with_wraps(event.ticks, there));
         shifts.push(time.value - event.host_us);
         error = error.max(time.error);
     }

@@ -116,7 +116,7 @@ pub fn run(timeline: &mut Timeline, level: Level) -> AlignmentReport {
     outcome.apply(timeline, &clocks);
     outcome.unreached(timeline);
     outcome.reversed_after = reversed(timeline, &pairs);
-    outcome.tell();
+    outcome.add_messages();
     outcome
 }
 
@@ -461,7 +461,7 @@ impl AlignmentReport {
         );
     }
 
-    fn tell(&mut self) {
+    fn add_messages(&mut self) {
         for rank in &self.ranks {
             let number = rank.rank;
             match rank.shift {

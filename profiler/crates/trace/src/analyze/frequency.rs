@@ -8,6 +8,7 @@ use crate::analyze::messages::{Level, Messages};
 use crate::analyze::utilization::python::{repr, round};
 use aiprof_model::calibrate::clock::wraps;
 use aiprof_model::calibrate::cycles::count_wraps;
+use aiprof_model::calibrate::line_fit::median;
 use aiprof_model::timeline::{Event, Id, Kind, Kinds, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -147,9 +148,7 @@ fn ticks(timeline: &Timeline, event: &Event) -> Option<(i128, i128)> {
 /// Frequencies by the intervals between one row group's kernels.
 fn intervals(kernels: &[CountedKernel], outcome: &mut FrequencyReport) -> Running {
     let mut all: Vec<f64> = kernels.iter().map(|kernel| kernel.mhz).collect();
-    let middle = all.len() / 2;
-    let (_, typical, _) = all.select_nth_unstable_by(middle, f64::total_cmp);
-    let typical = *typical;
+    let typical = median(&mut all);
     let mut found = Running::NONE;
     // acelyzer takes the length of a kernel of which there is no interval.
     if let Some(first) = kernels.first() {

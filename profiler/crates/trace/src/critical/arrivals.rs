@@ -7,7 +7,8 @@
 
 use super::build::{Builder, Numbered};
 use super::graph::{EdgeKind, PathEvent, PathRole, begin, end};
-use crate::work::{RankedWork, WorkClass, sym_of};
+use crate::ranks::{SameCollective, same_collective};
+use crate::work::{RankedWork, WorkClass};
 use aiprof_model::timeline::{Dialect, Length, NONE, Sym, Time};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -28,9 +29,6 @@ pub(super) struct Arrivals {
 /// A part of a collective: its rank, number and work.
 type CollectivePart<'w> = (usize, u32, &'w RankedWork);
 
-/// What distinguishes collectives: name, process group, its ranks.
-type CollectiveKey<'t> = (Sym, &'t str, &'t str);
-
 /// Joins the collectives of all ranks.
 pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals {
     let mut arrivals = Arrivals::default();
@@ -38,7 +36,7 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals
         return arrivals;
     }
     let timeline = builder.timeline;
-    let mut numbered: FxHashMap<CollectiveKey<'_>, Vec<Vec<CollectivePart<'_>>>> =
+    let mut numbered: FxHashMap<SameCollective<'_>, Vec<Vec<CollectivePart<'_>>>> =
         FxHashMap::default();
     let mut groups: FxHashMap<Sym, Vec<CollectivePart<'_>>> = FxHashMap::default();
     for (rank, works) in works.iter().enumerate() {
@@ -53,13 +51,9 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals
                 groups.entry(group).or_default().push(part);
                 continue;
             }
-            let given = |key| timeline.arg(event, key).unwrap_or_default();
-            let key = (
-                sym_of(event),
-                given("Process Group Name"),
-                given("Process Group Ranks"),
-            );
-            let ranks = numbered.entry(key).or_default();
+            let ranks = numbered
+                .entry(same_collective(timeline, event))
+                .or_default();
             ranks.resize(works_len(ranks.len(), rank), Vec::new());
             if let Some(own) = ranks.get_mut(rank) {
                 own.push(part);

@@ -23,7 +23,7 @@ pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         found.sort_by(|a, b| b.us.total_cmp(&a.us));
         if let Some(first) = found.first() {
             let whole = first.device.elapsed_us();
-            keep(tell(scene, kind, first, &found), whole, findings);
+            keep(finding(scene, kind, first, &found), whole, findings);
         }
     }
 }
@@ -99,7 +99,7 @@ fn blocked<'a>(
     })
 }
 
-fn tell(scene: &Scene<'_>, kind: FindingKind, first: &Alone<'_>, all: &[Alone<'_>]) -> Finding {
+fn finding(scene: &Scene<'_>, kind: FindingKind, first: &Alone<'_>, all: &[Alone<'_>]) -> Finding {
     let timeline = scene.timeline;
     let (us, whole) = (first.us, first.device.elapsed_us());
     let mut sums: FxHashMap<&str, (u64, f64, f64)> = FxHashMap::default();

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::analyze::alignment::Cycle;
+use crate::analyze::flows::Reversed;
 use crate::analyze::plots::Series;
 use crate::analyze::report::{Active, Input, JobShift, Kernel, Lengths, Power, RankShift, Ranks};
-use crate::analyze::report_details::{Category, Details, Evidence, Fault, Reversed};
+use crate::analyze::report_details::{Category, Details, Evidence, Fault};
 
 /// Weights and texts.
 fn told(report: &Report) -> Vec<(Weight, String)> {
