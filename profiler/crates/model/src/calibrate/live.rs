@@ -90,10 +90,7 @@ impl LiveClock {
     /// Microseconds since the first anchor.
     fn relative(&mut self, host_ns: u64) -> f64 {
         let origin = *self.origin_ns.get_or_insert(host_ns);
-        match host_ns.checked_sub(origin) {
-            Some(after) => after as f64 / 1e3,
-            None => -((origin - host_ns) as f64 / 1e3),
-        }
+        (i128::from(host_ns) - i128::from(origin)) as f64 / 1e3
     }
 }
 

@@ -124,33 +124,22 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
         let anchors: Vec<Anchor> = spread(events, ANCHORS)
             .filter_map(|index| anchor(timeline, index))
             .collect();
-        match Clock::fit(&anchors, counter) {
-            Ok(clock) => {
-                let summary = summary(*rank, &clock);
-                let is_sure = summary.mhz_error <= UNSURE * summary.mhz;
-                if goes_by_trace {
-                    let mhz = if is_sure { summary.mhz } else { counter.mhz };
-                    timeline.mhz.insert(*rank, mhz);
-                }
-                if !is_sure {
-                    found.unknown.push(*rank);
-                } else if options.is_fitted && options.converts {
-                    found.strays += place(timeline, events, &clock);
-                }
-                found.clocks.push(summary);
-                count_epochs(timeline, events, |_, event, device| {
-                    epoch(&clock, event, device)
-                });
-            }
-            Err(_) => {
-                found.unknown.push(*rank);
-                if goes_by_trace {
-                    timeline.mhz.insert(*rank, counter.mhz);
-                }
-                // Without a clock, all events count as one epoch.
-                count_epochs(timeline, events, |_, _, _| 0);
-            }
+        let clock = Clock::fit(&anchors, counter).ok();
+        let found_clock = clock.as_ref().map(|clock| summary(*rank, clock));
+        let sure = found_clock.filter(|clock| clock.mhz_error <= UNSURE * clock.mhz);
+        if goes_by_trace {
+            let mhz = sure.map_or(counter.mhz, |clock| clock.mhz);
+            timeline.mhz.insert(*rank, mhz);
         }
+        match &clock {
+            _ if sure.is_none() => found.unknown.push(*rank),
+            Some(clock) if options.is_fitted && options.converts => {
+                found.strays += place(timeline, events, clock);
+            }
+            _ => {}
+        }
+        found.clocks.extend(found_clock);
+        count_epochs(timeline, events, clock.as_ref());
     }
     if options.converts {
         // Lengths by an unknown frequency are no better than the host's.
@@ -375,16 +364,12 @@ fn epoch(clock: &Clock, event: &Event, device: &Device) -> i64 {
 }
 
 /// Adds whole periods to the counters of a rank's events; the earliest are in the
-/// first.
-fn count_epochs(
-    timeline: &mut Timeline,
-    events: &[u32],
-    epoch: impl Fn(u32, &Event, &Device) -> i64,
-) {
+/// first. Without a clock all are in one.
+fn count_epochs(timeline: &mut Timeline, events: &[u32], clock: Option<&Clock>) {
     let mut first = i64::MAX;
     for index in events {
         if let Some((event, device)) = parts(timeline, *index) {
-            let epoch = epoch(*index, event, device);
+            let epoch = clock.map_or(0, |clock| epoch(clock, event, device));
             first = first.min(epoch);
             let place = event.device as usize;
             if let Some(device) = timeline.devices.get_mut(place) {

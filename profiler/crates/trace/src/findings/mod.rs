@@ -166,10 +166,15 @@ fn groups(timeline: &Timeline) -> FxHashMap<Id, String> {
 const LINES: usize = 8;
 
 /// Cuts a list of lines, and adds how many are left out.
-fn cut(mut lines: Vec<String>) -> Vec<String> {
-    if lines.len() > LINES {
-        let more = lines.len() - LINES;
-        lines.truncate(LINES);
+fn cut(lines: Vec<String>) -> Vec<String> {
+    cut_to(LINES, lines)
+}
+
+/// The same to another number of lines.
+fn cut_to(most: usize, mut lines: Vec<String>) -> Vec<String> {
+    if lines.len() > most {
+        let more = lines.len() - most;
+        lines.truncate(most);
         lines.push(format!("and {more} more"));
     }
     lines
