@@ -23,7 +23,6 @@ use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
 use aiprof_system::memory;
 use aiprof_tables::compare::TraceWork;
-use aiprof_tables::hta::critical;
 use aiprof_tables::unitrace;
 use aiprof_trace::analyze::config::{Config, Format};
 use aiprof_trace::analyze::device_stalls::TimedStalls;
@@ -34,6 +33,8 @@ use aiprof_trace::analyze::report::{self, Input, Report};
 use aiprof_trace::analyze::stages::Stage;
 use aiprof_trace::analyze::utilization::CompilerInfo;
 use aiprof_trace::analyze::{classes, normalize, verify};
+use aiprof_trace::critical;
+use aiprof_trace::findings;
 use aiprof_trace::work::SharedWork;
 use anyhow::{Context, Result, anyhow, bail};
 use flate2::Compression;
@@ -143,12 +144,12 @@ impl Analysis<'_> {
             bail!("this trace cannot be analyzed");
         }
         let inputs = std::mem::take(&mut self.inputs);
-        let wanted = report::Wanted {
+        let wanted = findings::Wanted {
             plots: false,
             waste: true,
         };
         let shared = SharedWork::default();
-        let report = report::make(&timeline, &outcome, inputs, wanted, &shared);
+        let report = findings::report(&timeline, &outcome, inputs, wanted, &shared);
         Ok((TraceWork::of(&timeline), report))
     }
 
@@ -170,12 +171,12 @@ impl Analysis<'_> {
         let inputs = std::mem::take(&mut self.inputs);
         let is_own = self.style == Style::Aiprof;
         // If only tables are wanted, the rest is not shown.
-        let wanted = report::Wanted {
+        let wanted = findings::Wanted {
             plots: is_own && trace.is_some(),
             waste: is_own && (trace.is_some() || self.tables.entries.is_empty()),
         };
         let shared = SharedWork::default();
-        let report = report::make(timeline, &outcome, inputs, wanted, &shared);
+        let report = findings::report(timeline, &outcome, inputs, wanted, &shared);
         self.tables.make(timeline, &outcome, &report, &shared)?;
         drop(shared);
         if self.tables.marks_path {

@@ -15,8 +15,6 @@ use aiprof_formats::import::torch_log;
 use aiprof_model::timeline::Stretch;
 use aiprof_system::files::caller;
 use aiprof_tables::categories::Aggregator;
-use aiprof_tables::hta::critical::PathOptions;
-use aiprof_tables::hta::critical::what_if::WhatIf;
 use aiprof_tables::unitrace::categories as category_tables;
 use aiprof_tables::{self as tables, Options, Table};
 use aiprof_trace::analyze::config::{
@@ -24,6 +22,7 @@ use aiprof_trace::analyze::config::{
 };
 use aiprof_trace::analyze::messages::{Level, Messages};
 use aiprof_trace::analyze::stages::Profile;
+use aiprof_trace::critical::{PathOptions, WhatIf};
 use aiprof_trace::torch::log::TorchLog;
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::PossibleValue;

@@ -12,7 +12,7 @@ pub mod categories;
 pub mod compare;
 mod compile;
 mod fwd_bwd;
-pub mod hta;
+mod hta;
 mod kernels;
 pub mod key_averages;
 mod messages;
@@ -21,12 +21,11 @@ pub mod roofline;
 mod triton;
 pub mod unitrace;
 
-use self::hta::critical::PathOptions;
-use self::hta::critical::what_if::WhatIf;
 use crate::categories::{Aggregator, Categories};
 use aiprof_model::timeline::{Id, Timeline};
 use aiprof_trace::analyze::pipeline::Outcome;
 use aiprof_trace::analyze::report::Report;
+use aiprof_trace::critical::{PathOptions, WhatIf};
 use aiprof_trace::work::{SharedWork, WorkIndex};
 use key_averages::TorchLayout;
 use std::borrow::Cow;
@@ -281,12 +280,6 @@ pub enum TableError {
     /// None is called so.
     #[error("there is no table `{0}`; use `--table list` to see all tables")]
     NoTable(String),
-    /// It does not name what takes another time.
-    #[error(
-        "`{0}` is not NAME=FACTOR; for example, gemm=0.5 halves the time of kernels with gemm in \
-         their name"
-    )]
-    NoWhatIf(String),
     /// None of its columns is called so.
     #[error("table `{table}` has no column `{column}`; its columns are: {known}")]
     NoColumn {

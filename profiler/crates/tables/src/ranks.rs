@@ -362,7 +362,7 @@ mod tests {
     use super::*;
     use aiprof_model::timeline::{Dialect, Event, Id, Job, Ph, Time, Track};
     use aiprof_trace::analyze::pipeline::Outcome;
-    use aiprof_trace::analyze::report;
+    use aiprof_trace::findings;
 
     /// A trace of several ranks: kernels as rank, begin, length, name and arguments.
     fn timeline(kernels: &[(u32, f64, f64, &str, &str)]) -> Timeline {
@@ -396,12 +396,12 @@ mod tests {
 
     fn rows(timeline: &Timeline, entry: &TableEntry) -> (Vec<Vec<Cell>>, Vec<String>) {
         let outcome = Outcome::default();
-        let wanted = report::Wanted {
+        let wanted = findings::Wanted {
             plots: false,
             waste: false,
         };
         let shared = SharedWork::default();
-        let report = report::make(timeline, &outcome, Vec::new(), wanted, &shared);
+        let report = findings::report(timeline, &outcome, Vec::new(), wanted, &shared);
         let request = Request {
             timeline,
             outcome: &outcome,

@@ -7,8 +7,13 @@
 )]
 
 pub mod analyze;
+pub mod critical;
+pub mod device_time;
+pub mod finding;
 pub mod findings;
+pub mod messages;
 pub mod mpi;
 pub mod ranks;
+mod stretches;
 pub mod torch;
 pub mod work;

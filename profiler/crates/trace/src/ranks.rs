@@ -3,7 +3,7 @@
 
 use crate::analyze::pipeline::Outcome;
 use crate::work::{RankedWork, WorkClass, WorkIndex, name_of, sym_of};
-use aiprof_model::timeline::{Sym, Time, Timeline};
+use aiprof_model::timeline::{Event, Sym, Time, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -65,7 +65,17 @@ impl Collectives {
 }
 
 /// Which kernels are parts of the same collectives: name, process group, its ranks.
-type SameCollective<'t> = (Sym, &'t str, &'t str);
+pub(crate) type SameCollective<'t> = (Sym, &'t str, &'t str);
+
+/// The collectives that a kernel belongs to.
+pub(crate) fn same_collective<'t>(timeline: &'t Timeline, event: &Event) -> SameCollective<'t> {
+    let text = |key| timeline.arg(event, key).unwrap_or_default();
+    (
+        sym_of(event),
+        text("Process Group Name"),
+        text("Process Group Ranks"),
+    )
+}
 
 /// Kernels of libraries of communication: the n-th of a name is the same collective on all
 /// ranks, if all have as many. The one that comes last is in it for the shortest time:
@@ -82,13 +92,7 @@ fn by_device(timeline: &Timeline, index: &WorkIndex) -> Collectives {
             if is_pairwise(name_of(timeline, event)) || event.is_counted() {
                 continue;
             }
-            let text = |key| timeline.arg(event, key).unwrap_or_default();
-            let key = (
-                sym_of(event),
-                text("Process Group Name"),
-                text("Process Group Ranks"),
-            );
-            let of = all.entry(key).or_default();
+            let of = all.entry(same_collective(timeline, event)).or_default();
             of.entry(rank.rank).or_default().push(work);
         }
     }

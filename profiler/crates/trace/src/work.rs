@@ -2,7 +2,9 @@
 //! findings and tables look at.
 
 use aiprof_model::probes::CallKind;
-use aiprof_model::timeline::{Dialect, Event, Id, Kinds, NONE, Sym, Time, Timeline};
+use aiprof_model::timeline::{
+    DeviceKey, Dialect, Event, Id, Kinds, NONE, ProcessKey, StreamKey, Sym, Time, Timeline,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 use std::sync::OnceLock;
@@ -78,17 +80,14 @@ impl RankedWork {
     }
 }
 
-/// A stream of a device.
+/// What links a call to its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WorkStream {
-    /// The device, or group of rows.
-    pub device: Id,
-    /// The stream's number, or its row.
-    pub stream: Id,
+pub struct LaunchLink {
+    /// The process, if the number is of one.
+    pub process: Option<ProcessKey>,
+    /// The launch's number, or the correlation.
+    pub number: u64,
 }
-
-/// What links a call to its work: a process, if numbers are of one, and a number.
-pub type LaunchLink = (i64, u64);
 
 /// What one rank did.
 #[derive(Debug, Default)]
@@ -98,7 +97,7 @@ pub struct RankWork {
     /// Work of its devices, by begin.
     pub work: Vec<RankedWork>,
     /// Streams of its devices.
-    pub streams: Vec<WorkStream>,
+    pub streams: Vec<StreamKey>,
     /// What its threads did: calls, operators and notes, by thread, begin and depth.
     pub host: Vec<u32>,
     /// Rows of waits.
@@ -220,7 +219,7 @@ impl WorkIndex {
 #[derive(Default)]
 struct Places {
     ranks: FxHashMap<(u32, u32), usize>,
-    streams: FxHashMap<(u32, u32, WorkStream), u32>,
+    streams: FxHashMap<(u32, u32, StreamKey), u32>,
 }
 
 impl Places {
@@ -265,7 +264,7 @@ impl Places {
 }
 
 /// The stream that an event of a device is on: by its arguments, else its row.
-pub fn stream_of(timeline: &Timeline, event: &Event) -> WorkStream {
+pub fn stream_of(timeline: &Timeline, event: &Event) -> StreamKey {
     let given = |key: &str| {
         let text = timeline.arg(event, key)?;
         text.parse().ok().map(Id::Number)
@@ -277,9 +276,9 @@ pub fn stream_of(timeline: &Timeline, event: &Event) -> WorkStream {
         true => None,
         false => given("device"),
     };
-    WorkStream {
-        device: device.unwrap_or(timeline.pid(event)),
-        stream: given("stream").unwrap_or(timeline.tid(event)),
+    StreamKey {
+        device: DeviceKey::of_number(device.unwrap_or(timeline.pid(event))),
+        number: given("stream").unwrap_or(timeline.tid(event)),
     }
 }
 
@@ -360,8 +359,8 @@ fn links_of(timeline: &Timeline, event: &Event) -> impl Iterator<Item = LaunchLi
     // Rows of devices are not of the process; their events name it.
     let given = |key: &str| timeline.arg(event, key).filter(|_| is_own);
     let process = given("pid").and_then(|text| text.parse().ok());
-    let process = process.or_else(|| timeline.pid(event).number().filter(|_| is_own));
-    let process = process.unwrap_or(0);
+    let process = process.map(Id::Number).unwrap_or(timeline.pid(event));
+    let process = is_own.then(|| ProcessKey::of_pid(process));
     let given = match event.correlation {
         0 => given("launch"),
         _ => None,
@@ -375,7 +374,7 @@ fn links_of(timeline: &Timeline, event: &Event) -> impl Iterator<Item = LaunchLi
     let numbers = (first..=last).take(MOST_LAUNCHES);
     numbers
         .filter(|number| *number != 0)
-        .map(move |number| (process, number))
+        .map(move |number| LaunchLink { process, number })
 }
 
 fn role_of(cat: &str) -> SpanRole {

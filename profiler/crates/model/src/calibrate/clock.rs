@@ -5,13 +5,13 @@
 //! values are ticks.
 //!
 //! An [`Anchor`] is a counter value of which the host noted the time, some
-//! microseconds off. The line through them is fitted to all of them, robustly:
-//! Theil's slope first (medians, which a third of wild anchors cannot move), then
-//! least squares reweighted by Tukey's biweight. Where the host's clock was set or
-//! the device's restarted, the line begins anew: a *step*. Where the frequency changed,
-//! two lines meet: a *bend*; a frequency that drifts becomes several bends.
+//! microseconds off. A [`LineFit`] goes through all of them. Where the host's clock was set
+//! or the device's restarted, the line begins anew: a *step*. Where the frequency changed,
+//! two lines cross: a *bend*; a frequency that drifts becomes several bends.
 
-use super::pieces;
+use super::bounds::Uncertain;
+use super::line_fit::{FitPoint, LineFit, median};
+use super::piecewise_fit;
 
 /// Times between two anchors at which the counter's wraps are not counted any more:
 /// beyond half a period the number of wraps is a guess.
@@ -24,14 +24,6 @@ const MAX_MHZ: f64 = 1e6;
 const MAX_UNCERTAINTY: f64 = 10.0;
 /// Host times beyond 300 years are none.
 const MAX_US: f64 = 1e16;
-/// Tukey's constant: 95 % efficient where the errors are normal.
-const TUKEY: f64 = 4.685;
-/// A normal distribution's deviation by its median absolute deviation.
-const MAD: f64 = 1.482_602_218_505_602;
-/// Rounds of reweighting; it settles in a few.
-const ROUNDS: usize = 12;
-/// Fewer points than these all count in full: they are too few to find the wild ones.
-const FEW: usize = 8;
 
 /// A counter value whose host time was noted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +48,7 @@ pub struct Counter {
 
 /// A straight piece of a clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Piece {
+pub struct ClockPiece {
     /// Counter value where it begins, wraps counted: its first anchor, or the bend.
     pub from: i128,
     /// Where it ends: its last anchor, or the next bend.
@@ -64,44 +56,25 @@ pub struct Piece {
     /// Host time of `from`, microseconds.
     pub host_us: f64,
     /// Ticks per microsecond.
-    pub mhz: f64,
-    /// The true `mhz` is within this of it.
-    pub mhz_error: f64,
-    /// Anchors that were used.
-    pub anchors: usize,
-    /// Typical distance of an anchor from the line, microseconds.
-    pub scatter_us: f64,
+    pub mhz: Uncertain,
+    /// Microseconds by ticks, both since `from`.
+    pub line: LineFit,
     /// How far the earliest anchor that was used is before the line, microseconds. A host
     /// notes nothing before it is, so the line is late by no more than that.
     pub late_us: f64,
     /// It goes on where the piece before ends, at another frequency.
     pub is_bend: bool,
-    /// Middle of the anchors' counter values, where the line is surest.
-    middle: f64,
-    /// Error of the host time there, microseconds.
-    middle_error_us: f64,
-    /// Error of the slope, microseconds per tick.
-    slope_error: f64,
 }
 
 /// A clock: pieces in the order of time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clock {
     /// Its pieces, at least one.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<ClockPiece>,
     /// Counter values of the anchors, wraps counted, in the order given.
     pub unwrapped: Vec<i128>,
     /// Anchors before which the number of wraps is a guess: they are too far apart.
     pub guessed: Vec<usize>,
-}
-
-/// A host time, and how far off it may be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HostTime {
-    /// Microseconds since the origin.
-    pub us: f64,
-    /// The true time is within this of it, microseconds.
-    pub error_us: f64,
 }
 
 /// Why there is no clock.
@@ -113,26 +86,41 @@ pub enum ClockError {
     Nonsense,
 }
 
+impl Counter {
+    /// The bits of a value that the counter has.
+    fn raw(&self, ticks: u64) -> i128 {
+        i128::from(ticks) & ((1 << self.bits) - 1)
+    }
+
+    /// The counter value with its wraps counted that is nearest to an expected one.
+    pub(super) fn with_wraps(&self, ticks: u64, expected: f64) -> i128 {
+        let raw = self.raw(ticks);
+        raw + ((wraps(raw as f64, expected, self.bits) as i128) << self.bits)
+    }
+}
+
+/// How often a counter of this width has wrapped that has `counted` and should have `expected`:
+/// the nearest whole number.
+pub fn wraps(counted: f64, expected: f64, bits: u32) -> f64 {
+    ((expected - counted) / 2f64.powi(bits as i32)).round()
+}
+
 /// Counts the wraps of a counter between values that follow each other: the values
 /// without wraps, and where their number is a guess. `anchors` are in the order of
 /// time.
 fn count_wraps(anchors: &[Anchor], counter: Counter) -> (Vec<i128>, Vec<usize>) {
     let period = 2f64.powi(counter.bits as i32);
-    let modulus = 1i128 << counter.bits;
     let (mut mhz, mut uncertainty) = (counter.mhz, counter.uncertainty);
     let mut unwrapped: Vec<i128> = Vec::with_capacity(anchors.len());
     let mut guessed = Vec::new();
     let mut begin = 0;
     for (index, anchor) in anchors.iter().enumerate() {
-        let raw = i128::from(anchor.ticks) & (modulus - 1);
         let Some((&last, before)) = unwrapped.last().zip(anchors.get(index.wrapping_sub(1))) else {
-            unwrapped.push(raw);
+            unwrapped.push(counter.raw(anchor.ticks));
             continue;
         };
         let gap = anchor.host_us - before.host_us;
-        let expected = last as f64 + gap * mhz;
-        let wraps = ((expected - raw as f64) / period).round();
-        let value = raw + (wraps as i128) * modulus;
+        let value = counter.with_wraps(anchor.ticks, last as f64 + gap * mhz);
         unwrapped.push(value);
         if gap * mhz * uncertainty > period * HALF {
             guessed.push(index);
@@ -153,169 +141,6 @@ fn count_wraps(anchors: &[Anchor], counter: Counter) -> (Vec<i128>, Vec<usize>) 
         }
     }
     (unwrapped, guessed)
-}
-
-/// Middle of numbers; 0 for none. Reorders them.
-pub fn median(values: &mut [f64]) -> f64 {
-    if values.is_empty() {
-        return 0.0;
-    }
-    let (middle, odd) = (values.len() / 2, values.len() % 2 == 1);
-    let (below, &mut at, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
-    if odd {
-        return at;
-    }
-    let lower = below.iter().copied().fold(f64::MIN, f64::max);
-    (lower + at) / 2.0
-}
-
-/// A point of a fit: ticks since the first, and host microseconds since the first.
-#[derive(Clone, Copy)]
-pub(super) struct FitPoint {
-    pub(super) x: f64,
-    pub(super) y: f64,
-}
-
-/// A line `y = middle_y + slope * (x - middle)`.
-#[derive(Clone, Copy)]
-pub(super) struct Line {
-    pub(super) slope: f64,
-    pub(super) middle: f64,
-    pub(super) middle_y: f64,
-    pub(super) scatter: f64,
-    pub(super) slope_error: f64,
-    pub(super) middle_error: f64,
-    pub(super) used: usize,
-}
-
-impl Line {
-    pub(super) fn at(&self, x: f64) -> f64 {
-        self.middle_y + self.slope * (x - self.middle)
-    }
-
-    pub(super) fn error_at(&self, x: f64) -> f64 {
-        self.middle_error + self.slope_error * (x - self.middle).abs()
-    }
-
-    /// Where it meets another line.
-    pub(super) fn meets(&self, other: &Self) -> f64 {
-        let slope = self.slope - other.slope;
-        (other.middle_y - other.slope * other.middle - self.middle_y + self.slope * self.middle)
-            / slope
-    }
-
-    /// How far the earliest of the points is before the line, wild ones apart.
-    fn lateness(&self, points: &[FitPoint]) -> f64 {
-        let limit = TUKEY * self.scatter;
-        let early = points.iter().map(|p| self.at(p.x) - p.y);
-        early.filter(|early| *early <= limit).fold(0.0, f64::max)
-    }
-}
-
-/// The line through points, in the order of x; `None` if they have no extent.
-pub(super) fn fit(points: &[FitPoint]) -> Option<Line> {
-    let n = points.len();
-    let half = n / 2;
-    let pairs = points.iter().zip(points.get(half.max(1)..)?);
-    let mut slopes: Vec<f64> = pairs
-        .filter(|(a, b)| b.x > a.x)
-        .map(|(a, b)| (b.y - a.y) / (b.x - a.x))
-        .collect();
-    if slopes.is_empty() {
-        return None;
-    }
-    let slope = median(&mut slopes);
-    let mut rests: Vec<f64> = points.iter().map(|p| p.y - slope * p.x).collect();
-    let offset = median(&mut rests);
-    let mut line = Line {
-        slope,
-        middle: 0.0,
-        middle_y: offset,
-        scatter: 0.0,
-        slope_error: f64::INFINITY,
-        middle_error: f64::INFINITY,
-        used: n,
-    };
-    for _ in 0..ROUNDS {
-        let next = reweighted(points, &line)?;
-        let moved = (next.slope - line.slope).abs();
-        line = next;
-        if moved <= line.slope_error * 1e-6 {
-            break;
-        }
-    }
-    Some(line)
-}
-
-/// One round: least squares with weights by the distances from `line`.
-fn reweighted(points: &[FitPoint], line: &Line) -> Option<Line> {
-    let mut off: Vec<f64> = points.iter().map(|p| (p.y - line.at(p.x)).abs()).collect();
-    // Nanoseconds are what host times are printed with.
-    let scatter = (median(&mut off) * MAD).max(1e-3);
-    let weight = |p: &FitPoint| {
-        if points.len() < FEW {
-            return 1.0;
-        }
-        let u = (p.y - line.at(p.x)) / (TUKEY * scatter);
-        let v = (1.0 - u * u).max(0.0);
-        v * v
-    };
-    let (mut sum, mut sx, mut sy, mut used) = (0.0, 0.0, 0.0, 0);
-    for p in points {
-        let w = weight(p);
-        sum += w;
-        sx += w * p.x;
-        sy += w * p.y;
-        used += usize::from(w > 0.0);
-    }
-    if sum <= 0.0 {
-        return None;
-    }
-    let (middle, middle_y) = (sx / sum, sy / sum);
-    let (mut sxx, mut sxy, mut square) = (0.0, 0.0, 0.0);
-    for p in points {
-        let w = weight(p);
-        sxx += w * (p.x - middle) * (p.x - middle);
-        sxy += w * (p.x - middle) * (p.y - middle_y);
-    }
-    if sxx <= 0.0 {
-        return None;
-    }
-    let slope = sxy / sxx;
-    for p in points {
-        let rest = p.y - (middle_y + slope * (p.x - middle));
-        square += weight(p) * rest * rest;
-    }
-    // Two parameters were fitted; the weights lose some of the information.
-    let free = (sum - 2.0).max(0.5);
-    let sigma = (square / free).sqrt().max(scatter / 2.0);
-    let t = student(sum as usize);
-    Some(Line {
-        slope,
-        middle,
-        middle_y,
-        scatter,
-        slope_error: t * sigma / sxx.sqrt(),
-        middle_error: t * sigma / sum.sqrt(),
-        used,
-    })
-}
-
-/// How many standard errors make a bound, by the number of points: about one in
-/// 100,000 lies outside (Student's distribution, for two fitted parameters).
-fn student(points: usize) -> f64 {
-    match points.saturating_sub(2) {
-        0 => 1000.0,
-        1 => 320.0,
-        2 => 100.0,
-        3 => 40.0,
-        4 => 25.0,
-        5..=7 => 15.0,
-        8..=12 => 9.0,
-        13..=30 => 6.5,
-        31..=100 => 5.5,
-        _ => 5.0,
-    }
 }
 
 impl Clock {
@@ -346,7 +171,7 @@ impl Clock {
                 y: anchor.host_us - first.host_us,
             })
             .collect();
-        let parts = pieces::split(&points);
+        let parts = piecewise_fit::split(&points);
         if parts.is_empty() {
             return Err(ClockError::TooFew);
         }
@@ -354,19 +179,17 @@ impl Clock {
         let pieces = parts.into_iter().map(|part| {
             let (line, (a, b)) = (part.line, part.extent);
             let mhz = 1.0 / line.slope;
-            Piece {
+            ClockPiece {
                 from: whole(a),
                 to: whole(b),
                 host_us: first.host_us + line.at(a.trunc()),
-                mhz,
-                mhz_error: mhz * (line.slope_error / line.slope).abs(),
-                anchors: line.used,
-                scatter_us: line.scatter,
+                mhz: Uncertain {
+                    value: mhz,
+                    error: mhz * (line.slope_error / line.slope).abs(),
+                },
+                line: line.from(a),
                 late_us: line.lateness(points.get(part.range).unwrap_or_default()),
                 is_bend: part.is_bend,
-                middle: line.middle - a,
-                middle_error_us: line.middle_error,
-                slope_error: line.slope_error,
             }
         });
         let mut unwrapped = vec![0; anchors.len()];
@@ -381,10 +204,49 @@ impl Clock {
         })
     }
 
+    /// A clock whose frequency is given: the line of that slope through the middle of points,
+    /// which are counter values, wraps counted, and host times. `None`: there are none.
+    pub fn with_frequency(mhz: f64, points: &[(i64, f64)]) -> Option<Self> {
+        let unwrapped: Vec<i128> = points.iter().map(|point| point.0.into()).collect();
+        let (from, to) = (*unwrapped.first()?, *unwrapped.last()?);
+        let since = |ticks: &i128| (ticks - from) as f64 / mhz;
+        let rests = unwrapped.iter().zip(points);
+        let mut rests: Vec<f64> = rests.map(|(ticks, point)| point.1 - since(ticks)).collect();
+        let host_us = median(&mut rests);
+        let mut off: Vec<f64> = rests.iter().map(|rest| (rest - host_us).abs()).collect();
+        let scatter = median(&mut off);
+        let piece = ClockPiece {
+            from,
+            to,
+            host_us,
+            mhz: Uncertain {
+                value: mhz,
+                error: 0.0,
+            },
+            line: LineFit {
+                slope: 1.0 / mhz,
+                middle: 0.0,
+                middle_y: 0.0,
+                scatter,
+                slope_error: 0.0,
+                // Five standard errors of a median, by the median distance.
+                middle_error: 9.0 * scatter / (points.len() as f64).sqrt(),
+                used: points.len(),
+            },
+            late_us: 0.0,
+            is_bend: false,
+        };
+        Some(Self {
+            pieces: vec![piece],
+            unwrapped,
+            guessed: Vec::new(),
+        })
+    }
+
     /// The piece that a counter value, wraps counted, belongs to: the one around it,
     /// else the nearest.
-    pub fn piece(&self, ticks: i128) -> &Piece {
-        let distance = |p: &&Piece| (p.from - ticks).max(ticks - p.to).max(0);
+    pub fn piece(&self, ticks: i128) -> &ClockPiece {
+        let distance = |p: &&ClockPiece| (p.from - ticks).max(ticks - p.to).max(0);
         self.pieces
             .iter()
             .min_by_key(distance)
@@ -394,14 +256,27 @@ impl Clock {
     /// The piece of a counter value, wraps counted, of which the host noted the time.
     /// Behind a restart the counter may have values again that it had before: of these
     /// the one that is nearer to the note.
-    pub fn piece_near(&self, ticks: i128, noted_us: f64) -> &Piece {
-        let distance = |p: &&Piece| (p.from - ticks).max(ticks - p.to).max(0);
+    pub fn piece_near(&self, ticks: i128, noted_us: f64) -> &ClockPiece {
+        let distance = |p: &&ClockPiece| (p.from - ticks).max(ticks - p.to).max(0);
         let runs = self.pieces.chunk_by(|_, next| next.is_bend);
         let nearest = runs.filter_map(|run| run.iter().min_by_key(distance));
-        let away = |p: &&Piece| (p.host_time(ticks).us - noted_us).abs();
+        let away = |p: &&ClockPiece| (p.host_time(ticks).value - noted_us).abs();
         nearest
             .min_by(|a, b| away(a).total_cmp(&away(b)))
             .unwrap_or(&self.pieces[0])
+    }
+
+    /// About what the counter was at a host time, wraps counted, by the piece nearest to it.
+    pub fn ticks_at(&self, host_us: f64) -> f64 {
+        let away = |p: &&ClockPiece| {
+            let last = p.host_time(p.to).value;
+            (p.host_us - host_us).max(host_us - last).max(0.0)
+        };
+        let pieces = self.pieces.iter();
+        let nearest = pieces.min_by(|a, b| away(a).total_cmp(&away(b)));
+        nearest.map_or(f64::NAN, |p| {
+            p.from as f64 + (host_us - p.host_us) * p.mhz.value
+        })
     }
 
     /// How often the clock was set or restarted.
@@ -415,20 +290,19 @@ impl Clock {
         self.pieces.iter().filter(|piece| piece.is_bend).count()
     }
 
-    /// The host time of a counter value, wraps counted.
-    pub fn host_time(&self, ticks: i128) -> HostTime {
+    /// The host time of a counter value, wraps counted, microseconds.
+    pub fn host_time(&self, ticks: i128) -> Uncertain {
         self.piece(ticks).host_time(ticks)
     }
 }
 
-impl Piece {
-    /// The host time of a counter value, wraps counted.
-    pub fn host_time(&self, ticks: i128) -> HostTime {
+impl ClockPiece {
+    /// The host time of a counter value, wraps counted, microseconds.
+    pub fn host_time(&self, ticks: i128) -> Uncertain {
         let x = (ticks - self.from) as f64;
-        let away = (x - self.middle).abs();
-        HostTime {
-            us: self.host_us + x / self.mhz,
-            error_us: self.middle_error_us + away * self.slope_error,
+        Uncertain {
+            value: self.host_us + x / self.mhz.value,
+            error: self.line.error_at(x),
         }
     }
 }

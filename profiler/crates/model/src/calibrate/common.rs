@@ -4,7 +4,8 @@
 //! have carry the same name; which of several of that name it is, neither recording shows. The true
 //! offset brings many pairs together, any other only few: pairs vote.
 
-use super::clock::median;
+use super::bounds::Uncertain;
+use super::line_fit::median;
 use rustc_hash::FxHashMap;
 
 /// Pairs of equal names that are looked at for one event: neighbours of the same rank
@@ -29,10 +30,8 @@ pub struct Common {
 /// How far two recordings are apart.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offset {
-    /// To be added to the second's times, microseconds.
-    pub us: f64,
-    /// By the pairs, the true offset is within this of it.
-    pub error_us: f64,
+    /// To be added to the second's times, by the pairs, microseconds.
+    pub us: Uncertain,
     /// Pairs that agree.
     pub pairs: usize,
 }
@@ -74,10 +73,9 @@ pub fn align(first: &[Common], second: &[Common], tolerance_us: f64) -> Result<O
     let scatter = median(&mut away);
     // A median of n values is that sure; what scatters by less than a nanosecond is
     // no surer.
-    let error_us = (4.0 * scatter / (agreeing.len() as f64).sqrt()).max(0.001);
+    let error = (4.0 * scatter / (agreeing.len() as f64).sqrt()).max(0.001);
     Ok(Offset {
-        us,
-        error_us,
+        us: Uncertain { value: us, error },
         pairs: agreeing.len(),
     })
 }
@@ -185,7 +183,10 @@ mod tests {
             let second = shifted(&all[from..to], -1.5e9, 2.0);
             let found = align(&all, &second, 10.0).unwrap();
             // Jitter is 0 to 2 us, so the middle of it is 1 us late.
-            assert!((found.us - (1.5e9 - 1.0)).abs() < 0.2, "{from} {found:?}");
+            assert!(
+                (found.us.value - (1.5e9 - 1.0)).abs() < 0.2,
+                "{from} {found:?}"
+            );
             assert!(found.pairs > 1000, "{found:?}");
         }
     }

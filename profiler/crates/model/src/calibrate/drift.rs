@@ -8,6 +8,7 @@
 //! is taken where one is possible; else the line that is farthest from all points. How far
 //! the true line can be from it is the error bound, over all ways between clocks.
 
+use super::bounds::Bounds;
 use super::ranks::{self, Messages};
 
 /// Clocks that are steered differ by less than this in speed: NTP's and Linux's limit is
@@ -77,7 +78,7 @@ impl ClockLine {
 
 /// All clocks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Clocks {
+pub struct AlignedClocks {
     /// By number; `None`: no message leads to it. The first is right by definition.
     pub lines: Vec<Option<ClockLine>>,
     /// By how much something arrives before it left, whatever the lines are.
@@ -85,7 +86,7 @@ pub struct Clocks {
 }
 
 /// Aligns `clocks` clocks. `spans` are the first and last times that are looked at, by each clock.
-pub fn align(clocks: usize, crossings: &[Crossing], spans: &[(f64, f64)]) -> Clocks {
+pub fn align(clocks: usize, crossings: &[Crossing], spans: &[(f64, f64)]) -> AlignedClocks {
     let usable = |c: &&Crossing| {
         let inside = c.from < clocks && c.to < clocks && c.from != c.to;
         inside && c.left_us.is_finite() && c.arrived_us.is_finite()
@@ -119,7 +120,7 @@ pub fn align(clocks: usize, crossings: &[Crossing], spans: &[(f64, f64)]) -> Clo
             (line.error_us, line.error_anywhere_us) = (error, anywhere);
         }
     }
-    Clocks {
+    AlignedClocks {
         lines,
         contradiction_us,
     }
@@ -152,7 +153,7 @@ fn span(crossings: &[Crossing]) -> (f64, f64) {
 }
 
 /// Speeds, then differences with these speeds.
-fn pass(clocks: usize, crossings: &[Crossing]) -> Clocks {
+fn pass(clocks: usize, crossings: &[Crossing]) -> AlignedClocks {
     let at_us = middle(crossings);
     let rates = rates(clocks, &pairs(crossings, at_us));
     let line = |clock: usize, us: f64| ClockLine {
@@ -175,7 +176,7 @@ fn pass(clocks: usize, crossings: &[Crossing]) -> Clocks {
     let found = ranks::align(clocks, &messages);
     let shifts = found.shifts.iter().enumerate();
     let lines = shifts.map(|(clock, shift)| Some(line(clock, shift.as_ref()?.us)));
-    Clocks {
+    AlignedClocks {
         lines: lines.collect(),
         contradiction_us: found.contradiction_us,
     }
@@ -265,9 +266,8 @@ impl Pair {
         }
     }
 
-    /// The least and the most that the second clock's line can be above the first's at a
-    /// time since the middle.
-    fn range(&self, at_us: f64) -> (f64, f64) {
+    /// How far the second clock's line can be above the first's at a time since the middle.
+    fn difference(&self, at_us: f64) -> Bounds {
         let (mut from, mut to, mut slack) = (-MOST_DRIFT, MOST_DRIFT, 0.0);
         if self.is_two_sided() {
             let best = best((from, to), |slope| self.gap(slope));
@@ -286,7 +286,7 @@ impl Pair {
             true => f64::NEG_INFINITY,
             false => low(best((from, to), |slope| -low(slope))) - slack,
         };
-        (least, most)
+        Bounds { least, most }
     }
 }
 
@@ -360,7 +360,7 @@ fn errors(clocks: usize, crossings: &[Crossing], (first, last): (f64, f64)) -> V
     for at_us in [first - middle_us, last - middle_us] {
         let ranges: Vec<_> = pairs
             .iter()
-            .map(|pair| (pair.first, pair.second, pair.range(at_us)))
+            .map(|pair| (pair.first, pair.second, pair.difference(at_us)))
             .collect();
         let most = farthest(clocks, &ranges, false);
         let least = farthest(clocks, &ranges, true);
@@ -372,16 +372,16 @@ fn errors(clocks: usize, crossings: &[Crossing], (first, last): (f64, f64)) -> V
 }
 
 /// The most that each clock's line is above the first's, by all ways; or below, mirrored.
-fn farthest(clocks: usize, ranges: &[(usize, usize, (f64, f64))], mirrored: bool) -> Vec<f64> {
+fn farthest(clocks: usize, ranges: &[(usize, usize, Bounds)], mirrored: bool) -> Vec<f64> {
     let mut most = vec![f64::INFINITY; clocks];
     if let Some(first) = most.first_mut() {
         *first = 0.0;
     }
     let steps: Vec<(usize, usize, f64)> = ranges
         .iter()
-        .flat_map(|(first, second, (least, most))| match mirrored {
-            false => [(*first, *second, *most), (*second, *first, -least)],
-            true => [(*first, *second, -least), (*second, *first, *most)],
+        .flat_map(|(first, second, by)| match mirrored {
+            false => [(*first, *second, by.most), (*second, *first, -by.least)],
+            true => [(*first, *second, -by.least), (*second, *first, by.most)],
         })
         .collect();
     // As often as a way can have steps.

@@ -47,7 +47,7 @@ fn chain(truths: &[Truth], length_us: f64, count: usize) -> Vec<Crossing> {
 }
 
 /// How far aligned clocks are from the first one, at most, and the bound of it.
-fn check(truths: &[Truth], found: &Clocks, length_us: f64) -> f64 {
+fn check(truths: &[Truth], found: &AlignedClocks, length_us: f64) -> f64 {
     let mut worst: f64 = 0.0;
     for (truth, line) in truths.iter().zip(&found.lines).skip(1) {
         let line = line.unwrap();

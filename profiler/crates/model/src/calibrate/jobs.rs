@@ -6,7 +6,9 @@
 //! of all jobs bound the clock, and each job's own bounds the shift: they are moved to the middle
 //! of what both allow.
 
-use super::clock::{Anchor, Clock, Counter, Piece, median};
+use super::bounds::{Bounds, Uncertain};
+use super::clock::{Anchor, Clock, Counter, wraps};
+use super::line_fit::median;
 
 /// A device event: its end as the host has it, and the counter there.
 pub type Event = Anchor;
@@ -24,26 +26,14 @@ pub struct Job {
 
 /// Where a job belongs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Place {
+pub enum JobPosition {
     /// Where it is.
     Right,
-    /// By other jobs' clock, its device events belong `by_us` later, give or take `error_us`.
-    Moved {
-        /// What is added to their times, microseconds.
-        by_us: f64,
-        /// The true shift is within this of it.
-        error_us: f64,
-    },
+    /// By other jobs' clock, its device events belong so much later, microseconds.
+    Moved(Uncertain),
     /// No job is in place to give the clock: the round trips of all jobs of this clock bound the
-    /// shift. They are moved by the middle of the bounds.
-    Bounded {
-        /// What is added to their times, microseconds.
-        by_us: f64,
-        /// At least.
-        least_us: f64,
-        /// At most.
-        most_us: f64,
-    },
+    /// shift, microseconds. The events are moved by the middle of the bounds.
+    Bounded(Bounds),
     /// Outside, and left there.
     Refused(Refusal),
 }
@@ -71,101 +61,87 @@ impl Job {
         Some((begin + end) / 2.0)
     }
 
-    /// The shifts that put it into its round trip: from, to.
-    fn room(&self) -> Option<(f64, f64)> {
+    /// The shifts that put it into its round trip.
+    fn shifts_inside(&self) -> Option<Bounds> {
         let (begin, end) = self.round_trip_us?;
-        Some((begin - self.first_us, end - self.last_us()))
+        Some(Bounds {
+            least: begin - self.first_us,
+            most: end - self.last_us(),
+        })
     }
 }
 
 /// Finds where jobs belong whose counters did not restart in between. Times may be
 /// off by `tolerance_us` and count as inside.
-pub fn place(jobs: &[Job], counter: Counter, tolerance_us: f64) -> Vec<Place> {
-    let is_inside = |job: &Job, shift: f64| {
-        job.room().is_none_or(|(least, most)| {
-            least - tolerance_us <= shift && shift <= most + tolerance_us
-        })
+pub fn place(jobs: &[Job], counter: Counter, tolerance_us: f64) -> Vec<JobPosition> {
+    let is_inside = |job: &&Job| {
+        let inside = job.shifts_inside();
+        inside.is_none_or(|inside| inside.widened(tolerance_us).contains(0.0))
     };
     let inside = jobs
         .iter()
-        .filter(|job| job.round_trip_us.is_some() && !job.events.is_empty() && is_inside(job, 0.0));
+        .filter(|job| job.round_trip_us.is_some() && !job.events.is_empty() && is_inside(job));
     let anchors: Vec<Anchor> = inside.flat_map(|job| job.events.iter().copied()).collect();
     let clock = Clock::fit(&anchors, counter)
         .ok()
         .filter(|clock| clock.steps() == 0);
-    let mut common = None;
+    let mut shared = None;
     jobs.iter()
         .map(|job| {
-            let Some((least, most)) = job.room() else {
-                return Place::Right;
+            let Some(inside) = job.shifts_inside() else {
+                return JobPosition::Right;
             };
-            if job.events.is_empty() || is_inside(job, 0.0) {
-                return Place::Right;
+            if job.events.is_empty() || is_inside(&job) {
+                return JobPosition::Right;
             }
-            let by_clock = clock.as_ref().and_then(|clock| shift(job, clock, counter));
-            match by_clock {
-                Some(by_clock) => match meet(by_clock, (least, most), tolerance_us) {
-                    Some((by_us, error_us)) => Place::Moved { by_us, error_us },
-                    None => Place::Refused(Refusal::ClockDisagrees),
-                },
-                None if least > most => Place::Refused(Refusal::Wider),
-                None => {
-                    let common = common.get_or_insert_with(|| Common::new(jobs, counter));
-                    let (least_us, most_us) = common.bounds(job, (least, most));
-                    Place::Bounded {
-                        by_us: (least_us + most_us) / 2.0,
-                        least_us,
-                        most_us,
-                    }
-                }
+            if let Some(by_clock) = clock.as_ref().and_then(|clock| shift(job, clock, counter)) {
+                let both = Bounds::around(by_clock).and(inside.widened(tolerance_us));
+                return match both.is_possible() {
+                    true => JobPosition::Moved(both.nearest(by_clock.value)),
+                    false => JobPosition::Refused(Refusal::ClockDisagrees),
+                };
             }
+            if !inside.is_possible() {
+                return JobPosition::Refused(Refusal::Wider);
+            }
+            let shared = shared.get_or_insert_with(|| SharedClock::new(jobs, counter));
+            JobPosition::Bounded(shared.bounds(job, inside))
         })
         .collect()
 }
 
-/// The shift by a clock, within the limits of the round trip; `None`: the two contradict.
-fn meet(clock: (f64, f64), room: (f64, f64), tolerance_us: f64) -> Option<(f64, f64)> {
-    let ((by_us, error_us), (least, most)) = (clock, room);
-    let least = (by_us - error_us).max(least - tolerance_us);
-    let most = (by_us + error_us).min(most + tolerance_us);
-    let by_us = by_us.clamp(least, most.max(least));
-    (least <= most).then(|| (by_us, (by_us - least).max(most - by_us)))
-}
-
 /// What the round trips of all jobs show of the one clock that they share.
-struct Common {
+struct SharedClock {
     counter: Counter,
     /// A counter value and about when it was.
     origin: Option<(f64, f64)>,
-    /// Host time of the origin: at least, at most.
-    offset: (f64, f64),
+    /// Host time of the origin.
+    offset: Bounds,
 }
 
-impl Common {
+impl SharedClock {
     fn new(jobs: &[Job], counter: Counter) -> Self {
-        let mut common = Self {
+        let mut shared = Self {
             counter: sharpened(jobs, counter),
             origin: None,
-            offset: (f64::NEG_INFINITY, f64::INFINITY),
+            offset: Bounds::NONE,
         };
         let first = jobs.iter().find_map(|job| {
             let ticks = job.events.first()?.ticks & low_bits(counter.bits);
             Some((ticks as f64, job.middle()?))
         });
-        common.origin = first;
+        shared.origin = first;
         for job in jobs {
-            let (Some((least, most)), Some((at, slack))) = (job.room(), common.offset_of(job))
-            else {
-                continue;
-            };
-            let (from, to) = common.offset;
-            common.offset = (from.max(at + least - slack), to.min(at + most + slack));
+            if let Some((inside, at)) = job.shifts_inside().zip(shared.offset_of(job)) {
+                let own = inside.plus(at.value).widened(at.error);
+                shared.offset = shared.offset.and(own);
+            }
         }
-        common
+        shared
     }
 
     /// Where a job's own times put the origin, and how far the frequency makes that off.
-    fn offset_of(&self, job: &Job) -> Option<(f64, f64)> {
+    fn offset_of(&self, job: &Job) -> Option<Uncertain> {
         let (origin, about) = self.origin?;
         let period = 2f64.powi(self.counter.bits as i32);
         let away_us = job.middle()? - about;
@@ -178,22 +154,24 @@ impl Common {
             .iter()
             .map(|event| {
                 let raw = (event.ticks & low_bits(self.counter.bits)) as f64 - origin;
-                let wraps = ((away_us * self.counter.mhz - raw) / period).round();
+                let wraps = wraps(raw, away_us * self.counter.mhz, self.counter.bits);
                 event.host_us - (raw + wraps * period) / self.counter.mhz
             })
             .collect();
-        (!offsets.is_empty()).then(|| (median(&mut offsets), slack))
+        (!offsets.is_empty()).then(|| Uncertain {
+            value: median(&mut offsets),
+            error: slack,
+        })
     }
 
     /// The bounds of a job's shift by its own round trip, and by those of the others if
     /// these agree.
-    fn bounds(&self, job: &Job, room: (f64, f64)) -> (f64, f64) {
-        let Some((at, slack)) = self.offset_of(job) else {
-            return room;
+    fn bounds(&self, job: &Job, inside: Bounds) -> Bounds {
+        let Some(at) = self.offset_of(job) else {
+            return inside;
         };
-        let least = room.0.max(self.offset.0 - at - slack);
-        let most = room.1.min(self.offset.1 - at + slack);
-        if least <= most { (least, most) } else { room }
+        let both = inside.and(self.offset.plus(-at.value).widened(at.error));
+        if both.is_possible() { both } else { inside }
     }
 }
 
@@ -205,11 +183,11 @@ fn sharpened(jobs: &[Job], counter: Counter) -> Counter {
             continue;
         };
         let [piece] = &clock.pieces[..] else { continue };
-        let uncertainty = piece.mhz_error / piece.mhz;
-        let is_possible =
-            (piece.mhz / counter.mhz - 1.0).abs() <= counter.uncertainty + uncertainty;
+        let mhz = piece.mhz.value;
+        let uncertainty = piece.mhz.error / mhz;
+        let is_possible = (mhz / counter.mhz - 1.0).abs() <= counter.uncertainty + uncertainty;
         if is_possible && uncertainty < best.uncertainty {
-            (best.mhz, best.uncertainty) = (piece.mhz, uncertainty);
+            (best.mhz, best.uncertainty) = (mhz, uncertainty);
         }
     }
     best
@@ -222,29 +200,22 @@ fn low_bits(bits: u32) -> u64 {
     }
 }
 
-/// How far a job's events are from where they belong, by a clock.
-fn shift(job: &Job, clock: &Clock, counter: Counter) -> Option<(f64, f64)> {
-    let modulus = 1i128 << counter.bits;
+/// How far a job's events are from where they belong, by a clock, microseconds.
+fn shift(job: &Job, clock: &Clock, counter: Counter) -> Option<Uncertain> {
     // The wraps by the round trip, which is right: the counter there.
-    let middle = job.middle()?;
-    let away = |piece: &&Piece| {
-        let (from, to) = (piece.host_us, piece.host_time(piece.to).us);
-        (from - middle).max(middle - to).max(0.0)
-    };
-    let pieces = clock.pieces.iter();
-    let piece = pieces.min_by(|a, b| away(a).total_cmp(&away(b)))?;
-    let there = piece.from as f64 + (middle - piece.host_us) * piece.mhz;
+    let there = clock.ticks_at(job.middle()?);
     if there.is_nan() || there.abs() > 1e30 {
         return None;
     }
     let mut shifts: Vec<f64> = Vec::with_capacity(job.events.len());
     let mut error: f64 = 0.0;
     for event in &job.events {
-        let raw = i128::from(event.ticks) & (modulus - 1);
-        let wraps = ((there - raw as f64) / modulus as f64).round() as i128;
-        let time = clock.host_time(raw + wraps * modulus);
-        shifts.push(time.us - event.host_us);
-        error = error.max(time.error_us);
+        let time = clock.host_time(counter.with_wraps(event.ticks, there));
+        shifts.push(time.value - event.host_us);
+        error = error.max(time.error);
     }
-    (!shifts.is_empty()).then(|| (median(&mut shifts), error))
+    (!shifts.is_empty()).then(|| Uncertain {
+        value: median(&mut shifts),
+        error,
+    })
 }

@@ -1,6 +1,8 @@
 //! A device's frequency while its records still come: a clock through the last of them.
 
-use super::clock::{Anchor, Clock, Counter, median};
+use super::bounds::Uncertain;
+use super::clock::{Anchor, Clock, Counter};
+use super::line_fit::median;
 use std::collections::VecDeque;
 
 /// Most anchors that are kept; the newest replace the oldest.
@@ -13,15 +15,6 @@ const LONG_US: f64 = 5.0;
 const UNCERTAINTY: f64 = 0.2;
 /// A fit that is less certain is none: a record's own times are better.
 const MAX_ERROR: f64 = 0.01;
-
-/// A frequency, and how far off it may be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Frequency {
-    /// Ticks per microsecond.
-    pub mhz: f64,
-    /// The true frequency is within this of it.
-    pub error: f64,
-}
 
 /// The clock of a device while its records still arrive. Bounded: it knows the last
 /// 512 anchors.
@@ -84,27 +77,20 @@ impl LiveClock {
         }
     }
 
-    /// The frequency at a host time by the last fit; `None` while it is less certain
-    /// than 1 %.
-    pub fn frequency(&self, host_ns: u64) -> Option<Frequency> {
+    /// The frequency at a host time by the last fit, ticks per microsecond; `None` while it
+    /// is less certain than 1 %.
+    pub fn frequency(&self, host_ns: u64) -> Option<Uncertain> {
         let at = host_ns as f64 / 1e3 - self.origin_ns? as f64 / 1e3;
         let pieces = &self.clock.as_ref()?.pieces;
         let before = pieces.iter().rev().find(|piece| piece.host_us <= at);
-        let piece = before.or(pieces.first())?;
-        let sure = piece.mhz > 0.0 && piece.mhz_error <= piece.mhz * MAX_ERROR;
-        sure.then_some(Frequency {
-            mhz: piece.mhz,
-            error: piece.mhz_error,
-        })
+        let mhz = before.or(pieces.first())?.mhz;
+        (mhz.value > 0.0 && mhz.error <= mhz.value * MAX_ERROR).then_some(mhz)
     }
 
     /// Microseconds since the first anchor.
     fn relative(&mut self, host_ns: u64) -> f64 {
         let origin = *self.origin_ns.get_or_insert(host_ns);
-        match host_ns.checked_sub(origin) {
-            Some(after) => after as f64 / 1e3,
-            None => -((origin - host_ns) as f64 / 1e3),
-        }
+        (i128::from(host_ns) - i128::from(origin)) as f64 / 1e3
     }
 }
 
@@ -136,7 +122,7 @@ mod tests {
             assert_eq!(clock.frequency(6_000_000_000), None, "before the first fit");
             clock.fit();
             let found = clock.frequency(6_000_000_000).unwrap();
-            assert!((found.mhz - mhz).abs() <= found.error, "{mhz}: {found:?}");
+            assert!((found.value - mhz).abs() <= found.error, "{mhz}: {found:?}");
             assert!(found.error < mhz * 1e-5, "{found:?}");
             assert_eq!(clock.bits(), 32);
         }

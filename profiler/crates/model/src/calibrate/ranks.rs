@@ -9,6 +9,8 @@
 //! other. This is by least squares, which is exact where it is so. If that would move an effect
 //! before its cause, it is drawn towards the middles between the bounds, which satisfy them all.
 
+use super::bounds::Bounds;
+
 /// Messages of one direction between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Messages {
@@ -26,10 +28,8 @@ pub struct Messages {
 pub struct Shift {
     /// What is added to its times, microseconds.
     pub us: f64,
-    /// The true shift is at least this.
-    pub least_us: f64,
-    /// And at most this.
-    pub most_us: f64,
+    /// Limits of the true shift, microseconds.
+    pub bounds: Bounds,
 }
 
 /// Shifts of all ranks.
@@ -52,19 +52,18 @@ pub fn align(ranks: usize, messages: &[Messages]) -> Alignment {
         bound = shortest(&slackened(&direct, contradiction_us), ranks);
     }
     let middle = |rank: usize| {
-        let (most, least) = (bound[rank], -bound[rank * ranks]);
-        let us = match (least.is_finite(), most.is_finite()) {
-            (true, true) => (least + most) / 2.0,
+        let bounds = Bounds {
+            least: -bound[rank * ranks],
+            most: bound[rank],
+        };
+        let us = match (bounds.least.is_finite(), bounds.most.is_finite()) {
+            (true, true) => bounds.middle(),
             // Bounded on one side: as near as that allows.
-            (true, false) => least,
-            (false, true) => most,
+            (true, false) => bounds.least,
+            (false, true) => bounds.most,
             (false, false) => return None,
         };
-        Some(Shift {
-            us,
-            least_us: least,
-            most_us: most,
-        })
+        Some(Shift { us, bounds })
     };
     let mut shifts: Vec<Option<Shift>> = (0..ranks).map(middle).collect();
     even(&mut shifts, &fastest(ranks, &direct), contradiction_us);

@@ -4,7 +4,7 @@
 use super::{
     clock::{Anchor, Clock, ClockError, Counter},
     cycles::{count_wraps, host_times},
-    jobs::{Job, Place, Refusal, place},
+    jobs::{Job, JobPosition, Refusal, place},
     ranks::{Messages, align},
 };
 use crate::timeline::Phase;
@@ -102,9 +102,9 @@ fn frequency_errors(jitter: Jitter, span_us: f64, count: usize, seeds: u64) -> (
         let clock = Clock::fit(&anchors, counter).unwrap();
         assert_eq!(clock.pieces.len(), 1, "{jitter:?} {seed}");
         let piece = clock.pieces[0];
-        let error = (piece.mhz - mhz).abs();
+        let error = (piece.mhz.value - mhz).abs();
         worst = worst.max(error);
-        outside += u32::from(error > piece.mhz_error);
+        outside += u32::from(error > piece.mhz.error);
     }
     println!("{jitter:?}, {span_us} us, {count} anchors: {worst:.5} MHz, {outside} outside");
     (worst, outside)
@@ -142,7 +142,7 @@ fn the_frequency_need_not_be_known() {
             uncertainty: 1.0,
         };
         let clock = Clock::fit(&anchors, counter).unwrap();
-        assert!((clock.pieces[0].mhz - mhz).abs() < 0.01, "{seed}");
+        assert!((clock.pieces[0].mhz.value - mhz).abs() < 0.01, "{seed}");
     }
 }
 
@@ -161,7 +161,7 @@ fn wild_anchors_do_not_count() {
         };
         let clock = Clock::fit(&anchors, counter).unwrap();
         assert_eq!(clock.pieces.len(), 1, "{seed}");
-        assert!((clock.pieces[0].mhz - mhz).abs() < 0.01, "{seed}");
+        assert!((clock.pieces[0].mhz.value - mhz).abs() < 0.01, "{seed}");
     }
 }
 
@@ -183,7 +183,7 @@ fn a_clock_that_was_set_is_two_pieces() {
             let clock = Clock::fit(&anchors, counter).unwrap();
             assert_eq!(clock.pieces.len(), 2, "{step} {seed}");
             for piece in &clock.pieces {
-                assert!((piece.mhz - mhz).abs() < 10.0 * piece.mhz_error.max(0.001));
+                assert!((piece.mhz.value - mhz).abs() < 10.0 * piece.mhz.error.max(0.001));
             }
         }
     }
@@ -209,10 +209,10 @@ fn host_times_are_within_their_bounds() {
         for (ticks, time) in clock.unwrapped.iter().zip(&times) {
             let found = clock.host_time(*ticks);
             assert!(
-                (found.us - time).abs() <= found.error_us,
+                (found.value - time).abs() <= found.error,
                 "{seed} {found:?} {time}"
             );
-            assert!(found.error_us < 5.0, "{found:?}");
+            assert!(found.error < 5.0, "{found:?}");
         }
     }
 }
@@ -340,11 +340,11 @@ fn jobs_are_moved_to_where_the_clock_says() {
             };
             for (index, found) in place(&jobs, counter, 20.0).into_iter().enumerate() {
                 match found {
-                    Place::Right => assert_ne!(index, wrong),
-                    Place::Moved { by_us, error_us } => {
+                    JobPosition::Right => assert_ne!(index, wrong),
+                    JobPosition::Moved(shift) => {
                         assert_eq!(index, wrong);
-                        assert!((by_us + by).abs() < 1.0, "{seed} {by_us}");
-                        assert!(error_us < 5.0, "{error_us}");
+                        assert!((shift.value + by).abs() < 1.0, "{seed} {shift:?}");
+                        assert!(shift.error < 5.0, "{shift:?}");
                     }
                     other => panic!("{seed} {index} {other:?}"),
                 }
@@ -363,23 +363,17 @@ fn without_a_job_in_place_the_round_trip_bounds_the_shift() {
         uncertainty: 0.02,
     };
     let alone = &jobs[wrong..=wrong];
-    let [
-        Place::Bounded {
-            by_us,
-            least_us,
-            most_us,
-        },
-    ] = place(alone, counter, 20.0)[..]
-    else {
+    let [JobPosition::Bounded(bounds)] = place(alone, counter, 20.0)[..] else {
         panic!("{:?}", place(alone, counter, 20.0));
     };
+    let (by_us, least_us, most_us) = (bounds.middle(), bounds.least, bounds.most);
     assert!(least_us <= -50e3 && -50e3 <= most_us && most_us - least_us < 2e3);
     assert!((by_us + 50e3).abs() <= (most_us - least_us) / 2.0);
     let mut wider = jobs[wrong].clone();
     wider.round_trip_us = wider.round_trip_us.map(|(begin, _)| (begin, begin + 1e3));
     assert_eq!(
         place(&[wider], counter, 20.0),
-        [Place::Refused(Refusal::Wider)]
+        [JobPosition::Refused(Refusal::Wider)]
     );
 }
 
@@ -429,7 +423,7 @@ fn ranks_are_aligned_along_any_graph() {
                     if symmetric {
                         assert!((shift.us - truth).abs() < 2.0, "{shift:?} {truth}");
                     }
-                    let inside = shift.least_us - 1e-6..=shift.most_us + 1e-6;
+                    let inside = shift.bounds.least - 1e-6..=shift.bounds.most + 1e-6;
                     assert!(inside.contains(truth), "{shift:?} {truth}");
                 }
                 // No effect before its cause.
@@ -452,7 +446,7 @@ fn ranks_that_no_message_reaches_and_contradictions_are_told() {
     // One direction only: as near as that allows.
     let found = align(2, &[one(0, 1, 5.0)]);
     let shift = found.shifts[1].unwrap();
-    assert_eq!((shift.us, shift.most_us), (-5.0, f64::INFINITY));
+    assert_eq!((shift.us, shift.bounds.most), (-5.0, f64::INFINITY));
     // Nonsense is left out.
     let found = align(2, &[one(0, 9, 1.0), one(1, 1, 1.0), one(0, 1, f64::NAN)]);
     assert_eq!((found.shifts[1], found.contradiction_us), (None, 0.0));
@@ -524,14 +518,10 @@ fn round_trips_of_all_jobs_bound_the_clock_they_share() {
             uncertainty: 0.05,
         };
         for (index, found) in place(&jobs, counter, 10.0).into_iter().enumerate() {
-            let Place::Bounded {
-                by_us,
-                least_us,
-                most_us,
-            } = found
-            else {
+            let JobPosition::Bounded(bounds) = found else {
                 panic!("{seed} {index} {found:?}")
             };
+            let (by_us, least_us, most_us) = (bounds.middle(), bounds.least, bounds.most);
             assert!(
                 least_us - 2.0 <= truth[index] && truth[index] <= most_us + 2.0,
                 "{seed} {index} {found:?} {}",

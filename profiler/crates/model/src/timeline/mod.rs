@@ -10,6 +10,7 @@
 
 pub mod args;
 mod event;
+mod identity;
 mod kinds;
 mod names;
 pub mod number;
@@ -21,6 +22,7 @@ mod tracks;
 
 pub use args::{Args, Members, Value, decimal, hex};
 pub use event::{Event, Quality};
+pub use identity::{DeviceKey, ProcessKey, StreamKey};
 pub use kinds::{Kind, Kinds};
 pub use names::{Names, Sym};
 pub use phase::Phase;
@@ -256,6 +258,11 @@ impl Timeline {
     /// The event's process, or group of rows.
     pub fn pid(&self, event: &Event) -> Id {
         self.tracks.pid(event)
+    }
+
+    /// The same with all that is known of it.
+    pub fn process(&self, event: &Event) -> ProcessKey {
+        self.track(event).process()
     }
 
     /// The event's thread, or row.

@@ -7,7 +7,7 @@ const STEPS: u32 = 5000;
 pub(super) const MANY: f64 = 1e6;
 
 /// The probability that Student's variable is further from 0 than `t`.
-pub(super) fn beyond(t: f64, freedom: f64) -> f64 {
+pub fn student_beyond(t: f64, freedom: f64) -> f64 {
     if t.is_nan() || freedom <= 0.0 {
         return 1.0;
     }
@@ -18,14 +18,14 @@ pub(super) fn beyond(t: f64, freedom: f64) -> f64 {
 }
 
 /// What Student's variable is further from 0 than with probability `p`.
-pub(super) fn quantile(p: f64, freedom: f64) -> f64 {
+pub fn student_quantile(p: f64, freedom: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
-    while beyond(high, freedom) > p && high < 1e9 {
+    while student_beyond(high, freedom) > p && high < 1e9 {
         high *= 2.0;
     }
     for _ in 0..60 {
         let middle = (low + high) / 2.0;
-        match beyond(middle, freedom) > p {
+        match student_beyond(middle, freedom) > p {
             true => low = middle,
             false => high = middle,
         }
@@ -33,9 +33,12 @@ pub(super) fn quantile(p: f64, freedom: f64) -> f64 {
     high
 }
 
-/// Which hold at `level` against all others, by Holm's step-down procedure with weights
-/// (Scandinavian Journal of Statistics 6, 1979): each has its part of the level.
-pub(super) fn holm(chances: &[(Option<f64>, f64)], level: f64) -> Vec<bool> {
+/// Which of many chances hold against all of them at a level: Holm's step-down procedure, with
+/// weights (Scandinavian Journal of Statistics 6, 1979), so that what matters is not lost among much
+/// that does not: each has its part of the level. Weights must not know the change: take the mean of
+/// before and after. What has no chance or no weight is no comparison. The result is in the order of
+/// `chances`.
+pub fn hold(chances: &[(Option<f64>, f64)], level: f64) -> Vec<bool> {
     let known = |(at, (chance, weight)): (usize, &(Option<f64>, f64))| {
         let is_one = |p: &f64| !p.is_nan() && *weight > 0.0;
         Some((chance.filter(is_one)?, *weight, at))
@@ -127,9 +130,9 @@ mod tests {
             (0.05, MANY, 1.960),
             (0.002, MANY, 3.090),
         ] {
-            let found = quantile(p, freedom);
+            let found = student_quantile(p, freedom);
             assert!((found - expected).abs() < 6e-4, "{p} {freedom}: {found}");
-            assert!((beyond(found, freedom) - p).abs() < 1e-9);
+            assert!((student_beyond(found, freedom) - p).abs() < 1e-9);
         }
     }
 
@@ -137,11 +140,11 @@ mod tests {
     #[test]
     fn tails_are_right_far_out() {
         for (z, expected) in [(1.0, 0.317_310_5), (4.0, 6.334_248e-5), (6.0, 1.973_175e-9)] {
-            let found = beyond(z, 1e9);
+            let found = student_beyond(z, 1e9);
             assert!((found / expected - 1.0).abs() < 1e-4, "{z}: {found:e}");
         }
-        assert_eq!(beyond(f64::INFINITY, 3.0), 0.0);
-        assert_eq!(beyond(f64::NAN, 3.0), 1.0);
+        assert_eq!(student_beyond(f64::INFINITY, 3.0), 0.0);
+        assert_eq!(student_beyond(f64::NAN, 3.0), 1.0);
     }
 
     /// By hand: 0.01 * 4 and 0.013 * 3 are below 0.05, 0.03 * 2 is not, and nothing after
@@ -150,7 +153,7 @@ mod tests {
     fn holm_stops_at_the_first_that_does_not_hold() {
         let all = |chances: &[Option<f64>], weights: &[f64]| {
             let all = chances.iter().copied().zip(weights.iter().copied());
-            holm(&all.collect::<Vec<_>>(), 0.05)
+            hold(&all.collect::<Vec<_>>(), 0.05)
         };
         let chances = [Some(0.03), Some(0.01), None, Some(0.013), Some(0.04)];
         let expected = [false, true, false, true, false];

@@ -12,6 +12,7 @@ pub mod spread;
 pub mod traces;
 mod work;
 
+pub use chance::{hold, student_beyond, student_quantile};
 pub use work::TraceWork;
 
 /// Probability that an interval misses the truth, and that a table without any change
@@ -58,22 +59,4 @@ impl Difference {
     pub fn change(&self) -> f64 {
         self.after - self.before
     }
-}
-
-/// The probability that Student's variable is further from 0 than `t`.
-pub fn student_beyond(t: f64, freedom: f64) -> f64 {
-    chance::beyond(t, freedom)
-}
-
-/// What Student's variable is further from 0 than with probability `p`.
-pub fn student_quantile(p: f64, freedom: f64) -> f64 {
-    chance::quantile(p, freedom)
-}
-
-/// Which of many chances hold against all of them at a level: Holm's step-down, with
-/// weights, so that what matters is not lost among much that does not. Weights must not
-/// know the change: take the mean of before and after. What has no chance or no weight is
-/// no comparison. The result is in the order of `chances`.
-pub fn hold(chances: &[(Option<f64>, f64)], level: f64) -> Vec<bool> {
-    chance::holm(chances, level)
 }

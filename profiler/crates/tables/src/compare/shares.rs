@@ -11,8 +11,8 @@
 //!
 //! Neither knows how much two runs of a program differ that are each alike within.
 
-use super::chance::{self, MANY};
-use super::{Difference, MISSED, Verdict, hold};
+use super::chance::MANY;
+use super::{Difference, MISSED, Verdict, hold, student_beyond, student_quantile};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Slices of time that a recording is cut into.
@@ -235,8 +235,8 @@ impl<'a> Pair<'a> {
             samples: count(before).zip(count(after)),
             has_slices: before.has_slices() && after.has_slices(),
             quantiles: [
-                chance::quantile(MISSED, SLICES as f64 - 1.0),
-                chance::quantile(MISSED, MANY),
+                student_quantile(MISSED, SLICES as f64 - 1.0),
+                student_quantile(MISSED, MANY),
             ],
         }
     }
@@ -261,13 +261,13 @@ impl<'a> Pair<'a> {
         let step = 0.5 / samples.0 + 0.5 / samples.1;
         let mut half = of_samples * error + step;
         let apart = ((new - old).abs() - step).max(0.0);
-        let mut chance = chance::beyond(apart / error, MANY);
+        let mut chance = student_beyond(apart / error, MANY);
         if self.has_slices {
             let error = self.by_slices((before, old), (after, new));
             half = half.max(of_slices * error);
             let freedom = SLICES as f64 - 1.0;
             if error > 0.0 {
-                chance = chance.max(chance::beyond((new - old) / error, freedom));
+                chance = chance.max(student_beyond((new - old) / error, freedom));
             }
         }
         (found.half, found.chance) = (Some(half), Some(chance));

@@ -1,7 +1,7 @@
 //! How the lengths of calls changed.
 
-use super::chance;
-use super::{Difference, MISSED};
+use super::chance::MANY;
+use super::{Difference, MISSED, student_beyond, student_quantile};
 
 /// Lengths of calls, as what a comparison needs of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -84,8 +84,8 @@ pub(crate) fn means(before: &CallLengths, after: &CallLengths) -> Difference {
     let part = |of: &CallLengths| of.variance * of.variance / of.freedom;
     let freedom = variance * variance / (part(before) + part(after));
     let error = variance.sqrt();
-    found.half = Some(error * chance::quantile(MISSED, freedom));
-    found.chance = Some(chance::beyond(found.change() / error, freedom));
+    found.half = Some(error * student_quantile(MISSED, freedom));
+    found.chance = Some(student_beyond(found.change() / error, freedom));
     found
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn rank_chance(before: &[f64], after: &[f64]) -> Option<f64> {
         return None;
     }
     let apart = ((ranks - n * (whole + 1.0) / 2.0).abs() - 0.5).max(0.0);
-    Some(chance::beyond(apart / variance.sqrt(), chance::MANY))
+    Some(student_beyond(apart / variance.sqrt(), MANY))
 }
 
 fn variance(values: &[f64]) -> f64 {
@@ -153,7 +153,7 @@ mod tests {
             (0..8).map(|n| (f64::from(n), f64::from(n + 8))).unzip();
         let z: f64 = 31.5 / (64.0 * 17.0 / 12.0_f64).sqrt();
         let found = rank_chance(&low, &high).unwrap();
-        assert!((found - chance::beyond(z, chance::MANY)).abs() < 1e-12);
+        assert!((found - student_beyond(z, MANY)).abs() < 1e-12);
         assert_eq!(rank_chance(&low, &low), Some(1.0));
         assert_eq!(rank_chance(&[1.0; 9], &[1.0; 9]), None);
     }

@@ -5,8 +5,8 @@
 //! `--annotation` and `--instance` choose.
 
 use super::super::{Cell, Column, Request, Table, TableEntry};
-use super::critical::{PathOptions, window};
 use aiprof_model::timeline::{Event, Sym, Timeline};
+use aiprof_trace::critical::{PathOptions, window};
 use aiprof_trace::work::{WorkIndex, sym_of};
 use std::collections::BTreeMap;
 

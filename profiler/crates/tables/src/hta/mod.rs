@@ -5,26 +5,26 @@
 //! Definitions are HTA 0.5.0's. Where they are not, the file notes it: times are not rounded to
 //! microseconds, no step is left out, and rows of waits are no work.
 
-pub mod annotations;
-pub mod bandwidth;
-pub mod breakdown;
-pub mod counters;
-pub mod critical;
-pub mod describe;
-pub mod diff;
-pub mod idle;
-pub mod launches;
-pub mod op_delays;
-pub mod queue;
-pub mod sequences;
-pub mod stack;
-pub mod stragglers;
-pub mod temporal;
+mod annotations;
+mod bandwidth;
+mod breakdown;
+mod counters;
+mod critical_path;
+mod describe;
+mod diff;
+mod idle;
+mod launches;
+mod op_delays;
+mod queue;
+mod sequences;
+mod stack;
+mod stragglers;
+pub(super) mod temporal;
 
 pub(super) use {
     annotations::ENTRY as ANNOTATIONS, bandwidth::ENTRY as MEMORY_BANDWIDTH,
     breakdown::ENTRY as KERNEL_BREAKDOWN, counters::ENTRY as CUPTI_COUNTERS,
-    critical::ENTRY as CRITICAL_PATH, diff::ENTRY as TRACE_DIFF, idle::ENTRY as IDLE,
+    critical_path::ENTRY as CRITICAL_PATH, diff::ENTRY as TRACE_DIFF, idle::ENTRY as IDLE,
     launches::ENTRY as LAUNCH_STATS, launches::LAUNCHES, op_delays::ENTRY as OP_DELAYS,
     queue::ENTRY as QUEUE_LENGTH, sequences::ENTRY as KERNEL_SEQUENCES,
     stragglers::ENTRY as STRAGGLERS, temporal::COMM_OVERLAP, temporal::ENTRY as TEMPORAL,

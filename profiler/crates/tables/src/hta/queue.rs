@@ -91,8 +91,8 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             let quantile = |part| quantile(&queue.lengths, part);
             rows.push(vec![
                 rank.rank.into(),
-                id_cell(timeline, stream.device),
-                id_cell(timeline, stream.stream),
+                id_cell(timeline, stream.device.number),
+                id_cell(timeline, stream.number),
                 spread.count.into(),
                 spread.mean().into(),
                 spread.deviation().into(),

@@ -103,7 +103,7 @@ fn last_collectives(timeline: &Timeline, index: &WorkIndex) -> LastCollectives {
         if work.us() < LEAST_SHARE * mean || step == 0 {
             continue;
         }
-        let stream = rank.streams.get(work.stream as usize).map(|s| s.stream);
+        let stream = rank.streams.get(work.stream as usize).map(|s| s.number);
         let event = timeline.events.get(work.event as usize);
         if let Some((stream, event)) = stream.zip(event) {
             let ranks = last.entry((step, (stream, sym_of(event)))).or_default();

@@ -16,6 +16,7 @@ use super::messages::{Level, Messages};
 use aiprof_model::calibrate::clock::{Anchor, Clock, Counter};
 use aiprof_model::calibrate::ranks::{self, Shift};
 use aiprof_model::timeline::{Event, NONE, Timeline};
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// More ranks than this are not aligned: the work grows with the cube.
@@ -50,7 +51,7 @@ pub struct RankShift {
 }
 
 /// Messages once around.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cycle {
     /// Ranks in the order of the messages; the last sends to the first.
     pub ranks: Vec<u32>,
@@ -82,58 +83,12 @@ pub struct AlignmentReport {
     pub said: Messages,
 }
 
-/// How a rank's counter values become times on its host.
-#[derive(Clone, Debug)]
-enum RankLine {
-    /// The given frequency fits: a line with this frequency through one point.
-    Given {
-        ticks: i64,
-        host_us: f64,
-        mhz: f64,
-        error_us: f64,
-    },
-    /// It does not fit: the clock comes from the rank's events.
-    Fitted(Clock),
-}
-
-impl RankLine {
-    fn at(&self, ticks: i64) -> f64 {
-        match self {
-            Self::Given {
-                ticks: origin,
-                host_us,
-                mhz,
-                ..
-            } => host_us + (ticks - origin) as f64 / mhz,
-            Self::Fitted(clock) => clock.host_time(i128::from(ticks)).us,
-        }
-    }
-
-    fn mhz(&self) -> f64 {
-        match self {
-            Self::Given { mhz, .. } => *mhz,
-            Self::Fitted(clock) => clock.pieces.first().map_or(0.0, |piece| piece.mhz),
-        }
-    }
-
-    fn error_us(&self) -> f64 {
-        match self {
-            Self::Given { error_us, .. } => *error_us,
-            Self::Fitted(clock) => {
-                let ends = clock.pieces.iter().flat_map(|p| [p.from, p.to]);
-                ends.map(|ticks| clock.host_time(ticks).error_us)
-                    .fold(0.0, f64::max)
-            }
-        }
-    }
-}
-
 /// A rank that takes part.
 #[derive(Debug, Default)]
 struct Rank {
     anchors: Vec<(i64, f64)>,
     seen: u64,
-    line: Option<RankLine>,
+    clock: Option<Clock>,
 }
 
 /// Aligns all ranks. Needs what a stage finds after stage 12 (calibrated times), in
@@ -145,11 +100,11 @@ pub fn run(timeline: &mut Timeline, level: Level) -> AlignmentReport {
     let Some(numbers) = outcome.participants(&exchanges) else {
         return outcome;
     };
-    let lines = lines(timeline, &numbers);
+    let clocks = clocks(timeline, &numbers);
     let pairs: Vec<Exchange> = exchanges.pairs;
     outcome.messages = pairs.len();
     outcome.reversed_before = reversed(timeline, &pairs);
-    let messages = bounds(timeline, &numbers, &lines, &pairs);
+    let messages = bounds(timeline, &numbers, &clocks, &pairs);
     let alignment = ranks::align(numbers.len(), &messages);
     outcome.contradiction_us = alignment.contradiction_us;
     outcome.cycles = cycles(&numbers, &messages);
@@ -157,22 +112,22 @@ pub fn run(timeline: &mut Timeline, level: Level) -> AlignmentReport {
         outcome.refuse();
         return outcome;
     }
-    outcome.shifts(&numbers, &lines, &alignment.shifts);
-    outcome.apply(timeline, &lines);
+    outcome.shifts(&numbers, &clocks, &alignment.shifts);
+    outcome.apply(timeline, &clocks);
     outcome.unreached(timeline);
     outcome.reversed_after = reversed(timeline, &pairs);
-    outcome.tell();
+    outcome.add_messages();
     outcome
 }
 
 /// Numbers of the ranks that take part, in their order.
 type Numbers = BTreeMap<u32, usize>;
 /// Clocks by rank.
-type Lines = BTreeMap<u32, Rank>;
+type RankClocks = BTreeMap<u32, Rank>;
 
 /// Clocks of all devices.
-fn lines(timeline: &Timeline, numbers: &Numbers) -> Lines {
-    let mut ranks: Lines = numbers.keys().map(|r| (*r, Rank::default())).collect();
+fn clocks(timeline: &Timeline, numbers: &Numbers) -> RankClocks {
+    let mut ranks: RankClocks = numbers.keys().map(|r| (*r, Rank::default())).collect();
     for event in timeline
         .events
         .iter()
@@ -209,7 +164,7 @@ fn lines(timeline: &Timeline, numbers: &Numbers) -> Lines {
         let known = timeline.mhz.get(number).copied();
         let mhz = known.unwrap_or(timeline.default_mhz);
         let anchors = std::mem::take(&mut rank.anchors);
-        rank.line = line(&anchors, if mhz > 0.0 { mhz } else { 1000.0 });
+        rank.clock = clock(&anchors, if mhz > 0.0 { mhz } else { 1000.0 });
     }
     ranks
 }
@@ -221,8 +176,10 @@ fn end_ticks(timeline: &Timeline, event: &Event) -> Option<i64> {
     device.stamps.get(end).copied()
 }
 
-fn line(anchors: &[(i64, f64)], mhz: f64) -> Option<RankLine> {
-    let given = given_line(anchors, mhz)?;
+/// How a rank's counter values become times on its host. The given frequency holds until the
+/// events contradict it: whoever gave it knew more than a few events show.
+fn clock(anchors: &[(i64, f64)], mhz: f64) -> Option<Clock> {
+    let given = Clock::with_frequency(mhz, anchors)?;
     let points: Vec<Anchor> = anchors
         .iter()
         .filter_map(|(ticks, host_us)| {
@@ -238,10 +195,8 @@ fn line(anchors: &[(i64, f64)], mhz: f64) -> Option<RankLine> {
         mhz,
         uncertainty: 1.0,
     };
-    // The given frequency holds until the events contradict it: whoever gave it knew more
-    // than a few events show.
     Some(match Clock::fit(&points, counter) {
-        Ok(clock) if contradicts(&clock, mhz) => RankLine::Fitted(clock),
+        Ok(clock) if contradicts(&clock, mhz) => clock,
         _ => given,
     })
 }
@@ -251,44 +206,27 @@ fn contradicts(clock: &Clock, mhz: f64) -> bool {
     match &clock.pieces[..] {
         [piece] => {
             let ticks = (piece.to - piece.from) as f64;
-            let difference_us = (ticks / piece.mhz - ticks / mhz).abs();
-            (piece.mhz - mhz).abs() > piece.mhz_error && difference_us > TOLERATED_US
+            let difference_us = (ticks / piece.mhz.value - ticks / mhz).abs();
+            (piece.mhz.value - mhz).abs() > piece.mhz.error && difference_us > TOLERATED_US
         }
         _ => true,
     }
 }
 
-fn given_line(anchors: &[(i64, f64)], mhz: f64) -> Option<RankLine> {
-    let &(origin, _) = anchors.first()?;
-    let rest = |(ticks, host_us): &(i64, f64)| host_us - (ticks - origin) as f64 / mhz;
-    let mut rests: Vec<f64> = anchors.iter().map(rest).collect();
-    let host_us = median(&mut rests);
-    let mut off: Vec<f64> = rests.iter().map(|rest| (rest - host_us).abs()).collect();
-    // Five standard errors of a median, by the median distance.
-    let error_us = 9.0 * median(&mut off) / (anchors.len() as f64).sqrt();
-    Some(RankLine::Given {
-        ticks: origin,
-        host_us,
-        mhz,
-        error_us,
-    })
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    let middle = values.len() / 2;
-    if middle >= values.len() {
-        return 0.0;
-    }
-    *values.select_nth_unstable_by(middle, f64::total_cmp).1
+/// How far off times by a clock are at most, between its first and last anchor, microseconds.
+fn largest_error(clock: &Clock) -> f64 {
+    let ends = clock.pieces.iter().flat_map(|p| [p.from, p.to]);
+    ends.map(|ticks| clock.host_time(ticks).error)
+        .fold(0.0, f64::max)
 }
 
 /// When an event ended: by its rank's device if that is known, else by the event.
-fn end_by_device(timeline: &Timeline, lines: &Lines, event: &Event) -> f64 {
-    let line = lines
+fn end_by_device(timeline: &Timeline, clocks: &RankClocks, event: &Event) -> f64 {
+    let clock = clocks
         .get(&timeline.rank(event))
-        .and_then(|rank| rank.line.as_ref());
-    match (line, end_ticks(timeline, event)) {
-        (Some(line), Some(ticks)) => line.at(ticks),
+        .and_then(|rank| rank.clock.as_ref());
+    match (clock, end_ticks(timeline, event)) {
+        (Some(clock), Some(ticks)) => clock.host_time(ticks.into()).value,
         _ => event.end_us(),
     }
 }
@@ -297,7 +235,7 @@ fn end_by_device(timeline: &Timeline, lines: &Lines, event: &Event) -> f64 {
 fn bounds(
     timeline: &Timeline,
     numbers: &Numbers,
-    lines: &Lines,
+    clocks: &RankClocks,
     pairs: &[Exchange],
 ) -> Vec<ranks::Messages> {
     let mut least: BTreeMap<(usize, usize), f64> = BTreeMap::new();
@@ -308,7 +246,7 @@ fn bounds(
         let (Some(from), Some(to)) = (numbers.get(&pair.from), numbers.get(&pair.to)) else {
             continue;
         };
-        let took = end_by_device(timeline, lines, receive) - end_by_device(timeline, lines, send);
+        let took = end_by_device(timeline, clocks, receive) - end_by_device(timeline, clocks, send);
         let at = least.entry((*from, *to)).or_insert(f64::INFINITY);
         *at = at.min(took);
     }
@@ -435,10 +373,10 @@ impl AlignmentReport {
         Some(numbers)
     }
 
-    fn shifts(&mut self, numbers: &Numbers, lines: &Lines, shifts: &[Option<Shift>]) {
+    fn shifts(&mut self, numbers: &Numbers, clocks: &RankClocks, shifts: &[Option<Shift>]) {
         let error = |rank: &u32| {
-            let line = lines.get(rank).and_then(|rank| rank.line.as_ref());
-            line.map_or(0.0, RankLine::error_us)
+            let clock = clocks.get(rank).and_then(|rank| rank.clock.as_ref());
+            clock.map_or(0.0, largest_error)
         };
         let first = numbers.keys().next().map_or(0.0, error);
         for ((rank, _), shift) in numbers.iter().zip(shifts) {
@@ -448,14 +386,13 @@ impl AlignmentReport {
             let slack = if is_first { 0.0 } else { first + error(rank) };
             let shift = shift.map(|shift| Shift {
                 us: shift.us,
-                least_us: shift.least_us - slack,
-                most_us: shift.most_us + slack,
+                bounds: shift.bounds.widened(slack),
             });
-            let known = lines.get(rank);
+            let known = clocks.get(rank);
             self.ranks.push(RankShift {
                 rank: *rank,
                 shift,
-                mhz: known.and_then(|rank| rank.line.as_ref()).map(RankLine::mhz),
+                mhz: known.and_then(|rank| Some(rank.clock.as_ref()?.pieces.first()?.mhz.value)),
                 device_events: known.map_or(0, |rank| rank.seen),
                 straightened_us: 0.0,
             });
@@ -463,7 +400,7 @@ impl AlignmentReport {
     }
 
     /// Moves all events of the ranks that messages reach.
-    fn apply(&mut self, timeline: &mut Timeline, lines: &Lines) {
+    fn apply(&mut self, timeline: &mut Timeline, clocks: &RankClocks) {
         let mut by_rank: BTreeMap<u32, (f64, &mut RankShift)> = self
             .ranks
             .iter_mut()
@@ -475,7 +412,7 @@ impl AlignmentReport {
                 continue;
             };
             let end = if event.is_slice() {
-                end_by_device(timeline, lines, event)
+                end_by_device(timeline, clocks, event)
             } else {
                 event.end_us()
             };
@@ -524,7 +461,7 @@ impl AlignmentReport {
         );
     }
 
-    fn tell(&mut self) {
+    fn add_messages(&mut self) {
         for rank in &self.ranks {
             let number = rank.rank;
             match rank.shift {
@@ -532,7 +469,7 @@ impl AlignmentReport {
                     "MP_SYNC",
                     format_args!(
                         "MP_SYNC: rank {number} shifted by {:.3} us (between {:.3} and {:.3})",
-                        shift.us, shift.least_us, shift.most_us
+                        shift.us, shift.bounds.least, shift.bounds.most
                     ),
                 ),
                 None => self.said.warn(

@@ -1,11 +1,12 @@
 //! From device counters to host times: wraps, the clock of each rank, jobs that are
 //! out of place, and the times of events.
 
-use aiprof_model::calibrate::clock::{Anchor, Clock, Counter, Piece};
+use aiprof_model::calibrate::clock::{Anchor, Clock, ClockPiece, Counter, wraps};
 use aiprof_model::calibrate::cycles::{count_wraps, host_times};
-use aiprof_model::calibrate::jobs::{self, Job, Place};
+use aiprof_model::calibrate::jobs::{self, Job, JobPosition};
 use aiprof_model::timeline::{Device, Event, Id, Phase, Timeline};
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 
 /// Width of the AIU's counters, bits.
 const BITS: u32 = 32;
@@ -27,7 +28,7 @@ const STRAY_US: f64 = 10_000.0;
 const ROUND_TRIP: &str = "AIU Roundtrip";
 
 /// What is known of a rank's device clock.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RankClock {
     /// The rank.
     pub rank: u32,
@@ -46,8 +47,10 @@ pub struct RankClock {
     pub steps: usize,
     /// How often its frequency changed; between these it is straight.
     pub bends: usize,
-    /// Least and most frequency of its pieces, MHz.
-    pub range_mhz: (f64, f64),
+    /// Least frequency of its pieces, MHz.
+    pub least_mhz: f64,
+    /// The most.
+    pub most_mhz: f64,
     /// Where the number of wraps is a guess: gaps longer than half a period.
     pub guessed: usize,
 }
@@ -60,7 +63,7 @@ pub struct JobPlace {
     /// Its rank.
     pub rank: u32,
     /// What was found.
-    pub place: Place,
+    pub place: JobPosition,
 }
 
 /// All that calibration found.
@@ -121,33 +124,22 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
         let anchors: Vec<Anchor> = spread(events, ANCHORS)
             .filter_map(|index| anchor(timeline, index))
             .collect();
-        match Clock::fit(&anchors, counter) {
-            Ok(clock) => {
-                let summary = summary(*rank, &clock);
-                let is_sure = summary.mhz_error <= UNSURE * summary.mhz;
-                if goes_by_trace {
-                    let mhz = if is_sure { summary.mhz } else { counter.mhz };
-                    timeline.mhz.insert(*rank, mhz);
-                }
-                if !is_sure {
-                    found.unknown.push(*rank);
-                } else if options.is_fitted && options.converts {
-                    found.strays += place(timeline, events, &clock);
-                }
-                found.clocks.push(summary);
-                count_epochs(timeline, events, |_, event, device| {
-                    epoch(&clock, event, device)
-                });
-            }
-            Err(_) => {
-                found.unknown.push(*rank);
-                if goes_by_trace {
-                    timeline.mhz.insert(*rank, counter.mhz);
-                }
-                // Without a clock, all events count as one epoch.
-                count_epochs(timeline, events, |_, _, _| 0);
-            }
+        let clock = Clock::fit(&anchors, counter).ok();
+        let found_clock = clock.as_ref().map(|clock| summary(*rank, clock));
+        let sure = found_clock.filter(|clock| clock.mhz_error <= UNSURE * clock.mhz);
+        if goes_by_trace {
+            let mhz = sure.map_or(counter.mhz, |clock| clock.mhz);
+            timeline.mhz.insert(*rank, mhz);
         }
+        match &clock {
+            _ if sure.is_none() => found.unknown.push(*rank),
+            Some(clock) if options.is_fitted && options.converts => {
+                found.strays += place(timeline, events, clock);
+            }
+            _ => {}
+        }
+        found.clocks.extend(found_clock);
+        count_epochs(timeline, events, clock.as_ref());
     }
     if options.converts {
         // Lengths by an unknown frequency are no better than the host's.
@@ -286,21 +278,20 @@ fn counter(timeline: &Timeline, events: &[u32], given: f64) -> Counter {
 
 fn summary(rank: u32, clock: &Clock) -> RankClock {
     let pieces = clock.pieces.iter();
-    let longest = pieces.max_by_key(|piece| piece.anchors);
+    let longest = pieces.max_by_key(|piece| piece.line.used);
     let longest = longest.unwrap_or(&clock.pieces[0]);
+    let mhz = || clock.pieces.iter().map(|piece| piece.mhz.value);
     RankClock {
         rank,
-        mhz: longest.mhz,
-        mhz_error: longest.mhz_error,
-        anchors: clock.pieces.iter().map(|piece| piece.anchors).sum(),
-        scatter_us: longest.scatter_us,
+        mhz: longest.mhz.value,
+        mhz_error: longest.mhz.error,
+        anchors: clock.pieces.iter().map(|piece| piece.line.used).sum(),
+        scatter_us: longest.line.scatter,
         offset_error_us: offset_error_us(clock),
         steps: clock.steps(),
         bends: clock.bends(),
-        range_mhz: (
-            clock.pieces.iter().map(|p| p.mhz).fold(f64::MAX, f64::min),
-            clock.pieces.iter().map(|p| p.mhz).fold(f64::MIN, f64::max),
-        ),
+        least_mhz: mhz().fold(f64::MAX, f64::min),
+        most_mhz: mhz().fold(f64::MIN, f64::max),
         guessed: clock.guessed.len(),
     }
 }
@@ -310,7 +301,7 @@ fn summary(rank: u32, clock: &Clock) -> RankClock {
 fn offset_error_us(clock: &Clock) -> f64 {
     let pieces = clock.pieces.iter();
     let errors = pieces.map(|piece| {
-        let ends = [piece.from, piece.to].map(|ticks| piece.host_time(ticks).error_us);
+        let ends = [piece.from, piece.to].map(|ticks| piece.host_time(ticks).error);
         piece.late_us + ends.into_iter().fold(0.0, f64::max)
     });
     errors.fold(0.0, f64::max)
@@ -333,7 +324,7 @@ fn place(timeline: &mut Timeline, events: &[u32], clock: &Clock) -> u64 {
         let epoch = i128::from(epoch(clock, event, device));
         let ticks = i128::from(*ticks) + (epoch << BITS);
         let piece = clock.piece_near(ticks, event.end_us());
-        let by_us = piece.host_time(ticks).us - event.end_us();
+        let by_us = piece.host_time(ticks).value - event.end_us();
         let place = event.device as usize;
         let number = piece_number(timeline, clock, piece);
         if by_us.is_nan() || by_us.abs() > STRAY_US {
@@ -348,16 +339,16 @@ fn place(timeline: &mut Timeline, events: &[u32], clock: &Clock) -> u64 {
 
 /// The place of a piece's frequency among those of the timeline, plus one; 0 if the clock
 /// has one frequency, or there are more than can be counted.
-fn piece_number(timeline: &mut Timeline, clock: &Clock, piece: &Piece) -> u16 {
+fn piece_number(timeline: &mut Timeline, clock: &Clock, piece: &ClockPiece) -> u16 {
     if clock.pieces.len() < 2 {
         return 0;
     }
     let known = timeline
         .pieces_mhz
         .iter()
-        .rposition(|mhz| *mhz == piece.mhz);
+        .rposition(|mhz| *mhz == piece.mhz.value);
     let index = known.unwrap_or_else(|| {
-        timeline.pieces_mhz.push(piece.mhz);
+        timeline.pieces_mhz.push(piece.mhz.value);
         timeline.pieces_mhz.len() - 1
     });
     u16::try_from(index + 1).unwrap_or(0)
@@ -369,30 +360,16 @@ fn epoch(clock: &Clock, event: &Event, device: &Device) -> i64 {
     let Some(ticks) = device.stamps.get(end) else {
         return 0;
     };
-    let nearest = |piece: &&Piece| {
-        let last = piece.host_time(piece.to).us;
-        (piece.host_us - event.end_us())
-            .max(event.end_us() - last)
-            .max(0.0)
-    };
-    let pieces = clock.pieces.iter();
-    let piece = pieces.min_by(|a, b| nearest(a).total_cmp(&nearest(b)));
-    let Some(piece) = piece else { return 0 };
-    let expected = piece.from as f64 + (event.end_us() - piece.host_us) * piece.mhz;
-    ((expected - *ticks as f64) / 2f64.powi(BITS as i32)).round() as i64
+    wraps(*ticks as f64, clock.ticks_at(event.end_us()), BITS) as i64
 }
 
 /// Adds whole periods to the counters of a rank's events; the earliest are in the
-/// first.
-fn count_epochs(
-    timeline: &mut Timeline,
-    events: &[u32],
-    epoch: impl Fn(u32, &Event, &Device) -> i64,
-) {
+/// first. Without a clock all are in one.
+fn count_epochs(timeline: &mut Timeline, events: &[u32], clock: Option<&Clock>) {
     let mut first = i64::MAX;
     for index in events {
         if let Some((event, device)) = parts(timeline, *index) {
-            let epoch = epoch(*index, event, device);
+            let epoch = clock.map_or(0, |clock| epoch(clock, event, device));
             first = first.min(epoch);
             let place = event.device as usize;
             if let Some(device) = timeline.devices.get_mut(place) {
@@ -444,11 +421,11 @@ fn place_jobs(
         .map(|(job, list)| whole_job(timeline, list, trips.get(job).copied()))
         .collect();
     for ((job, list), place) in by_job.iter().zip(jobs::place(&jobs, counter, TOLERANCE_US)) {
-        if place == Place::Right {
-            continue;
-        }
-        if let Place::Moved { by_us, .. } | Place::Bounded { by_us, .. } = place {
-            shift(timeline, list, by_us);
+        match place {
+            JobPosition::Right => continue,
+            JobPosition::Moved(by) => shift(timeline, list, by.value),
+            JobPosition::Bounded(by) => shift(timeline, list, by.middle()),
+            JobPosition::Refused(_) => {}
         }
         found.jobs.push(JobPlace {
             job: *job,

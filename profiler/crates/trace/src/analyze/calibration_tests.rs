@@ -129,7 +129,7 @@ fn lengths_are_right_on_either_side_of_a_bend() {
         (1, 0),
         "{found:?}"
     );
-    let (least, most) = found.clocks[0].range_mhz;
+    let (least, most) = (found.clocks[0].least_mhz, found.clocks[0].most_mhz);
     assert!((least / MHZ - 0.8).abs() < 1e-3 && (most / MHZ - 1.0).abs() < 1e-3);
     for (i, event) in t.events.iter().enumerate() {
         if i.abs_diff(1200) > 3 {

@@ -1,10 +1,11 @@
 //! Where power goes: time-weighted statistics with and without kernels, and the
 //! energy of each kernel.
 
-use crate::analyze::energy_fit::{self, CLASSES, KernelSpan, Model, Watts, Wraps};
+use crate::analyze::busy::BusySpans;
+use crate::analyze::energy_fit::{self, CLASSES, KernelSpan, Model, Period, Wraps};
 use crate::analyze::messages::Messages;
-use crate::analyze::power::Period;
 use crate::analyze::statistics::Rows;
+use aiprof_model::calibrate::bounds::Uncertain;
 use aiprof_model::timeline::{Event, Id, Kind, Kinds, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -85,12 +86,12 @@ pub fn statistics(
     periods: &[Period],
     messages: &mut Messages,
 ) -> Option<PowerStatistics> {
-    let spans = kernel_spans(timeline, kinds);
+    let mut spans = kernel_spans(timeline, kinds);
     let (mut with, mut without) = (Vec::new(), Vec::new());
     let mut has_any = false;
     for periods in periods.chunk_by(|a, b| a.pid == b.pid) {
         let pid = periods.first().map(|period| period.pid);
-        let busy = Busy::new(pid.and_then(|pid| spans.get(&pid)));
+        let busy = BusySpans::new(pid.and_then(|pid| spans.remove(&pid)).unwrap_or_default());
         for pair in periods.windows(2) {
             let [this, next] = pair else { continue };
             let us = next.start_us - this.start_us;
@@ -190,55 +191,6 @@ fn kernel_spans(timeline: &Timeline, kinds: &Kinds) -> FxHashMap<Id, Vec<(f64, f
     spans
 }
 
-/// Times in which at least one of several spans lies.
-struct Busy {
-    /// Begin and end, and the busy time before.
-    spans: Vec<(f64, f64, f64)>,
-}
-
-impl Busy {
-    pub(crate) fn new(spans: Option<&Vec<(f64, f64)>>) -> Self {
-        let mut sorted = spans.cloned().unwrap_or_default();
-        sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut merged: Vec<(f64, f64, f64)> = Vec::new();
-        for (start, end) in sorted {
-            match merged.last_mut() {
-                Some(last) if start <= last.1 => last.1 = last.1.max(end),
-                Some((from, to, before)) => {
-                    let before = *before + (*to - *from);
-                    merged.push((start, end, before));
-                }
-                None => merged.push((start, end, 0.0)),
-            }
-        }
-        Self { spans: merged }
-    }
-
-    /// Busy time before a time.
-    pub(crate) fn until(&self, ts: f64) -> f64 {
-        let index = self.spans.partition_point(|span| span.0 < ts);
-        let span = index.checked_sub(1).and_then(|index| self.spans.get(index));
-        span.map_or(0.0, |(start, end, before)| before + (ts.min(*end) - start))
-    }
-}
-
-/// The time in which at least one of several spans lies, which are put into order for it.
-pub(crate) fn busy_us(spans: &mut [(f64, f64)]) -> f64 {
-    spans.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-    let (mut before, mut last) = (0.0, None::<(f64, f64)>);
-    for &(start, end) in &*spans {
-        last = Some(match last {
-            Some((from, to)) if start <= to => (from, to.max(end)),
-            Some((from, to)) => {
-                before += to - from;
-                (start, end)
-            }
-            None => (start, end),
-        });
-    }
-    before + last.map_or(0.0, |(from, to)| to - from)
-}
-
 /// Kernels of one device, and their classes: the names of the table of kernels. Those
 /// with the least time beyond [`CLASSES`] share a class.
 struct DeviceKernels {
@@ -282,7 +234,7 @@ impl DeviceKernels {
     }
 
     /// The power of a row of the table, apart from that of others.
-    fn watts(&self, model: &Model, row: usize) -> Option<Watts> {
+    fn watts(&self, model: &Model, row: usize) -> Option<Uncertain> {
         let column = *self.columns.get(&row)? as usize;
         let is_several = self.has_others && column + 2 == self.count;
         let known = model.columns.get(column).copied().flatten();
@@ -382,7 +334,7 @@ pub fn kernels(
     let powers = device_powers(timeline, kinds, periods);
     let (mut rows, mut measured_rows) = (Rows::default(), Rows::default());
     let mut found: Vec<KernelPower> = Vec::new();
-    let mut fitted: Vec<Option<Watts>> = Vec::new();
+    let mut fitted: Vec<Option<Uncertain>> = Vec::new();
     for event in &timeline.events {
         if !is_kernel(timeline, kinds, event) {
             continue;
@@ -430,9 +382,12 @@ fn unmeasured(timeline: &Timeline, event: &Event, name: &str) -> KernelPower {
 }
 
 /// Gives a kernel its mean power: the fitted one, else that of its periods.
-fn settle(row: &mut KernelPower, fitted: Option<Watts>) {
+fn settle(row: &mut KernelPower, fitted: Option<Uncertain>) {
     match fitted {
-        Some(Watts { watts, error }) => {
+        Some(Uncertain {
+            value: watts,
+            error,
+        }) => {
             row.joules = watts * row.time_us / 1e6;
             row.mean_watts = Some(watts);
             row.method = EnergyMethod::Fitted { error_watts: error };
@@ -460,7 +415,10 @@ fn report_power(
             Id::Token(text) => timeline.name(*text).to_owned(),
         };
         let idle = match power.model.columns.last().copied().flatten() {
-            Some(Watts { watts, error }) => format!("{watts:.2} W +- {error:.2}"),
+            Some(Uncertain {
+                value: watts,
+                error,
+            }) => format!("{watts:.2} W +- {error:.2}"),
             None => "unknown".to_owned(),
         };
         messages.info("PEC", format_args!("PEC: [{place}] idle power: {idle}"));

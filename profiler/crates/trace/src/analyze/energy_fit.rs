@@ -6,8 +6,12 @@
 //! time. Many periods with different shares give the watts of each class. Classes whose
 //! times keep one ratio in all periods cannot be separated: these have no watts.
 
-use super::power::{MOST_WATTS, Period};
+use aiprof_model::calibrate::bounds::Uncertain;
+use aiprof_model::calibrate::line_fit::median;
+use aiprof_model::timeline::Id;
 
+/// More than a card of 75 W takes. acelyzer's limit.
+pub(crate) const MOST_WATTS: f64 = 100.0;
 /// Classes of one device that are kept apart; the others count as one.
 pub(crate) const CLASSES: usize = 128;
 /// A class whose times are so close to a mix of others' (share of its square sum that is
@@ -29,13 +33,33 @@ const WILD: f64 = 8.0;
 /// Rounds in which wild periods are taken out.
 const ROUNDS: usize = 4;
 
-/// Power of a class while it runs.
+/// Mean power between two readings of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Watts {
-    /// Watts.
+pub struct Period {
+    /// Row group.
+    pub pid: Id,
+    /// Rank.
+    pub rank: u32,
+    /// First reading, microseconds since the timeline's origin.
+    pub start_us: f64,
+    /// Second reading.
+    pub end_us: f64,
+    /// Mean power; more than possible where it is bad.
     pub watts: f64,
-    /// The true power is within this of it if every run of the class takes the same.
-    pub error: f64,
+    /// Whether it is more than 100 W: wrong scale, or a counter that jumped.
+    pub is_bad: bool,
+    /// The power that one more wrap of the charge counter would add, watts.
+    pub wrap_watts: f64,
+    /// The counter may have wrapped more often than is counted, and nothing shows how
+    /// often: the power is at least `watts`.
+    pub are_wraps_unknown: bool,
+}
+
+impl Period {
+    /// Whether its power is known.
+    pub(crate) fn is_measured(&self) -> bool {
+        !self.is_bad && !self.are_wraps_unknown
+    }
 }
 
 /// A kernel that ran: microseconds since the timeline's origin, and its class.
@@ -114,11 +138,12 @@ fn add_time(running: &[i64], times: &mut [f64], idle: usize, us: f64) {
     }
 }
 
-/// Power by column: of each class, and of idle time in the last one. `None`: it cannot
-/// be separated from others', or the periods are too few.
+/// Power by column, watts: of each class, and of idle time in the last one. The true power
+/// is within its bound if every run of the class takes the same. `None`: it cannot be
+/// separated from others', or the periods are too few.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Model {
-    pub(crate) columns: Vec<Option<Watts>>,
+    pub(crate) columns: Vec<Option<Uncertain>>,
 }
 
 impl Model {
@@ -136,7 +161,7 @@ impl Model {
         let mut model = Solution::of(&used, columns);
         for _ in 0..ROUNDS {
             let mut away: Vec<f64> = used.iter().map(|seen| model.distance(seen)).collect();
-            let limit = WILD * aiprof_model::calibrate::clock::median(&mut away).max(1e-9);
+            let limit = WILD * median(&mut away).max(1e-9);
             let before = used.len();
             used.retain(|seen| model.distance(seen) <= limit);
             if used.len() == before {
@@ -155,7 +180,7 @@ impl Model {
         let mut sum = (0.0, 0.0);
         for (column, us) in &seen.times {
             let watts = self.columns.get(*column as usize).copied().flatten()?;
-            sum = (sum.0 + watts.watts * us, sum.1 + watts.error * us);
+            sum = (sum.0 + watts.value * us, sum.1 + watts.error * us);
         }
         Some(sum)
     }
@@ -254,7 +279,7 @@ impl Solution {
     }
 
     /// The columns that are separated and sure.
-    fn known(&self, periods: usize) -> Vec<Option<Watts>> {
+    fn known(&self, periods: usize) -> Vec<Option<Uncertain>> {
         let swept = self.is_swept.iter().filter(|is_swept| **is_swept).count();
         let spare = periods.saturating_sub(swept);
         // Nothing depends on columns without time.
@@ -270,8 +295,8 @@ impl Solution {
             let is_sure = error <= (SURE_SHARE * watts).max(SURE_WATTS);
             let is_possible = watts >= -error && watts <= MOST_WATTS;
             let is_known = self.is_swept[column] && is_separate && spare >= SPARE_PERIODS;
-            (is_known && is_sure && is_possible).then_some(Watts {
-                watts: watts.max(0.0),
+            (is_known && is_sure && is_possible).then_some(Uncertain {
+                value: watts.max(0.0),
                 error,
             })
         };

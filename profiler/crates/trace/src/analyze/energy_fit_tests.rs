@@ -270,6 +270,6 @@ fn one_class_is_separated_though_others_are_not() {
         panic!()
     };
     assert_eq!((a, b), (None, None));
-    assert!((c.unwrap().watts - 45.0).abs() < 1e-6);
-    assert!((idle.unwrap().watts - 20.0).abs() < 1e-6);
+    assert!((c.unwrap().value - 45.0).abs() < 1e-6);
+    assert!((idle.unwrap().value - 20.0).abs() < 1e-6);
 }

@@ -4,13 +4,14 @@ use super::exchanges::{Clocks, Exchanges, find};
 use super::launch_flows::INSIDE_US;
 use super::messages::{Level, Messages};
 use aiprof_model::timeline::{Event, Id, Ph, Sym, Text, Time, Timeline};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Numbers of flows begin behind this one.
 const FIRST_ID: i64 = 1_000_000;
 
 /// Messages of one direction that arrive before they are sent.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Reversed {
     /// Sender.
     pub from: u32,

@@ -6,15 +6,19 @@
 
 use crate::analyze::messages::{Level, Messages};
 use crate::analyze::utilization::python::{repr, round};
+use aiprof_model::calibrate::clock::wraps;
 use aiprof_model::calibrate::cycles::count_wraps;
+use aiprof_model::calibrate::line_fit::median;
 use aiprof_model::timeline::{Event, Id, Kind, Kinds, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Relative difference from which on something is wrong. acelyzer's limit.
 const TOLERANCE: f64 = 0.1;
 
+/// Width of the counters, bits.
+const BITS: u32 = 32;
 /// Ticks of one period of the counter.
-const PERIOD: f64 = (1u64 << 32) as f64;
+const PERIOD: f64 = (1u64 << BITS) as f64;
 
 /// Frequencies over all kernels, MHz.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -135,7 +139,7 @@ pub fn run(
 fn ticks(timeline: &Timeline, event: &Event) -> Option<(i128, i128)> {
     let device = timeline.device(event)?;
     let raw = device.stamps.map(|stamp| u64::try_from(stamp).unwrap_or(0));
-    let (stamps, _) = count_wraps(raw, 32);
+    let (stamps, _) = count_wraps(raw, BITS);
     let (from, to) = device.phase.ends();
     let (begin, end) = (*stamps.get(from)?, *stamps.get(to)?);
     Some((begin, end - begin))
@@ -144,9 +148,7 @@ fn ticks(timeline: &Timeline, event: &Event) -> Option<(i128, i128)> {
 /// Frequencies by the intervals between one row group's kernels.
 fn intervals(kernels: &[CountedKernel], outcome: &mut FrequencyReport) -> Running {
     let mut all: Vec<f64> = kernels.iter().map(|kernel| kernel.mhz).collect();
-    let middle = all.len() / 2;
-    let (_, typical, _) = all.select_nth_unstable_by(middle, f64::total_cmp);
-    let typical = *typical;
+    let typical = median(&mut all);
     let mut found = Running::NONE;
     // acelyzer takes the length of a kernel of which there is no interval.
     if let Some(first) = kernels.first() {
@@ -157,8 +159,7 @@ fn intervals(kernels: &[CountedKernel], outcome: &mut FrequencyReport) -> Runnin
         let us = this.ts - before.ts;
         if us > 0.0 {
             let ticks = (this.begin - before.begin) as f64;
-            let wraps = ((typical * us - ticks) / PERIOD).round();
-            found.add((ticks + wraps * PERIOD) / us);
+            found.add((ticks + wraps(ticks, typical * us, BITS) * PERIOD) / us);
         } else {
             outcome.identical += usize::from(us == 0.0);
             outcome.reversed += usize::from(us < 0.0);

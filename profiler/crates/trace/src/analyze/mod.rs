@@ -1,10 +1,13 @@
 //! Analyses of traces: what `aiprof analyze` and `aiprof acelyzer` do between reading
 //! a trace and writing one. Pure: no files, no command line.
 
+pub use crate::messages;
+
 pub mod alignment;
 pub mod alignment_compat;
 pub mod all_reduce_bandwidth;
 pub mod bandwidth;
+mod busy;
 pub mod calibration;
 pub mod checks;
 pub mod classes;
@@ -15,14 +18,13 @@ pub mod device_stalls;
 pub mod energy;
 pub mod energy_fit;
 pub mod exchanges;
-
 pub mod flows;
 pub mod frequency;
 pub mod iterations;
 pub mod job_shifts_compat;
 pub mod launch_flows;
 pub mod limit;
-pub mod messages;
+pub(crate) mod message_arrows;
 pub mod normalize;
 pub mod overlap;
 pub mod overlap_share;

@@ -7,7 +7,7 @@
 
 use crate::analyze::config::{PowerScale, PowerSource};
 use crate::analyze::energy;
-use crate::analyze::energy_fit::Wraps;
+use crate::analyze::energy_fit::{MOST_WATTS, Period, Wraps};
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::python::{json, round};
 use aiprof_model::parallel;
@@ -29,9 +29,6 @@ const KNOWN: [(f64, &str); 2] = [
 /// Units of charge after which the counter wraps: 32 bits.
 const CHARGE_PERIOD: f64 = 4_294_967_296.0;
 
-/// More than a card of 75 W takes. acelyzer's limit.
-pub(crate) const MOST_WATTS: f64 = 100.0;
-
 /// Less than any card in use takes.
 const LEAST_WATTS: f64 = 1.0;
 
@@ -50,35 +47,6 @@ pub struct Options {
     pub skip: bool,
     /// Count at most one wrap of the charge counter between readings, as acelyzer does.
     pub is_literal: bool,
-}
-
-/// Mean power between two readings of a device.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Period {
-    /// Row group.
-    pub pid: Id,
-    /// Rank.
-    pub rank: u32,
-    /// First reading, microseconds since the timeline's origin.
-    pub start_us: f64,
-    /// Second reading.
-    pub end_us: f64,
-    /// Mean power; more than possible where it is bad.
-    pub watts: f64,
-    /// Whether it is more than 100 W: wrong scale, or a counter that jumped.
-    pub is_bad: bool,
-    /// The power that one more wrap of the charge counter would add, watts.
-    pub wrap_watts: f64,
-    /// The counter may have wrapped more often than is counted, and nothing shows how
-    /// often: the power is at least `watts`.
-    pub are_wraps_unknown: bool,
-}
-
-impl Period {
-    /// Whether its power is known.
-    pub(crate) fn is_measured(&self) -> bool {
-        !self.is_bad && !self.are_wraps_unknown
-    }
 }
 
 /// What was found.

@@ -203,13 +203,13 @@ fn by_kernels(timeline: &mut Timeline, files: &[Recording], messages: &mut Messa
         let path = path.map_or("", |job| job.path.as_str());
         match offset {
             Ok(offset) => {
-                let apart = *first_origin as f64 - second_origin as f64 + offset.us;
+                let apart = *first_origin as f64 - second_origin as f64 + offset.us.value;
                 messages.info(
                     "INGEST",
                     format_args!(
                         "FLEX events of rank {rank} ({path} etc.) were moved by {apart:.3} us +- \
                          {:.3} to the clock of the Torch trace ({} common kernels)",
-                        offset.error_us, offset.pairs
+                        offset.us.error, offset.pairs
                     ),
                 );
                 // Torch's clock is the one that all others know.
@@ -217,7 +217,7 @@ fn by_kernels(timeline: &mut Timeline, files: &[Recording], messages: &mut Messa
                     timeline.origin = Some(*first_origin);
                 }
                 let to_timeline = *first_origin as f64 - timeline.origin() as f64;
-                let by = offset.us + to_timeline;
+                let by = offset.us.value + to_timeline;
                 let Timeline { events, tracks, .. } = &mut *timeline;
                 for event in events {
                     if tracks.rank(event) == rank && jobs.contains(&tracks.job(event)) {

@@ -4,17 +4,17 @@
 //! Times are microseconds of the trace's own clock; a number that is not known is
 //! `null`.
 
+use super::alignment::Cycle;
+use super::calibration::RankClock;
 use super::energy::KernelPower;
 use super::pipeline::Outcome;
 use super::plots;
 pub use super::plots::Series;
 use super::report_details::{self, Details};
 use super::statistics::{ActiveRow, KernelRow, Spread};
-use crate::findings;
-pub use crate::findings::finding::{Finding, FindingKind, Measure, SeenAt, Threshold, Weight};
+pub use crate::finding::{Finding, FindingKind, Measure, SeenAt, Threshold, Weight};
 use crate::torch::compile::CompileReport;
-use crate::work::SharedWork;
-use aiprof_model::calibrate::jobs::{Place, Refusal};
+use aiprof_model::calibrate::jobs::{JobPosition, Refusal};
 use aiprof_model::timeline::{Dialect, Id, Job, Ph, Timeline};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -34,34 +34,6 @@ pub struct Input {
     pub is_synthetic: bool,
     /// What was wrong with it, in words with byte offsets.
     pub problems: Vec<String>,
-}
-
-/// A rank's device clock.
-#[derive(Clone, Debug, Serialize)]
-pub struct Clock {
-    /// Rank.
-    pub rank: u32,
-    /// Ticks per microsecond.
-    pub mhz: f64,
-    /// The true frequency is within this of it.
-    pub mhz_error: f64,
-    /// Events that it is by.
-    pub anchors: usize,
-    /// Typical lateness of the host's notes, microseconds.
-    pub scatter_us: f64,
-    /// Times by it are within this of the true ones, if no note of the host is early,
-    /// microseconds.
-    pub offset_error_us: f64,
-    /// How often it was set or restarted.
-    pub steps: usize,
-    /// How often its frequency changed.
-    pub bends: usize,
-    /// Its least frequency.
-    pub least_mhz: f64,
-    /// Its most.
-    pub most_mhz: f64,
-    /// Gaps in which the number of wraps is a guess.
-    pub guessed: usize,
 }
 
 /// A job that was not where it belongs.
@@ -96,15 +68,6 @@ pub struct RankShift {
     pub least_us: Option<f64>,
     /// And at most this.
     pub most_us: Option<f64>,
-}
-
-/// Messages once around some ranks.
-#[derive(Clone, Debug, Serialize)]
-pub struct Cycle {
-    /// The ranks, in order.
-    pub ranks: Vec<u32>,
-    /// What the fastest messages took together, microseconds.
-    pub closure_us: f64,
 }
 
 /// How ranks were brought together.
@@ -242,7 +205,7 @@ pub struct Report {
     /// From the first event's begin to the last one's end, microseconds.
     pub elapsed_us: f64,
     /// Clocks of devices.
-    pub clocks: Vec<Clock>,
+    pub clocks: Vec<RankClock>,
     /// Jobs out of place.
     pub jobs: Vec<JobShift>,
     /// Ranks brought together.
@@ -273,33 +236,24 @@ pub struct Report {
     pub compiled: CompileReport,
 }
 
-/// What of a report takes long, and may not be wanted.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// What plots show.
-    pub plots: bool,
-    /// Findings of what wastes time.
-    pub waste: bool,
-}
-
-/// Puts it together.
-pub fn make(
+/// Puts it together, without findings: [`crate::findings::report`] has them. Lines for plots take
+/// long, and may not be wanted.
+pub(crate) fn make(
     timeline: &Timeline,
     outcome: &Outcome,
     inputs: Vec<Input>,
-    wanted: Wanted,
-    shared: &SharedWork,
+    has_plots: bool,
 ) -> Report {
-    let plots = match wanted.plots {
+    let plots = match has_plots {
         true => plots::gather(timeline),
         false => plots::Plots::default(),
     };
-    let mut report = Report {
+    Report {
         version: env!("CARGO_PKG_VERSION"),
         inputs,
         events: timeline.events.len(),
         elapsed_us: elapsed(timeline),
-        clocks: clocks(outcome),
+        clocks: outcome.calibration.clocks.clone(),
         jobs: jobs(timeline, outcome),
         ranks: ranks(outcome),
         kernels: kernels(timeline, outcome),
@@ -313,13 +267,7 @@ pub fn make(
         series_left_out: plots.left_out,
         findings: Vec::new(),
         compiled: outcome.compiled.clone(),
-    };
-    let costs = match wanted.waste {
-        true => findings::find(timeline, outcome, shared, report.elapsed_us),
-        false => Vec::new(),
-    };
-    report.findings = findings::traces::find(&report, costs);
-    report
+    }
 }
 
 /// What wrote a file, in reports.
@@ -339,25 +287,6 @@ fn elapsed(timeline: &Timeline) -> f64 {
     (last - first).max(0.0)
 }
 
-fn clocks(outcome: &Outcome) -> Vec<Clock> {
-    let clocks = outcome.calibration.clocks.iter();
-    clocks
-        .map(|clock| Clock {
-            rank: clock.rank,
-            mhz: clock.mhz,
-            mhz_error: clock.mhz_error,
-            anchors: clock.anchors,
-            scatter_us: clock.scatter_us,
-            offset_error_us: clock.offset_error_us,
-            steps: clock.steps,
-            bends: clock.bends,
-            least_mhz: clock.range_mhz.0,
-            most_mhz: clock.range_mhz.1,
-            guessed: clock.guessed,
-        })
-        .collect()
-}
-
 fn jobs(timeline: &Timeline, outcome: &Outcome) -> Vec<JobShift> {
     let jobs = outcome.calibration.jobs.iter();
     jobs.map(|found| {
@@ -373,28 +302,24 @@ fn jobs(timeline: &Timeline, outcome: &Outcome) -> Vec<JobShift> {
             reason: None,
         };
         match found.place {
-            Place::Right => {}
-            Place::Moved { by_us, error_us } => {
+            JobPosition::Right => {}
+            JobPosition::Moved(by) => {
                 shift.state = "moved";
-                shift.by_us = Some(by_us);
-                shift.error_us = Some(error_us);
+                shift.by_us = Some(by.value);
+                shift.error_us = Some(by.error);
             }
-            Place::Bounded {
-                by_us,
-                least_us,
-                most_us,
-            } => {
+            JobPosition::Bounded(by) => {
                 shift.state = "bounded";
-                shift.by_us = Some(by_us);
-                shift.error_us = Some((most_us - least_us) / 2.0);
-                shift.least_us = Some(least_us);
-                shift.most_us = Some(most_us);
+                shift.by_us = Some(by.middle());
+                shift.error_us = Some((by.most - by.least) / 2.0);
+                shift.least_us = Some(by.least);
+                shift.most_us = Some(by.most);
                 shift.reason = Some("no reference job in this counter epoch");
             }
-            Place::Refused(Refusal::Wider) => {
+            JobPosition::Refused(Refusal::Wider) => {
                 shift.reason = Some("its device events take longer than its round trip");
             }
-            Place::Refused(Refusal::ClockDisagrees) => {
+            JobPosition::Refused(Refusal::ClockDisagrees) => {
                 shift.reason = Some("the device clock also places it outside");
             }
         }
@@ -412,16 +337,12 @@ fn ranks(outcome: &Outcome) -> Option<Ranks> {
     let shifts = found.ranks.iter().map(|rank| RankShift {
         rank: rank.rank,
         us: rank.shift.map(|shift| shift.us),
-        least_us: rank.shift.and_then(|shift| finite(shift.least_us)),
-        most_us: rank.shift.and_then(|shift| finite(shift.most_us)),
-    });
-    let cycles = found.cycles.iter().map(|cycle| Cycle {
-        ranks: cycle.ranks.clone(),
-        closure_us: cycle.closure_us,
+        least_us: rank.shift.and_then(|shift| finite(shift.bounds.least)),
+        most_us: rank.shift.and_then(|shift| finite(shift.bounds.most)),
     });
     Some(Ranks {
         shifts: shifts.collect(),
-        cycles: cycles.collect(),
+        cycles: found.cycles.clone(),
         messages: found.messages,
         contradiction_us: found.contradiction_us,
         reversed: (found.reversed_before, found.reversed_after),

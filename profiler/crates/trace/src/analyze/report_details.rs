@@ -2,6 +2,7 @@
 //! ideal times are known; communication, where there are several ranks; faults.
 
 pub use super::checks::Evidence;
+use super::flows::Reversed;
 use super::pipeline::Outcome;
 use super::statistics::Rows;
 use super::untimed;
@@ -104,19 +105,6 @@ pub struct Fault {
     pub evidence: Vec<Evidence>,
 }
 
-/// Messages between two ranks that arrive before they are sent.
-#[derive(Clone, Debug, Serialize)]
-pub struct Reversed {
-    /// Sender.
-    pub from: u32,
-    /// Receiver.
-    pub to: u32,
-    /// How many.
-    pub count: u64,
-    /// By how much at most, microseconds.
-    pub most_us: f64,
-}
-
 /// All of these.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Details {
@@ -142,16 +130,7 @@ pub(super) fn details(timeline: &Timeline, outcome: &Outcome) -> Details {
         utilization: utilization(outcome),
         communication: communication(outcome),
         collectives: collectives(timeline, outcome),
-        reversed: outcome
-            .reversed
-            .iter()
-            .map(|one| Reversed {
-                from: one.from,
-                to: one.to,
-                count: one.count,
-                most_us: one.most_us,
-            })
-            .collect(),
+        reversed: outcome.reversed.clone(),
         faults: faults(outcome),
         untimed_launches: untimed::find(timeline),
     }

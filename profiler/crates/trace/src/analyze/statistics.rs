@@ -1,6 +1,6 @@
 //! Statistics of kernels: by name and row group, and how busy each device was.
 
-use crate::analyze::energy::busy_us;
+use crate::analyze::busy::BusySpans;
 use aiprof_model::parallel;
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Sym, Timeline};
 use rustc_hash::FxHashMap;
@@ -257,7 +257,7 @@ fn active(
     spans: &mut FxHashMap<Id, Vec<(f64, f64)>>,
 ) -> Option<ActiveRow> {
     let first = rows.first()?;
-    let mut spans = spans.remove(&first.pid)?;
+    let spans = spans.remove(&first.pid)?;
     let starts = spans.iter().map(|span| span.0);
     let ends = spans.iter().map(|span| span.1);
     Some(ActiveRow {
@@ -266,7 +266,7 @@ fn active(
         kernel_us,
         start_us: starts.fold(f64::INFINITY, f64::min),
         end_us: ends.fold(f64::NEG_INFINITY, f64::max),
-        busy_us: busy_us(&mut spans),
+        busy_us: BusySpans::new(spans).us(),
     })
 }
 

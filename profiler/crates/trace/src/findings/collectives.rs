@@ -1,10 +1,10 @@
 //! Waste in collectives: ranks that wait for one that comes late, collectives that nothing
 //! is computed behind, and single ones that are slow.
 
-use super::device::DeviceWork;
 use super::rules::{keep, ns, time};
 use super::{Scene, cut, measure, percent, times};
-use crate::findings::finding::{Finding, FindingKind, SeenAt};
+use crate::device_time::DeviceTime;
+use crate::finding::{Finding, FindingKind, SeenAt};
 use crate::ranks::{Collectives, Matched};
 use crate::work::WorkClass;
 use aiprof_model::timeline::Time;
@@ -119,7 +119,7 @@ fn late_rank(
 /// The longest time that a device is looked at, microseconds.
 fn whole(scene: &Scene<'_>) -> f64 {
     let devices = scene.devices.iter();
-    devices.map(DeviceWork::elapsed_us).fold(0.0, f64::max)
+    devices.map(DeviceTime::elapsed_us).fold(0.0, f64::max)
 }
 
 /// Collectives that nothing is computed behind.

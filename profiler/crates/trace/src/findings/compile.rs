@@ -2,7 +2,7 @@
 
 use super::rules::{keep, ns, time};
 use super::{Scene, cut, measure, times};
-use crate::findings::finding::{Finding, FindingKind, SeenAt};
+use crate::finding::{Finding, FindingKind, SeenAt};
 use crate::torch::compile::{Compiled, GraphBreak};
 
 /// Looks for graph breaks and recompilations.

@@ -1,11 +1,12 @@
 //! Copies between host and device that run alone.
 
-use super::device::{DeviceWork, is_pageable};
+use super::device::is_pageable;
 use super::host::event;
 use super::rules::{keep, ns, time};
-use super::spans::Stretches;
 use super::{Scene, cut, measure, percent, times};
-use crate::findings::finding::{Finding, FindingKind};
+use crate::device_time::DeviceTime;
+use crate::finding::{Finding, FindingKind};
+use crate::stretches::Stretches;
 use crate::work::{RankedWork, WorkClass, name_of};
 use aiprof_model::timeline::{Kinds, Time, Timeline};
 use rustc_hash::FxHashMap;
@@ -22,14 +23,14 @@ pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         found.sort_by(|a, b| b.us.total_cmp(&a.us));
         if let Some(first) = found.first() {
             let whole = first.device.elapsed_us();
-            keep(tell(scene, kind, first, &found), whole, findings);
+            keep(finding(scene, kind, first, &found), whole, findings);
         }
     }
 }
 
 /// Copies of a device, and when they ran alone.
 struct Alone<'s> {
-    device: &'s DeviceWork<'s>,
+    device: &'s DeviceTime<'s>,
     copies: Vec<&'s RankedWork>,
     alone: Stretches,
     us: f64,
@@ -39,7 +40,7 @@ impl<'s> Alone<'s> {
     fn of(
         scene: &Scene<'_>,
         kinds: &Kinds,
-        device: &'s DeviceWork<'s>,
+        device: &'s DeviceTime<'s>,
         kind: FindingKind,
     ) -> Option<Self> {
         let timeline = scene.timeline;
@@ -82,7 +83,7 @@ impl<'s> Alone<'s> {
 /// not while the copy's stream still had work from before.
 fn blocked<'a>(
     timeline: &'a Timeline,
-    device: &'a DeviceWork<'_>,
+    device: &'a DeviceTime<'_>,
     copies: &'a [&RankedWork],
 ) -> impl Iterator<Item = (Time, Time)> + 'a {
     let mut free: FxHashMap<u32, Time> = FxHashMap::default();
@@ -98,7 +99,7 @@ fn blocked<'a>(
     })
 }
 
-fn tell(scene: &Scene<'_>, kind: FindingKind, first: &Alone<'_>, all: &[Alone<'_>]) -> Finding {
+fn finding(scene: &Scene<'_>, kind: FindingKind, first: &Alone<'_>, all: &[Alone<'_>]) -> Finding {
     let timeline = scene.timeline;
     let (us, whole) = (first.us, first.device.elapsed_us());
     let mut sums: FxHashMap<&str, (u64, f64, f64)> = FxHashMap::default();

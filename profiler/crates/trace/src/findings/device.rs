@@ -1,59 +1,11 @@
-//! The time of a device: what it ran, when it idled, and what the host did meanwhile.
+//! Why a device idles, by what the host did meanwhile.
 
 use super::host::{HostPart, HostRows, event};
-use super::spans::Stretches;
-use crate::work::{RankWork, RankedWork, WorkClass, name_of};
-use aiprof_model::timeline::{Event, Id, Length, Quality, Time, Timeline, TrackId};
+use crate::device_time::{DeviceTime, behind_each_other};
+use crate::stretches::Stretches;
+use crate::work::{RankedWork, WorkClass, name_of};
+use aiprof_model::timeline::{Event, Id, Length, ProcessKey, Quality, Time, Timeline, TrackId};
 use rustc_hash::{FxHashMap, FxHashSet};
-
-/// A device and what it ran.
-pub(crate) struct DeviceWork<'w> {
-    /// Its rank.
-    pub(crate) rank: &'w RankWork,
-    /// The device.
-    pub(crate) device: Id,
-    /// Its work, by begin.
-    pub(crate) work: Vec<&'w RankedWork>,
-    /// When it ran something.
-    pub(crate) busy: Stretches,
-}
-
-impl<'w> DeviceWork<'w> {
-    /// The devices of a rank.
-    pub(crate) fn all(rank: &'w RankWork) -> Vec<Self> {
-        let mut by_device: FxHashMap<Id, Vec<&RankedWork>> = FxHashMap::default();
-        for work in &rank.work {
-            if let Some(stream) = rank.streams.get(work.stream as usize) {
-                by_device.entry(stream.device).or_default().push(work);
-            }
-        }
-        let devices = by_device.into_iter().map(|(device, work)| Self {
-            rank,
-            device,
-            busy: Stretches::of(work.iter().map(|work| (work.start, work.end))),
-            work,
-        });
-        let mut devices: Vec<_> = devices.collect();
-        devices.sort_by_key(|one| one.device);
-        devices
-    }
-
-    /// From the first work's begin to the last one's end, microseconds.
-    pub(crate) fn elapsed_us(&self) -> f64 {
-        self.busy
-            .ends()
-            .map_or(0.0, |(from, to)| (to - from).micros())
-    }
-
-    /// When work of some classes ran.
-    pub(crate) fn running(&self, classes: &[WorkClass]) -> Stretches {
-        let work = self
-            .work
-            .iter()
-            .filter(|work| classes.contains(&work.class));
-        Stretches::of(work.map(|work| (work.start, work.end)))
-    }
-}
 
 /// Why a device idles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -94,7 +46,7 @@ pub(crate) struct IdlePart {
     /// By what the host did, picoseconds.
     pub(crate) places: FxHashMap<String, i64>,
     /// By thread of the host: process and thread.
-    pub(crate) threads: FxHashMap<(Id, Id), i64>,
+    pub(crate) threads: FxHashMap<(ProcessKey, Id), i64>,
 }
 
 impl IdlePart {
@@ -150,7 +102,7 @@ impl IdlePart {
     }
 
     /// The thread with most of it.
-    pub(crate) fn thread(&self) -> Option<(Id, Id)> {
+    pub(crate) fn thread(&self) -> Option<(ProcessKey, Id)> {
         let most = self.threads.iter().max_by_key(|(id, ps)| (**ps, **id));
         most.map(|(id, _)| *id)
     }
@@ -185,21 +137,17 @@ pub(crate) struct GapBlame<'t> {
 
 impl GapBlame<'_> {
     /// Gives the reasons for all idle time of a device.
-    pub(crate) fn of(&self, device: &DeviceWork<'_>) -> Idle {
+    pub(crate) fn of(&self, device: &DeviceTime<'_>) -> Idle {
         let mut idle = Idle::default();
-        let mut processes: FxHashSet<Id> = FxHashSet::default();
-        let mut ended: Option<Time> = None;
-        for work in &device.work {
+        let mut processes: FxHashSet<ProcessKey> = FxHashSet::default();
+        for (ended, work) in behind_each_other(device.work.iter().copied()) {
             let call = event(self.timeline, work.call);
-            let process = call.map(|call| self.timeline.pid(call));
+            let process = call.map(|call| self.timeline.process(call));
             // A process that begins later has nothing to do with what was before.
             let is_known = process.is_none_or(|process| !processes.insert(process));
-            if let Some(before) = ended.filter(|before| *before < work.start)
-                && is_known
-            {
+            if let Some(before) = ended.filter(|before| is_known && *before < work.start) {
                 self.gap((before, work.start), work, &mut idle);
             }
-            ended = ended.max(Some(work.end));
         }
         idle
     }
@@ -228,7 +176,7 @@ impl GapBlame<'_> {
         }
         let mut left = (to - from).0;
         let thread = self.timeline.tracks.get(self.timeline.home(call));
-        let thread = (thread.pid, thread.tid);
+        let thread = (thread.process(), thread.tid);
         let mut take = |blame: IdleBlame, ps: i64, place: Option<String>| {
             let ps = ps.clamp(0, left);
             if ps == 0 {

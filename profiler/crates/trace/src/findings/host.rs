@@ -1,7 +1,7 @@
 //! What threads did at a time: spans of theirs, and samples.
 
 use crate::work::{SpanRole, WorkIndex};
-use aiprof_model::timeline::{Event, Id, NONE, Sym, Time, Timeline, TrackId};
+use aiprof_model::timeline::{Event, NONE, ProcessKey, Sym, Time, Timeline, TrackId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 
@@ -41,7 +41,7 @@ pub(crate) struct HostSpan {
 #[derive(Default)]
 pub(crate) struct HostRows {
     rows: FxHashMap<TrackId, Vec<HostSpan>>,
-    samples: FxHashMap<(Id, i64), Vec<(Time, Sym)>>,
+    samples: FxHashMap<(ProcessKey, i64), Vec<(Time, Sym)>>,
 }
 
 /// Spans of a thread that are looked at for a gap, round it and in it.
@@ -83,7 +83,7 @@ impl HostRows {
                     true => event.name,
                     false => event.work,
                 };
-                let of = rows.samples.entry((row.pid, tid)).or_default();
+                let of = rows.samples.entry((row.process(), tid)).or_default();
                 of.push((event.start, place));
                 continue;
             }
@@ -173,7 +173,7 @@ impl HostRows {
         let track = timeline.tracks.get(track);
         let row = self
             .samples
-            .get(&(track.pid, track.tid.number()?.checked_add(SAMPLES)?))?;
+            .get(&(track.process(), track.tid.number()?.checked_add(SAMPLES)?))?;
         let first = row.partition_point(|(at, _)| *at < from);
         let mut seen: FxHashMap<Sym, usize> = FxHashMap::default();
         let behind = row.get(first..).unwrap_or_default().iter();

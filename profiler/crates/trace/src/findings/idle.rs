@@ -1,10 +1,11 @@
 //! A device idles, by what the host did meanwhile.
 
-use super::device::{BEFORE, DeviceWork, GapBlame, Idle, IdleBlame, IdlePart};
+use super::device::{BEFORE, GapBlame, Idle, IdleBlame, IdlePart};
 use super::rules::{keep, ns, time};
-use super::spans::Stretches;
 use super::{Scene, cut, measure, percent, short, times};
-use crate::findings::finding::{Finding, FindingKind};
+use crate::device_time::DeviceTime;
+use crate::finding::{Finding, FindingKind};
+use crate::stretches::Stretches;
 use aiprof_model::timeline::{Kind, Kinds, Time};
 use rustc_hash::FxHashMap;
 
@@ -12,7 +13,7 @@ use rustc_hash::FxHashMap;
 struct IdleFinding<'s> {
     kind: FindingKind,
     /// Devices with their time, the most first.
-    parts: Vec<(&'s DeviceWork<'s>, IdlePart)>,
+    parts: Vec<(&'s DeviceTime<'s>, IdlePart)>,
 }
 
 /// Looks for idle devices.
@@ -40,13 +41,13 @@ pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
             .filter_map(|(device, idle)| Some((device, idle.get(&cause)?.clone())))
             .collect();
         parts.sort_by(|a, b| b.1.us().total_cmp(&a.1.us()));
-        tell(scene, &IdleFinding { kind, parts }, findings);
+        add(scene, &IdleFinding { kind, parts }, findings);
     }
-    tell_prepared(scene, &prepared, findings);
+    add_prepared(scene, &prepared, findings);
 }
 
-fn tell(scene: &Scene<'_>, told: &IdleFinding<'_>, findings: &mut Vec<Finding>) {
-    let Some((device, part)) = told.parts.first() else {
+fn add(scene: &Scene<'_>, idle: &IdleFinding<'_>, findings: &mut Vec<Finding>) {
+    let Some((device, part)) = idle.parts.first() else {
         return;
     };
     let (us, whole) = (part.us(), device.elapsed_us());
@@ -54,7 +55,7 @@ fn tell(scene: &Scene<'_>, told: &IdleFinding<'_>, findings: &mut Vec<Finding>) 
     let place = by_place.first().map_or("", |(name, _)| name.as_str());
     let head = format!("{} of {}", time(us), time(whole));
     let name = scene.device(device);
-    let text = match told.kind {
+    let text = match idle.kind {
         FindingKind::LaunchStarved => {
             format!("{name} waits {head} for launches: {}.", most(&by_place, us))
         }
@@ -79,7 +80,7 @@ fn tell(scene: &Scene<'_>, told: &IdleFinding<'_>, findings: &mut Vec<Finding>) 
         .map(|(name, us)| format!("{}: {name}", time(*us)))
         .collect();
     lines = cut(lines);
-    let each = told.parts.iter().map(|(device, part)| {
+    let each = idle.parts.iter().map(|(device, part)| {
         let (us, whole) = (part.us(), device.elapsed_us());
         let longest = part.longest_us();
         format!(
@@ -93,16 +94,16 @@ fn tell(scene: &Scene<'_>, told: &IdleFinding<'_>, findings: &mut Vec<Finding>) 
         )
     });
     lines.extend(cut(each.collect()));
-    let places = told.parts.iter().map(|(device, part)| {
+    let places = idle.parts.iter().map(|(device, part)| {
         let mut at = scene.at(device, part.longest, part.us());
         let thread = part.thread();
-        at.pid = thread.and_then(|(pid, _)| pid.number());
+        at.pid = thread.and_then(|(process, _)| process.pid.number());
         at.tid = thread.and_then(|(_, tid)| tid.number());
         at.name = part.by_place().into_iter().next().map(|(name, _)| name);
         at
     });
     let finding = Finding {
-        kind: told.kind,
+        kind: idle.kind,
         subject: if place.is_empty() {
             name.clone()
         } else {
@@ -170,8 +171,8 @@ fn preparing(scene: &Scene<'_>) -> Vec<Stretches> {
     idle.collect()
 }
 
-fn tell_prepared(scene: &Scene<'_>, prepared: &[Stretches], findings: &mut Vec<Finding>) {
-    let found: Vec<(&DeviceWork<'_>, &Stretches)> = scene.devices.iter().zip(prepared).collect();
+fn add_prepared(scene: &Scene<'_>, prepared: &[Stretches], findings: &mut Vec<Finding>) {
+    let found: Vec<(&DeviceTime<'_>, &Stretches)> = scene.devices.iter().zip(prepared).collect();
     let Some((device, idle)) = found.iter().max_by(|a, b| a.1.us().total_cmp(&b.1.us())) else {
         return;
     };

@@ -1,10 +1,10 @@
 //! Kernels that are slower than they could be: a low clock, registers in memory.
 
-use super::device::DeviceWork;
 use super::host::event;
 use super::rules::{keep, ns, time};
 use super::{Scene, cut, measure, percent, short, times};
-use crate::findings::finding::{Finding, FindingKind, Measure};
+use crate::device_time::DeviceTime;
+use crate::finding::{Finding, FindingKind, Measure};
 use crate::work::{RankedWork, WorkClass, name_of};
 use aiprof_model::timeline::{Event, Id, Ph, Time};
 use rustc_hash::FxHashMap;
@@ -154,7 +154,7 @@ fn throttled(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     keep(finding, whole, findings);
 }
 
-fn of_device(scene: &Scene<'_>, clocks: &ClockRows, device: &DeviceWork<'_>) -> Option<Throttled> {
+fn of_device(scene: &Scene<'_>, clocks: &ClockRows, device: &DeviceTime<'_>) -> Option<Throttled> {
     let mut by_name: FxHashMap<&str, Vec<(f64, &RankedWork)>> = FxHashMap::default();
     let mut it = Throttled {
         least_mhz: f64::MAX,
@@ -213,7 +213,7 @@ fn of_device(scene: &Scene<'_>, clocks: &ClockRows, device: &DeviceWork<'_>) -> 
 fn spills(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let timeline = scene.timeline;
     let mut bytes: FxHashMap<&str, f64> = FxHashMap::default();
-    let mut sums: FxHashMap<&str, (u64, f64, &DeviceWork<'_>, &RankedWork)> = FxHashMap::default();
+    let mut sums: FxHashMap<&str, (u64, f64, &DeviceTime<'_>, &RankedWork)> = FxHashMap::default();
     for device in &scene.devices {
         for work in device
             .work

@@ -2,9 +2,9 @@
 
 use super::host::is_loader;
 use super::rules::{keep, ns, time};
-use super::spans::Stretches;
 use super::{Scene, measure, percent, times};
-use crate::findings::finding::{Finding, FindingKind, SeenAt};
+use crate::finding::{Finding, FindingKind, SeenAt};
+use crate::stretches::Stretches;
 use crate::work::name_of;
 use aiprof_model::timeline::{Time, TrackId};
 use rustc_hash::FxHashMap;

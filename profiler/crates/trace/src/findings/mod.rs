@@ -7,33 +7,31 @@ mod collectives;
 mod compile;
 mod copies;
 mod device;
-pub mod finding;
 mod host;
 mod idle;
 mod kernels;
 mod loader;
-pub(crate) mod rules;
-mod spans;
+mod rules;
 mod stalls;
-pub(crate) mod traces;
+mod traces;
 
 use crate::analyze::pipeline::Outcome;
-use crate::findings::finding::{Finding, SeenAt};
-use crate::work::SharedWork;
-use crate::work::WorkIndex;
+use crate::analyze::report::{self, Input, Report};
+use crate::device_time::DeviceTime;
+use crate::finding::{Finding, Measure, SeenAt};
+use crate::work::{SharedWork, WorkIndex};
 use aiprof_model::timeline::{Event, Id, NONE, Ph, Time, Timeline};
-use device::DeviceWork;
 use host::HostRows;
 use rustc_hash::FxHashMap;
 
 /// What findings are made of.
-pub(crate) struct Scene<'t> {
+struct Scene<'t> {
     /// The events, calibrated and aligned.
     timeline: &'t Timeline,
     /// What the analyses found.
     outcome: &'t Outcome,
     index: &'t WorkIndex,
-    devices: Vec<DeviceWork<'t>>,
+    devices: Vec<DeviceTime<'t>>,
     host: HostRows,
     /// Names of processes and groups of rows of recordings.
     groups: FxHashMap<Id, String>,
@@ -43,8 +41,34 @@ pub(crate) struct Scene<'t> {
     elapsed_us: f64,
 }
 
+/// What of a report takes long, and may not be wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// What plots show.
+    pub plots: bool,
+    /// Findings of what wastes time.
+    pub waste: bool,
+}
+
+/// What an analysis found, with its findings.
+pub fn report(
+    timeline: &Timeline,
+    outcome: &Outcome,
+    inputs: Vec<Input>,
+    wanted: Wanted,
+    shared: &SharedWork,
+) -> Report {
+    let mut report = report::make(timeline, outcome, inputs, wanted.plots);
+    let costs = match wanted.waste {
+        true => find(timeline, outcome, shared, report.elapsed_us),
+        false => Vec::new(),
+    };
+    report.findings = traces::find(&report, costs);
+    report
+}
+
 /// Looks for waste.
-pub(crate) fn find(
+fn find(
     timeline: &Timeline,
     outcome: &Outcome,
     shared: &SharedWork,
@@ -58,7 +82,7 @@ pub(crate) fn find(
     let scene = Scene {
         timeline,
         outcome,
-        devices: index.ranks.iter().flat_map(DeviceWork::all).collect(),
+        devices: index.ranks.iter().flat_map(DeviceTime::all).collect(),
         host: HostRows::new(timeline, index),
         index,
         groups: groups(timeline),
@@ -86,13 +110,13 @@ impl Scene<'_> {
     }
 
     /// A device's name for people.
-    fn device(&self, device: &DeviceWork<'_>) -> String {
+    fn device(&self, device: &DeviceTime<'_>) -> String {
         let several = self.index.ranks.len() > 1;
-        let name = match device.device {
+        let name = match device.device.number {
             Id::Number(number) if several => {
                 return format!("device {number} of rank {}", device.rank.rank);
             }
-            Id::Number(number) => match self.groups.get(&device.device) {
+            Id::Number(number) => match self.groups.get(&device.device.number) {
                 Some(name) => name.clone(),
                 None => format!("device {number}"),
             },
@@ -110,7 +134,7 @@ impl Scene<'_> {
     }
 
     /// Where something is seen on a device.
-    fn at(&self, device: &DeviceWork<'_>, stretch: Option<(Time, Time)>, us: f64) -> SeenAt {
+    fn at(&self, device: &DeviceTime<'_>, stretch: Option<(Time, Time)>, us: f64) -> SeenAt {
         SeenAt {
             rank: Some(device.rank.rank),
             device: Some(self.device(device)),
@@ -142,21 +166,22 @@ fn groups(timeline: &Timeline) -> FxHashMap<Id, String> {
 const LINES: usize = 8;
 
 /// Cuts a list of lines, and adds how many are left out.
-fn cut(mut lines: Vec<String>) -> Vec<String> {
-    if lines.len() > LINES {
-        let more = lines.len() - LINES;
-        lines.truncate(LINES);
+fn cut(lines: Vec<String>) -> Vec<String> {
+    cut_to(LINES, lines)
+}
+
+/// The same to another number of lines.
+fn cut_to(most: usize, mut lines: Vec<String>) -> Vec<String> {
+    if lines.len() > most {
+        let more = lines.len() - most;
+        lines.truncate(most);
         lines.push(format!("and {more} more"));
     }
     lines
 }
 
-fn measure(
-    name: &'static str,
-    value: f64,
-    unit: &'static str,
-) -> crate::findings::finding::Measure {
-    crate::findings::finding::Measure { name, value, unit }
+fn measure(name: &'static str, value: f64, unit: &'static str) -> Measure {
+    Measure { name, value, unit }
 }
 
 /// Characters of a name in a sentence.

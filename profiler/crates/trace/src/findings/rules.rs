@@ -1,6 +1,6 @@
 //! When waste is worth a word, what its cost is, and what to try against it: one table.
 
-use crate::findings::finding::{Finding, FindingKind, Threshold};
+use crate::finding::{Finding, FindingKind, Threshold};
 use FindingKind as Kind;
 
 /// The threshold, cost and advice for a kind of waste.

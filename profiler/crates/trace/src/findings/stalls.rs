@@ -5,7 +5,7 @@ use super::{LINES, Scene, cut, measure, percent, short};
 use crate::analyze::device_stalls::{
     InstructionStalls, KernelStalls, SourcePlace, TimedStalls, Why, meaning,
 };
-use crate::findings::finding::{Finding, FindingKind, SeenAt};
+use crate::finding::{Finding, FindingKind, SeenAt};
 use aiprof_model::profile::StallReason;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;

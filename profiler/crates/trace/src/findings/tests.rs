@@ -2,7 +2,8 @@
 
 use super::device::{GapBlame, Idle, IdleBlame};
 use super::*;
-use crate::findings::finding::FindingKind;
+use crate::device_time::DeviceTime;
+use crate::finding::FindingKind;
 use aiprof_model::timeline::Dialect;
 use aiprof_testkit::scene::{self, Slice};
 
@@ -38,7 +39,7 @@ fn idle(timeline: &Timeline) -> Idle {
         timeline,
         host: &host,
     };
-    let devices: Vec<_> = index.ranks.iter().flat_map(DeviceWork::all).collect();
+    let devices: Vec<_> = index.ranks.iter().flat_map(DeviceTime::all).collect();
     let [device] = &devices[..] else { panic!() };
     blame.of(device)
 }

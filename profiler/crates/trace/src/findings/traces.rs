@@ -3,8 +3,10 @@
 
 mod details;
 
-use super::finding::{Finding, FindingKind, Weight, rank};
-use crate::analyze::report::{Clock, Report};
+use super::{LINES, cut_to};
+use crate::analyze::calibration::RankClock;
+use crate::analyze::report::Report;
+use crate::finding::{Finding, FindingKind, Weight, rank};
 use crate::findings::rules::time;
 use FindingKind as Kind;
 
@@ -14,8 +16,6 @@ const UNEVEN: f64 = 0.5;
 const SMALL_PERCENT: f64 = 5.0;
 /// Ranks of which each has a line of its own.
 const RANKS: usize = 16;
-/// Evidence lines of one finding.
-const LINES: usize = 8;
 
 /// Looks through a report; adds to what costs time, and puts all in order.
 pub(crate) fn find(report: &Report, costs: Vec<Finding>) -> Vec<Finding> {
@@ -32,49 +32,27 @@ pub(crate) fn find(report: &Report, costs: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// Kind and subject of a finding, and how much it matters.
-struct Said {
-    kind: Kind,
-    subject: String,
-    weight: Weight,
-}
+/// Kind of a finding, how much it matters, and its subject.
+type Heading = (Kind, Weight, String);
 
-impl Said {
-    fn of(kind: Kind, weight: Weight) -> Self {
-        Self::about(kind, weight, String::new())
-    }
-
-    fn about(kind: Kind, weight: Weight, subject: String) -> Self {
-        Self {
-            kind,
-            subject,
-            weight,
-        }
-    }
-}
-
-fn add(findings: &mut Vec<Finding>, said: Said, text: String, evidence: Vec<String>) {
-    add_up_to(LINES, findings, said, text, evidence);
+fn add(findings: &mut Vec<Finding>, heading: Heading, text: String, evidence: Vec<String>) {
+    add_up_to(LINES, findings, heading, text, evidence);
 }
 
 fn add_up_to(
     lines: usize,
     findings: &mut Vec<Finding>,
-    said: Said,
+    heading: Heading,
     text: String,
-    mut evidence: Vec<String>,
+    evidence: Vec<String>,
 ) {
-    if evidence.len() > lines {
-        let more = evidence.len() - lines;
-        evidence.truncate(lines);
-        evidence.push(format!("and {more} more"));
-    }
+    let (kind, weight, subject) = heading;
     findings.push(Finding {
-        kind: said.kind,
-        subject: said.subject,
-        weight: said.weight,
+        kind,
+        subject,
+        weight,
         text,
-        evidence,
+        evidence: cut_to(lines, evidence),
         ..Finding::default()
     });
 }
@@ -97,7 +75,7 @@ fn inputs(report: &Report, findings: &mut Vec<Finding>) {
         };
         add(
             findings,
-            Said::of(Kind::InputProblems, Weight::Warning),
+            (Kind::InputProblems, Weight::Warning, String::new()),
             text,
             lines,
         );
@@ -113,8 +91,8 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
             "{untimed} launches have no device times. Only the calls between which they ran are \
              known."
         );
-        let said = Said::of(Kind::UntimedLaunches, Weight::Note);
-        return add(findings, said, text, Vec::new());
+        let heading = (Kind::UntimedLaunches, Weight::Note, String::new());
+        return add(findings, heading, text, Vec::new());
     }
     if report.inputs.is_empty() || !report.active.is_empty() {
         return;
@@ -126,7 +104,7 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
     let text = "The traces contain no kernels.".to_owned();
     add(
         findings,
-        Said::of(Kind::NoKernels, Weight::Warning),
+        (Kind::NoKernels, Weight::Warning, String::new()),
         text,
         lines.collect(),
     );
@@ -135,8 +113,8 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
 fn clocks(report: &Report, findings: &mut Vec<Finding>) {
     for clock in &report.clocks {
         let (rank, steps, guessed) = (clock.rank, clock.steps, clock.guessed);
-        let said = |what: &str| {
-            Said::about(
+        let heading = |what: &str| {
+            (
                 Kind::Clocks,
                 Weight::Warning,
                 format!("rank {rank}, {what}"),
@@ -145,7 +123,7 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
         if steps > 0 {
             let text =
                 format!("The device clock of rank {rank} was set or restarted {steps} times.");
-            add(findings, said("steps"), text, vec![certainty(clock)]);
+            add(findings, heading("steps"), text, vec![certainty(clock)]);
         }
         if clock.bends > 0 {
             let digits = digits(clock);
@@ -154,14 +132,14 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
                  {:.digits$} and {:.digits$} MHz. Each part is fitted separately.",
                 clock.bends, clock.least_mhz, clock.most_mhz
             );
-            add(findings, said("bends"), text, vec![certainty(clock)]);
+            add(findings, heading("bends"), text, vec![certainty(clock)]);
         }
         if guessed > 0 {
             let text = format!(
                 "Rank {rank} had {guessed} gaps without events that were longer than its counter \
                  period. The number of counter wraps in these gaps is a guess."
             );
-            add(findings, said("guesses"), text, vec![certainty(clock)]);
+            add(findings, heading("guesses"), text, vec![certainty(clock)]);
         }
     }
     let mhz = || report.clocks.iter().map(|clock| clock.mhz);
@@ -190,13 +168,13 @@ fn clocks(report: &Report, findings: &mut Vec<Finding>) {
     add_up_to(
         RANKS,
         findings,
-        Said::of(Kind::Clocks, Weight::Note),
+        (Kind::Clocks, Weight::Note, String::new()),
         text,
         lines.collect(),
     );
 }
 
-fn certainty(clock: &Clock) -> String {
+fn certainty(clock: &RankClock) -> String {
     let digits = digits(clock);
     format!(
         "{:.digits$} MHz +- {:.digits$} ({} events, median residual {}; time error <= {})",
@@ -209,7 +187,7 @@ fn certainty(clock: &Clock) -> String {
 }
 
 /// Decimals of a clock's frequency: down to the first digit of its error bound.
-fn digits(clock: &Clock) -> usize {
+fn digits(clock: &RankClock) -> usize {
     let digits = -clock.mhz_error.log10().floor();
     digits.clamp(0.0, 6.0) as usize
 }
@@ -258,8 +236,8 @@ fn jobs(report: &Report, findings: &mut Vec<Finding>) {
         let lines: Vec<String> = lines.collect();
         if !lines.is_empty() {
             let text = format!("The device events of {} jobs {what}.", lines.len());
-            let said = Said::about(Kind::JobsMoved, weight, state.to_owned());
-            add(findings, said, text, lines);
+            let heading = (Kind::JobsMoved, weight, state.to_owned());
+            add(findings, heading, text, lines);
         }
     }
 }
@@ -288,12 +266,12 @@ fn ranks(report: &Report, findings: &mut Vec<Finding>) {
             "Messages between ranks contradict each other by {:.3} us. Some times are wrong.",
             ranks.contradiction_us
         );
-        let said = Said::about(
+        let heading = (
             Kind::RankClocks,
             Weight::Warning,
             "contradiction".to_owned(),
         );
-        add(findings, said, text, lines.clone());
+        add(findings, heading, text, lines.clone());
     }
     let lost = ranks.shifts.iter().filter(|shift| shift.us.is_none());
     let lost: Vec<String> = lost
@@ -306,8 +284,8 @@ fn ranks(report: &Report, findings: &mut Vec<Finding>) {
         .collect();
     if !lost.is_empty() {
         let text = "Some ranks exchange no messages with the others.".to_owned();
-        let said = Said::about(Kind::RankClocks, Weight::Warning, "lost".to_owned());
-        add(findings, said, text, lost);
+        let heading = (Kind::RankClocks, Weight::Warning, "lost".to_owned());
+        add(findings, heading, text, lost);
     }
     let moved = ranks.shifts.iter().filter_map(|shift| shift.us);
     let most = moved.map(f64::abs).fold(0.0, f64::max);
@@ -319,7 +297,7 @@ fn ranks(report: &Report, findings: &mut Vec<Finding>) {
     add_up_to(
         RANKS,
         findings,
-        Said::of(Kind::Clocks, Weight::Note),
+        (Kind::Clocks, Weight::Note, String::new()),
         text,
         lines,
     );
@@ -350,7 +328,7 @@ fn kernels(report: &Report, findings: &mut Vec<Finding>) {
         let text = "Calls of some kernels take very different times.".to_owned();
         add(
             findings,
-            Said::of(Kind::UnevenKernels, Weight::Note),
+            (Kind::UnevenKernels, Weight::Note, String::new()),
             text,
             lines,
         );
@@ -368,8 +346,8 @@ fn power(report: &Report, findings: &mut Vec<Finding>) {
             "charge counter scale {}; use --power-scale to set another",
             power.factor
         );
-        let said = Said::about(Kind::Power, Weight::Warning, "impossible".to_owned());
-        add(findings, said, text, vec![line]);
+        let heading = (Kind::Power, Weight::Warning, "impossible".to_owned());
+        add(findings, heading, text, vec![line]);
     }
     if let (Some(with), Some(without)) = (power.mean_with_kernels, power.mean_without_kernels) {
         let text =
@@ -380,7 +358,7 @@ fn power(report: &Report, findings: &mut Vec<Finding>) {
         );
         add(
             findings,
-            Said::of(Kind::Power, Weight::Note),
+            (Kind::Power, Weight::Note, String::new()),
             text,
             vec![line],
         );

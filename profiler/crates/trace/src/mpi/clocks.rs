@@ -5,7 +5,7 @@
 //! all it depends on have come. [`aiprof_model::calibrate::drift`] takes all of them together.
 
 use super::{Message, MpiTraffic};
-use crate::analyze::messages::{Level, Messages};
+use crate::messages::{Level, Messages};
 use aiprof_model::calibrate::drift::{self, ClockLine, Crossing};
 use aiprof_model::timeline::{Event, NONE, Ph, Time, Timeline};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,7 +96,7 @@ pub(crate) fn run(
         let us = time.micros();
         us + lines.get(&job).map_or(0.0, |line| line.shift(us))
     });
-    report.tell(timeline);
+    report.add_messages(timeline);
     Some(report)
 }
 
@@ -240,7 +240,7 @@ impl ClockReport {
         );
     }
 
-    fn tell(&mut self, timeline: &Timeline) {
+    fn add_messages(&mut self, timeline: &Timeline) {
         for clock in &self.clocks {
             let job = timeline.jobs.get(clock.job as usize);
             let name = job.map_or("", |job| &job.path);

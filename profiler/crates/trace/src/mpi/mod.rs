@@ -4,7 +4,6 @@
 //! Calls are those that aiprof's probes record, or unitrace's of its own trace. Nothing
 //! here needs clocks that agree: they are found by what this finds (`clocks`).
 
-pub(crate) mod arrows;
 mod calls;
 pub(crate) mod clocks;
 mod collectives;

@@ -1,5 +1,6 @@
 use super::*;
-use crate::analyze::messages::Level;
+use crate::analyze::message_arrows;
+use crate::messages::Level;
 use aiprof_model::timeline::{Dialect, Event, Id, Job, Ph, Track};
 
 /// A call: rank, begin and end in microseconds, name, arguments.
@@ -345,7 +346,7 @@ fn clocks_of_files_are_brought_together_and_arrows_drawn() {
         ..flow
     });
     let traffic = MpiTraffic::of(&timeline);
-    assert_eq!(arrows::add(&mut timeline, &traffic), 2);
+    assert_eq!(message_arrows::add(&mut timeline, &traffic), 2);
     let ids: Vec<_> = timeline
         .events
         .iter()

@@ -325,8 +325,8 @@ impl Aiu {
         let bits = clock.map_or(32, LiveClock::bits);
         let rough = clock.and_then(LiveClock::rough_mhz);
         let fitted = clock.and_then(|clock| clock.frequency(end_ns));
-        let parts = operation.parts(bits, rough, fitted.map(|frequency| frequency.mhz));
-        if self.overlaps((waiting, end_ns), bits, fitted.map(|f| f.mhz).or(rough)) {
+        let parts = operation.parts(bits, rough, fitted.map(|frequency| frequency.value));
+        if self.overlaps((waiting, end_ns), bits, fitted.map(|f| f.value).or(rough)) {
             self.losses.add(LossKind::DeviceSpansOverlap, 1);
         }
         let work = self.works.number((*operation.name).into());

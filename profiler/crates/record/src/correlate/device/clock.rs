@@ -6,6 +6,8 @@
 //! drift, so what is known of the offset gets less certain with time, by [`DRIFT`]; where nothing
 //! satisfies all, the clock was set anew.
 
+use aiprof_model::calibrate::bounds::Bounds;
+
 /// How much faster or slower than stated a crystal may be, with room to spare.
 const DRIFT: f64 = 1e-4;
 
@@ -22,9 +24,8 @@ pub struct TickClock {
     bits: u32,
     /// A tick, wraps counted, and about when it was.
     reference: Option<(i128, f64)>,
-    /// Least and largest offset: host = offset + ticks * `ns_per_tick`; true at
-    /// `known_ns`.
-    offset: (f64, f64),
+    /// Limits of the offset at `known_ns`: host = offset + ticks * `ns_per_tick`.
+    offset: Bounds,
     known_ns: f64,
     /// How often it was set.
     sets: u32,
@@ -70,7 +71,7 @@ impl TickClock {
             ns_per_tick,
             bits: if (8..=64).contains(&bits) { bits } else { 64 },
             reference: None,
-            offset: (f64::MIN, f64::MAX),
+            offset: Bounds::NONE,
             known_ns: 0.0,
             sets: 0,
         }
@@ -120,15 +121,16 @@ impl TickClock {
         let at = self.unwrap(ticks, middle);
         let since = at as f64 * self.ns_per_tick;
         let aged = (middle - self.known_ns).abs() * DRIFT;
-        let (low, high) = (self.offset.0 - aged, self.offset.1 + aged);
-        let (low, high) = (low.max(earliest - since), high.min(latest - since));
-        self.offset = if low <= high {
-            (low, high)
-        } else {
+        let seen = Bounds {
+            least: earliest - since,
+            most: latest - since,
+        };
+        self.offset = self.offset.widened(aged).and(seen);
+        if !self.offset.is_possible() {
             // It was set since.
             self.sets = self.sets.wrapping_add(1);
-            (earliest - since, latest - since)
-        };
+            self.offset = seen;
+        }
         self.known_ns = middle;
         self.reference = Some((at, middle));
     }
@@ -150,8 +152,8 @@ impl TickClock {
         }
         let since = tick.at as f64 * self.ns_per_tick;
         let aged = (near_ns as f64 - self.known_ns).abs() * DRIFT;
-        let (low, high) = (self.offset.0 - aged + since, self.offset.1 + aged + since);
-        Some((low.floor().max(0.0) as u64, high.ceil().max(0.0) as u64))
+        let Bounds { least, most } = self.offset.widened(aged).plus(since);
+        Some((least.floor().max(0.0) as u64, most.ceil().max(0.0) as u64))
     }
 
     /// When a tick was that happened about then.

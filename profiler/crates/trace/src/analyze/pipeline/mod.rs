@@ -18,11 +18,11 @@ use super::token_times::{self, TokenTimes};
 use super::utilization::{self, CompilerInfo};
 use super::{
     alignment, alignment_compat, all_reduce_bandwidth, bandwidth, checks, classes, collectives,
-    comm_summary, exchanges, flows, job_shifts_compat, launch_flows, normalize, overlap,
-    overlap_share, power, prep_queue, refine, rows, sequence, split,
+    comm_summary, exchanges, flows, job_shifts_compat, launch_flows, message_arrows, normalize,
+    overlap, overlap_share, power, prep_queue, refine, rows, sequence, split,
 };
+use crate::mpi::MpiTraffic;
 use crate::mpi::clocks::{self, ClockReport};
-use crate::mpi::{MpiTraffic, arrows};
 use crate::torch::compile::CompileReport;
 use aiprof_model::parallel;
 use aiprof_model::timeline::{Kinds, Timeline};
@@ -398,7 +398,7 @@ impl Run<'_> {
             // Again: events are at other times and places now.
             self.outcome.mpi = MpiTraffic::of(self.timeline);
             if self.has(Stage::FlowExtraction) {
-                arrows::add(self.timeline, &self.outcome.mpi);
+                message_arrows::add(self.timeline, &self.outcome.mpi);
             }
         }
         if self.has(Stage::MpCalcBw) {

@@ -4,7 +4,7 @@ use super::Run;
 use crate::analyze::config::OverlapMode;
 use crate::analyze::overlap;
 use crate::analyze::utilization::{UtilizationResults, python};
-use aiprof_model::calibrate::jobs::{Place, Refusal};
+use aiprof_model::calibrate::jobs::{JobPosition, Refusal};
 
 /// A frequency that is less sure, MHz, is not recommended.
 const SURE: f64 = 1.0;
@@ -133,24 +133,21 @@ impl Run<'_> {
     }
 }
 
-fn describe(place: &Place) -> String {
-    match place {
-        Place::Right => "in place".to_owned(),
-        Place::Moved { by_us, error_us } => {
-            format!("moved by {by_us:.3} us +- {error_us:.3}")
-        }
-        Place::Bounded {
-            by_us,
-            least_us,
-            most_us,
-        } => format!(
-            "moved by {by_us:.3} us; the correct shift is between {least_us:.3} and {most_us:.3} \
-             us (no reference job in this counter epoch)"
+fn describe(position: &JobPosition) -> String {
+    match position {
+        JobPosition::Right => "in place".to_owned(),
+        JobPosition::Moved(by) => format!("moved by {:.3} us +- {:.3}", by.value, by.error),
+        JobPosition::Bounded(by) => format!(
+            "moved by {:.3} us; the correct shift is between {:.3} and {:.3} us (no reference job \
+             in this counter epoch)",
+            by.middle(),
+            by.least,
+            by.most
         ),
-        Place::Refused(Refusal::Wider) => {
+        JobPosition::Refused(Refusal::Wider) => {
             "they take longer than the CPU range. Will not attempt to adjust timestamps.".to_owned()
         }
-        Place::Refused(Refusal::ClockDisagrees) => {
+        JobPosition::Refused(Refusal::ClockDisagrees) => {
             "the device clock also places them outside. Will not attempt to adjust timestamps."
                 .to_owned()
         }

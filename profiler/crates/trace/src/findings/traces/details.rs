@@ -1,8 +1,8 @@
 //! Findings of utilization, messages and faults.
 
-use super::{Kind, Said, add};
+use super::{Kind, add};
 use crate::analyze::report::Report;
-use crate::findings::finding::{Finding, Measure, Weight};
+use crate::finding::{Finding, Measure, Weight};
 use crate::findings::rules;
 
 /// Kernels and categories with less of their rank's time are not worth a word, percent.
@@ -64,7 +64,7 @@ fn reversed(report: &Report, findings: &mut Vec<Finding>) {
             "Messages arrive before they are sent, so the clocks of ranks disagree.".to_owned();
         add(
             findings,
-            Said::of(Kind::ReversedMessages, Weight::Warning),
+            (Kind::ReversedMessages, Weight::Warning, String::new()),
             text,
             lines,
         );
@@ -101,7 +101,7 @@ fn impossible(report: &Report, findings: &mut Vec<Finding>) {
             .to_owned();
         add(
             findings,
-            Said::of(Kind::ImpossibleUtilization, Weight::Error),
+            (Kind::ImpossibleUtilization, Weight::Error, String::new()),
             text,
             lines,
         );
@@ -157,10 +157,10 @@ fn low(report: &Report, findings: &mut Vec<Finding>) {
         rules::time(lost),
         rules::time(time)
     );
-    let said = Said::of(Kind::LowUtilization, Weight::Warning);
+    let heading = (Kind::LowUtilization, Weight::Warning, String::new());
     add(
         &mut one,
-        said,
+        heading,
         text,
         found.into_iter().map(|(_, line)| line).collect(),
     );

@@ -1,11 +1,11 @@
 //! Made-up reports, and the findings that they must give.
 
 use super::*;
+use crate::analyze::alignment::Cycle;
+use crate::analyze::flows::Reversed;
 use crate::analyze::plots::Series;
-use crate::analyze::report::{
-    Active, Cycle, Input, JobShift, Kernel, Lengths, Power, RankShift, Ranks,
-};
-use crate::analyze::report_details::{Category, Details, Evidence, Fault, Reversed};
+use crate::analyze::report::{Active, Input, JobShift, Kernel, Lengths, Power, RankShift, Ranks};
+use crate::analyze::report_details::{Category, Details, Evidence, Fault};
 
 /// Weights and texts.
 fn told(report: &Report) -> Vec<(Weight, String)> {
@@ -21,8 +21,8 @@ fn only(report: &Report) -> Finding {
     findings.remove(0)
 }
 
-fn clock(rank: u32, mhz: f64) -> Clock {
-    Clock {
+fn clock(rank: u32, mhz: f64) -> RankClock {
+    RankClock {
         rank,
         mhz,
         mhz_error: 0.002,

@@ -5,12 +5,12 @@
 //! critical path: what is not on it can take longer without making the whole longer. Linear in
 //! nodes and edges.
 
+use crate::work::WorkClass;
 use aiprof_model::timeline::{Length, NONE};
-use aiprof_trace::work::WorkClass;
 
 /// What an edge stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum EdgeKind {
+pub(super) enum EdgeKind {
     /// Work of its owner: of a device, or of the host between the calls in it.
     Own,
     /// One top-level operation of a thread comes after the other; takes no time.
@@ -29,19 +29,19 @@ pub(crate) enum EdgeKind {
 
 /// What an event is in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum PathRole {
+pub(super) enum PathRole {
     /// A call or operator on the host.
     Host,
     /// Work of a device.
     Device(WorkClass),
     /// The moment when all ranks have begun a collective.
-    Meeting,
+    Arrival,
 }
 
 /// An event of the graph: node `2 * n` is its begin, `2 * n + 1` its end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PathEvent {
-    /// The event of the timeline; [`NONE`] for a meeting.
+pub(super) struct PathEvent {
+    /// The event of the timeline; [`NONE`] for an arrival.
     pub event: u32,
     /// Rank, in the index.
     pub rank: u32,
@@ -51,7 +51,7 @@ pub(crate) struct PathEvent {
 
 /// An edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PathEdge {
+pub(super) struct PathEdge {
     /// Node it comes from.
     pub from: u32,
     /// Node it leads to.
@@ -66,7 +66,7 @@ pub(crate) struct PathEdge {
 
 /// What had to wait for what.
 #[derive(Debug, Default)]
-pub(crate) struct PathGraph {
+pub(super) struct PathGraph {
     /// Events.
     pub events: Vec<PathEvent>,
     /// Edges.
@@ -75,11 +75,11 @@ pub(crate) struct PathGraph {
 
 /// The longest path.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct LongestPath {
+pub struct LongestPath {
     /// The sum of its weights.
     pub length: Length,
     /// Its edges in order, and their weights.
-    pub steps: Vec<(u32, Length)>,
+    pub(super) steps: Vec<(u32, Length)>,
     /// Nodes that wait for themselves, which nothing real does; they are left out.
     pub circular: usize,
 }
@@ -116,7 +116,7 @@ impl PathGraph {
 
     /// The longest path of each group of ranks, with the weights that `weight` gives the
     /// edges. `groups` has the group of each rank, of which there are `count`.
-    pub(crate) fn longest(
+    pub(super) fn longest(
         &self,
         groups: &[usize],
         count: usize,

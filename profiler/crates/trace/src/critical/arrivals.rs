@@ -1,24 +1,25 @@
 //! Collectives, in which ranks wait for each other.
 //!
 //! A collective's kernel runs from when its own rank is ready. What it takes once all are
-//! is its time; before, it waits for the last. So the kernels of a collective meet in one
-//! moment: each begin leads to it, it leads to each end, and the kernel has no time of its
+//! is its time; before, it waits for the last. So a collective has a moment when all have
+//! arrived: each begin leads to it, it leads to each end, and the kernel has no time of its
 //! own besides. HTA looks at one rank.
 
 use super::build::{Builder, Numbered};
 use super::graph::{EdgeKind, PathEvent, PathRole, begin, end};
+use crate::ranks::{SameCollective, same_collective};
+use crate::work::{RankedWork, WorkClass};
 use aiprof_model::timeline::{Dialect, Length, NONE, Sym, Time};
-use aiprof_trace::work::{RankedWork, WorkClass, sym_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Collectives that ranks meet in.
+/// Collectives that join ranks.
 #[derive(Debug, Default)]
-pub(super) struct Meetings {
-    /// Work whose time is from the meeting on.
+pub(super) struct Arrivals {
+    /// Work whose time is from the arrival of the last rank on.
     pub(super) members: FxHashSet<u32>,
-    /// Collectives in which ranks meet.
+    /// Collectives that join ranks.
     pub(super) joined: usize,
-    /// Ranks, in the index, that meet: pairs.
+    /// Ranks, in the index, that are joined: pairs.
     pub(super) pairs: FxHashSet<(usize, usize)>,
     /// Collectives of several ranks whose times do not fit: their clocks differ, or they
     /// are not the same.
@@ -28,17 +29,14 @@ pub(super) struct Meetings {
 /// A part of a collective: its rank, number and work.
 type CollectivePart<'w> = (usize, u32, &'w RankedWork);
 
-/// What distinguishes collectives: name, process group, its ranks.
-type CollectiveKey<'t> = (Sym, &'t str, &'t str);
-
 /// Joins the collectives of all ranks.
-pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Meetings {
-    let mut meetings = Meetings::default();
+pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals {
+    let mut arrivals = Arrivals::default();
     if works.len() < 2 {
-        return meetings;
+        return arrivals;
     }
     let timeline = builder.timeline;
-    let mut numbered: FxHashMap<CollectiveKey<'_>, Vec<Vec<CollectivePart<'_>>>> =
+    let mut numbered: FxHashMap<SameCollective<'_>, Vec<Vec<CollectivePart<'_>>>> =
         FxHashMap::default();
     let mut groups: FxHashMap<Sym, Vec<CollectivePart<'_>>> = FxHashMap::default();
     for (rank, works) in works.iter().enumerate() {
@@ -53,13 +51,9 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Meetings
                 groups.entry(group).or_default().push(part);
                 continue;
             }
-            let given = |key| timeline.arg(event, key).unwrap_or_default();
-            let key = (
-                sym_of(event),
-                given("Process Group Name"),
-                given("Process Group Ranks"),
-            );
-            let ranks = numbered.entry(key).or_default();
+            let ranks = numbered
+                .entry(same_collective(timeline, event))
+                .or_default();
             ranks.resize(works_len(ranks.len(), rank), Vec::new());
             if let Some(own) = ranks.get_mut(rank) {
                 own.push(part);
@@ -67,12 +61,12 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Meetings
         }
     }
     for ranks in numbered.into_values() {
-        by_number(builder, &mut meetings, &ranks);
+        by_number(builder, &mut arrivals, &ranks);
     }
     for parts in groups.into_values() {
-        by_time(builder, &mut meetings, parts);
+        by_time(builder, &mut arrivals, parts);
     }
-    meetings
+    arrivals
 }
 
 fn works_len(len: usize, rank: usize) -> usize {
@@ -82,7 +76,7 @@ fn works_len(len: usize, rank: usize) -> usize {
 /// The n-th kernel of each rank belongs to the n-th collective, where all have as many.
 fn by_number(
     builder: &mut Builder<'_>,
-    meetings: &mut Meetings,
+    arrivals: &mut Arrivals,
     ranks: &[Vec<CollectivePart<'_>>],
 ) {
     let ranks: Vec<_> = ranks.iter().filter(|parts| !parts.is_empty()).collect();
@@ -93,19 +87,19 @@ fn by_number(
         return;
     }
     if ranks.iter().any(|parts| parts.len() != count) {
-        meetings.apart += count;
+        arrivals.apart += count;
         return;
     }
     for at in 0..count {
         let parts = ranks.iter().filter_map(|parts| parts.get(at));
         let parts: Vec<CollectivePart<'_>> = parts.copied().collect();
-        meet(builder, meetings, &parts);
+        join(builder, arrivals, &parts);
     }
 }
 
 /// Parts that follow each other without a gap are of one collective: those of the AIU's
 /// runtime have many parts on each rank.
-fn by_time(builder: &mut Builder<'_>, meetings: &mut Meetings, mut parts: Vec<CollectivePart<'_>>) {
+fn by_time(builder: &mut Builder<'_>, arrivals: &mut Arrivals, mut parts: Vec<CollectivePart<'_>>) {
     parts.sort_unstable_by_key(|(_, number, work)| (work.start, *number));
     let mut from = 0;
     let mut ended: Option<Time> = None;
@@ -116,7 +110,7 @@ fn by_time(builder: &mut Builder<'_>, meetings: &mut Meetings, mut parts: Vec<Co
             let one = parts.get(from..at).unwrap_or_default();
             let first = one.first().map(|(rank, ..)| *rank);
             if one.iter().any(|(rank, ..)| Some(*rank) != first) {
-                meet(builder, meetings, one);
+                join(builder, arrivals, one);
             }
             (from, ended) = (at, None);
         }
@@ -125,7 +119,7 @@ fn by_time(builder: &mut Builder<'_>, meetings: &mut Meetings, mut parts: Vec<Co
 }
 
 /// Lets the parts of a collective wait for the rank that begins last.
-fn meet(builder: &mut Builder<'_>, meetings: &mut Meetings, parts: &[CollectivePart<'_>]) {
+fn join(builder: &mut Builder<'_>, arrivals: &mut Arrivals, parts: &[CollectivePart<'_>]) {
     let mut begins: FxHashMap<usize, Time> = FxHashMap::default();
     for (rank, _, work) in parts {
         let first = begins.entry(*rank).or_insert(work.start);
@@ -139,31 +133,31 @@ fn meet(builder: &mut Builder<'_>, meetings: &mut Meetings, parts: &[CollectiveP
     let members: Vec<&CollectivePart<'_>> = parts.iter().filter(takes_part).collect();
     let ranks: FxHashSet<usize> = members.iter().map(|(rank, ..)| *rank).collect();
     if ranks.len() < begins.len() {
-        meetings.apart += 1;
+        arrivals.apart += 1;
         return;
     }
-    meetings.joined += 1;
+    arrivals.joined += 1;
     if let Some(first) = ranks.iter().min() {
-        meetings
+        arrivals
             .pairs
             .extend(ranks.iter().map(|rank| (*first, *rank)));
     }
-    let meeting = builder.graph.add_event(PathEvent {
+    let arrival = builder.graph.add_event(PathEvent {
         event: NONE,
         rank: NONE,
-        role: PathRole::Meeting,
+        role: PathRole::Arrival,
     });
     for (_, number, work) in members {
-        meetings.members.insert(*number);
+        arrivals.members.insert(*number);
         let graph = &mut builder.graph;
         graph.add(
             EdgeKind::Arrival,
             begin(*number),
-            begin(meeting),
+            begin(arrival),
             *number,
             Length::ZERO,
         );
         let took = work.end - moment;
-        graph.add(EdgeKind::Own, begin(meeting), end(*number), *number, took);
+        graph.add(EdgeKind::Own, begin(arrival), end(*number), *number, took);
     }
 }

@@ -43,6 +43,15 @@ impl Stretches {
         Length(sum).micros()
     }
 
+    /// The part of them that is within a stretch of time.
+    pub(crate) fn within(&self, from: Time, to: Time) -> Length {
+        let first = self.0.partition_point(|(_, end)| *end <= from);
+        let inside = self.0.get(first..).unwrap_or_default().iter();
+        let inside = inside.take_while(|(start, _)| *start < to);
+        let lengths = inside.map(|(start, end)| (to.min(*end) - from.max(*start)).0);
+        Length(lengths.fold(0, i64::saturating_add))
+    }
+
     /// What lies between the first and the last of them, in turn.
     pub(crate) fn gaps(&self) -> Self {
         let behind = self.0.iter().skip(1);

@@ -1,7 +1,7 @@
-//! Arrows from sends to where their messages had arrived.
+//! Arrows of MPI: from sends to where their messages had arrived.
 
-use super::MpiTraffic;
-use crate::analyze::launch_flows::INSIDE_US;
+use super::launch_flows::INSIDE_US;
+use crate::mpi::MpiTraffic;
 use aiprof_model::timeline::{Event, Id, Ph, Time, Timeline};
 
 /// Adds two events for each message whose arrival was seen, at the end of the events.

@@ -1,13 +1,13 @@
 //! Where a clock stepped or bent: its straight pieces.
 //!
 //! A step is a jump between neighbours, much higher than chance makes it. A bend is a place where
-//! two lines of different slopes meet. It is looked for among medians of blocks of anchors, which
+//! two lines of different slopes cross. It is looked for among medians of blocks of anchors, which
 //! wild ones do not move. It is believed if the slopes differ by more than their bounds. Each side
 //! is searched again, so that a frequency that drifts becomes as many pieces as the anchors can
 //! resolve.
 
-use super::clock::{FitPoint, Line, fit, median};
-use super::mosaic;
+use super::block_fit;
+use super::line_fit::{FitPoint, LineFit, fit, median};
 use std::ops::Range;
 
 /// Most steps of one clock, beyond which there is no clock, and most bends.
@@ -36,13 +36,26 @@ const MUCH_CLOSER: f64 = 0.7;
 
 /// A straight piece.
 pub(super) struct StraightPart {
-    pub(super) line: Line,
+    pub(super) line: LineFit,
     /// Its points.
     pub(super) range: Range<usize>,
     /// Where it begins and ends, x: at its first and last point, or at a bend.
     pub(super) extent: (f64, f64),
     /// It goes on where the piece before ends.
     pub(super) is_bend: bool,
+}
+
+impl StraightPart {
+    /// The line through a range of points; `None` if they have no extent.
+    pub(super) fn fit(points: &[FitPoint], range: Range<usize>) -> Option<Self> {
+        let inside = points.get(range.clone())?;
+        Some(Self {
+            line: fit(inside)?,
+            range,
+            extent: (inside.first()?.x, inside.last()?.x),
+            is_bend: false,
+        })
+    }
 }
 
 /// Fits a line to the points, which are by time, or several where the clock stepped or
@@ -59,10 +72,10 @@ pub(super) fn split(points: &[FitPoint]) -> Vec<StraightPart> {
             continue;
         }
         let (least, most) = (before.line.middle, after.line.middle);
-        let meeting = before.line.meets(&after.line);
+        let crossing = before.line.crossing(&after.line);
         let edge = (before.extent.1 + after.extent.0) / 2.0;
-        let at = match (least..=most).contains(&meeting) {
-            true => meeting,
+        let at = match (least..=most).contains(&crossing) {
+            true => crossing,
             false => edge,
         };
         (before.extent.1, after.extent.0) = (at, at);
@@ -73,7 +86,7 @@ pub(super) fn split(points: &[FitPoint]) -> Vec<StraightPart> {
 /// What explains the points better: these parts, or those of blocks that agree. The
 /// second are looked for only where the first leave something to explain.
 fn better(points: &[FitPoint], parts: Vec<StraightPart>) -> Vec<StraightPart> {
-    let Some(noise) = mosaic::noise(points) else {
+    let Some(noise) = block_fit::noise(points) else {
         return parts;
     };
     let steps = |parts: &[StraightPart]| parts.iter().skip(1).filter(|part| !part.is_bend).count();
@@ -83,7 +96,7 @@ fn better(points: &[FitPoint], parts: Vec<StraightPart>) -> Vec<StraightPart> {
     if is_plain && steps(&parts) == 0 {
         return parts;
     }
-    let others = mosaic::pieces(points, noise);
+    let others = block_fit::parts(points, noise);
     let (own, other) = (off(points, &parts), off(points, &others));
     let is_closer = other < MUCH_CLOSER * own;
     // A step is a strong word where bends do as well.
@@ -112,13 +125,14 @@ fn divide(
     steps: usize,
 ) {
     let inside = points.get(range.clone()).unwrap_or_default();
-    let (Some(line), Some((first, last))) = (fit(inside), inside.first().zip(inside.last())) else {
+    let Some(part) = StraightPart::fit(points, range.clone()) else {
         return;
     };
+    let line = &part.line;
     let found = (steps > 0).then(|| {
-        let step = step(points, range.clone(), &line).map(|at| (at, false));
+        let step = step(points, range.clone(), line).map(|at| (at, false));
         let side = (points.len() / BLOCKS).max(MIN_BEND_SIDE);
-        let bend = bend(inside, &line, side).map(|(at, is_bend)| (range.start + at, is_bend));
+        let bend = bend(inside, line, side).map(|(at, is_bend)| (range.start + at, is_bend));
         // A place beside a bend looks like a step, and explains less.
         let away = |found: &(usize, bool)| distance(points, range.clone(), found.0);
         step.into_iter()
@@ -134,12 +148,7 @@ fn divide(
             return;
         }
     }
-    parts.push(StraightPart {
-        line,
-        range,
-        extent: (first.x, last.x),
-        is_bend,
-    });
+    parts.push(StraightPart { is_bend, ..part });
 }
 
 /// Mean distance of points from two lines that part at an index.
@@ -157,7 +166,7 @@ fn distance(points: &[FitPoint], range: Range<usize>, at: usize) -> f64 {
 
 /// Where a clock stepped among points, if it did: where two lines are much nearer to
 /// the points than one, and the points nearby show the same.
-fn step(points: &[FitPoint], range: Range<usize>, one: &Line) -> Option<usize> {
+fn step(points: &[FitPoint], range: Range<usize>, one: &LineFit) -> Option<usize> {
     let n = range.len();
     if n < 2 * MIN_SIDE {
         return None;
@@ -191,9 +200,9 @@ fn step(points: &[FitPoint], range: Range<usize>, one: &Line) -> Option<usize> {
     (is_step(range)? && is_step(near)?).then_some(at)
 }
 
-/// Where a clock bent among points, if it did, and whether the lines on both sides meet
+/// Where a clock bent among points, if it did, and whether the lines on both sides cross
 /// there. `side`: fewest anchors on either side.
-fn bend(points: &[FitPoint], one: &Line, side: usize) -> Option<(usize, bool)> {
+fn bend(points: &[FitPoint], one: &LineFit, side: usize) -> Option<(usize, bool)> {
     if points.len() < 2 * side {
         return None;
     }
@@ -204,9 +213,9 @@ fn bend(points: &[FitPoint], one: &Line, side: usize) -> Option<(usize, bool)> {
         Some((fit(before)?, fit(after)?))
     };
     let (mut before, mut after) = sides(at)?;
-    let meeting = before.meets(&after);
-    let better = clamp(points.partition_point(|p| p.x < meeting));
-    if (before.middle..after.middle).contains(&meeting) && better != at {
+    let crossing = before.crossing(&after);
+    let better = clamp(points.partition_point(|p| p.x < crossing));
+    if (before.middle..after.middle).contains(&crossing) && better != at {
         at = better;
         (before, after) = sides(at)?;
     }
@@ -218,13 +227,13 @@ fn bend(points: &[FitPoint], one: &Line, side: usize) -> Option<(usize, bool)> {
         return None;
     }
     let height = (before.at(x) - after.at(x)).abs();
-    let meets = (before.middle..=after.middle).contains(&before.meets(&after));
+    let crosses = (before.middle..=after.middle).contains(&before.crossing(&after));
     let is_near = height <= 2.0 * (before.error_at(x) + after.error_at(x));
-    Some((at, meets || is_near))
+    Some((at, crosses || is_near))
 }
 
 /// The index that divides points best into two lines, by least squares.
-fn knee(points: &[FitPoint], one: &Line) -> Option<usize> {
+fn knee(points: &[FitPoint], one: &LineFit) -> Option<usize> {
     let size = points.len().div_ceil(BLOCKS).max(1);
     let extent = (points.last()?.x - points.first()?.x).max(1.0);
     let blocks: Vec<FitPoint> = points
@@ -269,5 +278,5 @@ fn costs<'p>(points: impl Iterator<Item = &'p FitPoint>) -> Vec<f64> {
 }
 
 #[cfg(test)]
-#[path = "pieces_tests.rs"]
+#[path = "piecewise_fit_tests.rs"]
 mod tests;

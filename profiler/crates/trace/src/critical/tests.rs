@@ -1,6 +1,5 @@
 //! Traces whose critical path is known because of how they are made.
 
-use super::what_if::WhatIf;
 use super::*;
 use aiprof_model::probes::CallKind;
 use aiprof_model::timeline::Dialect;
@@ -55,7 +54,7 @@ impl Scene {
                 factor: *factor,
             })
             .collect();
-        let paths = self.path().what_if(&self.timeline, &changes);
+        let (paths, _) = self.path().what_if(&self.timeline, &changes);
         paths.iter().map(|path| path.length.micros()).collect()
     }
 

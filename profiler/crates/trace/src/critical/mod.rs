@@ -4,24 +4,24 @@
 //!
 //! HTA's, with edges that keep work behind its launch (its
 //! `CRITICAL_PATH_ADD_ZERO_WEIGHT_LAUNCH_EDGE`), without which another time of a kernel
-//! would let work begin before it is launched. See [`graph`] for the meaning, the others
-//! for each kind of edge.
+//! would let work begin before it is launched. `graph` has the meaning, the others each kind
+//! of edge.
 
+mod arrivals;
 mod build;
 mod device;
-pub mod graph;
+mod graph;
 mod host;
-mod meet;
 mod syncs;
-mod table;
-pub mod what_if;
+mod what_if;
 
-pub(crate) use table::ENTRY;
+pub use graph::LongestPath;
+pub use what_if::{NoWhatIf, WhatIf};
 
+use crate::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of};
 use aiprof_model::timeline::{Length, Time, Timeline};
-use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of};
-use graph::{EdgeKind, LongestPath, PathEdge, PathGraph, PathRole};
-use what_if::WhatIf;
+use graph::{EdgeKind, PathEdge, PathGraph, PathRole};
+use std::collections::BTreeMap;
 
 /// What is looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct PathOptions {
 
 /// What a part of the path is bound by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum BoundBy {
+pub enum BoundBy {
     /// Calls and operators on the host.
     Cpu,
     /// Kernels that compute.
@@ -51,7 +51,7 @@ enum BoundBy {
 
 impl BoundBy {
     /// All of them.
-    pub(crate) const ALL: [Self; 6] = [
+    pub const ALL: [Self; 6] = [
         Self::Cpu,
         Self::Compute,
         Self::Communication,
@@ -61,7 +61,7 @@ impl BoundBy {
     ];
 
     /// The word for it: HTA's, but that HTA takes copies for computing.
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::Cpu => "cpu_bound",
             Self::Compute => "compute_bound",
@@ -75,7 +75,7 @@ impl BoundBy {
 
 /// The critical path of ranks that collectives join, or of one.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct GroupPath {
+pub struct GroupPath {
     /// The ranks, by their number in the index.
     pub ranks: Vec<usize>,
     /// The path.
@@ -84,12 +84,12 @@ pub(crate) struct GroupPath {
 
 /// Critical paths of all ranks.
 #[derive(Debug, Default)]
-pub(crate) struct CriticalPath {
+pub struct CriticalPath {
     /// What waits for what.
-    pub graph: PathGraph,
+    graph: PathGraph,
     /// The paths.
     pub groups: Vec<GroupPath>,
-    /// Collectives in which ranks meet.
+    /// Collectives that join ranks.
     pub joined: usize,
     /// Collectives whose ranks' times do not fit.
     pub apart: usize,
@@ -98,12 +98,29 @@ pub(crate) struct CriticalPath {
     group_of: Vec<usize>,
 }
 
+/// A part of a path, and what it is bound by.
+#[derive(Clone, Copy, Debug)]
+pub struct PathPart {
+    /// Rank, in the index.
+    pub rank: u32,
+    /// The event of the timeline; `NONE`: it is of several.
+    pub event: u32,
+    /// What it is bound by.
+    pub bound: BoundBy,
+    /// How long it takes.
+    pub took: Length,
+    /// Number of the event in the graph.
+    owner: u32,
+    /// It is time of the event itself.
+    is_own: bool,
+}
+
 /// Finds the critical paths.
-pub(crate) fn run(timeline: &Timeline, index: &WorkIndex, options: &PathOptions) -> CriticalPath {
+pub fn run(timeline: &Timeline, index: &WorkIndex, options: &PathOptions) -> CriticalPath {
     let windows = index.ranks.iter();
     let windows = windows.map(|rank| window(timeline, index, rank, options));
-    let (graph, meetings) = build::graph(timeline, index, windows.collect());
-    let (group_of, count) = groups(index.ranks.len(), &meetings.pairs);
+    let (graph, arrivals) = build::graph(timeline, index, windows.collect());
+    let (group_of, count) = groups(index.ranks.len(), &arrivals.pairs);
     let paths = graph.longest(&group_of, count, &|edge| edge.weight);
     let ranks_of = |group: usize| {
         let all = group_of.iter().enumerate();
@@ -122,8 +139,8 @@ pub(crate) fn run(timeline: &Timeline, index: &WorkIndex, options: &PathOptions)
         |rank: &&RankWork| rank.syncs.is_empty() && !rank.work.is_empty() && !rank.calls.is_empty();
     CriticalPath {
         groups,
-        joined: meetings.joined,
-        apart: meetings.apart,
+        joined: arrivals.joined,
+        apart: arrivals.apart,
         estimated: index.ranks.iter().filter(is_estimated).count(),
         graph,
         group_of,
@@ -131,12 +148,14 @@ pub(crate) fn run(timeline: &Timeline, index: &WorkIndex, options: &PathOptions)
 }
 
 impl CriticalPath {
-    /// The paths, if some of the work took another time.
-    pub(crate) fn what_if(&self, timeline: &Timeline, changes: &[WhatIf]) -> Vec<LongestPath> {
+    /// The paths, if some of the work took another time, and how many names that concerns.
+    pub fn what_if(&self, timeline: &Timeline, changes: &[WhatIf]) -> (Vec<LongestPath>, usize) {
         let factors = what_if::Factors::new(timeline, &self.graph, changes);
         let weight = |edge: &PathEdge| factors.weight(timeline, &self.graph, edge);
-        self.graph
-            .longest(&self.group_of, self.groups.len(), &weight)
+        let paths = self
+            .graph
+            .longest(&self.group_of, self.groups.len(), &weight);
+        (paths, factors.names())
     }
 
     /// What an edge is bound by; `None`: it takes no time.
@@ -145,7 +164,7 @@ impl CriticalPath {
             EdgeKind::Own => {
                 let owner = self.graph.events.get(edge.owner as usize)?;
                 Some(match owner.role {
-                    PathRole::Host | PathRole::Meeting => BoundBy::Cpu,
+                    PathRole::Host | PathRole::Arrival => BoundBy::Cpu,
                     PathRole::Device(WorkClass::Compute) => BoundBy::Compute,
                     PathRole::Device(WorkClass::Communication) => BoundBy::Communication,
                     PathRole::Device(WorkClass::Copy) => BoundBy::Copy,
@@ -157,45 +176,46 @@ impl CriticalPath {
         }
     }
 
+    /// The parts of a path that are bound by something, in order.
+    pub fn parts<'p>(&'p self, path: &'p LongestPath) -> impl Iterator<Item = PathPart> + 'p {
+        path.steps.iter().filter_map(|(number, took)| {
+            let edge = self.graph.edges.get(*number as usize)?;
+            let owner = self.graph.events.get(edge.owner as usize)?;
+            Some(PathPart {
+                rank: owner.rank,
+                event: owner.event,
+                bound: self.bound_by(edge)?,
+                took: *took,
+                owner: edge.owner,
+                is_own: edge.kind == EdgeKind::Own,
+            })
+        })
+    }
+
     /// A path's time by what bounds it, as [`BoundBy::ALL`], and by rank.
-    pub(crate) fn bounds(&self, path: &LongestPath) -> Vec<(u32, [Length; 6])> {
-        let mut ranks: std::collections::BTreeMap<u32, [Length; 6]> = Default::default();
-        for (number, took) in &path.steps {
-            let edge = self.graph.edges.get(*number as usize);
-            let bound = edge.and_then(|edge| Some((edge, self.bound_by(edge)?)));
-            let Some((edge, bound)) = bound else {
-                continue;
-            };
-            let owner = self.graph.events.get(edge.owner as usize);
-            let rank = owner.map_or(0, |owner| owner.rank);
-            let sums = ranks.entry(rank).or_default();
-            if let Some(sum) = sums.get_mut(bound as usize) {
-                *sum = *sum + *took;
+    pub fn bounds(&self, path: &LongestPath) -> Vec<(u32, [Length; 6])> {
+        let mut ranks: BTreeMap<u32, [Length; 6]> = BTreeMap::new();
+        for part in self.parts(path) {
+            let sums = ranks.entry(part.rank).or_default();
+            if let Some(sum) = sums.get_mut(part.bound as usize) {
+                *sum = *sum + part.took;
             }
         }
         ranks.into_iter().collect()
     }
 
     /// The events on a path and the time that each has there.
-    fn events_on(&self, path: &LongestPath) -> Vec<(u32, Length)> {
-        let mut found: std::collections::BTreeMap<u32, Length> = Default::default();
-        for (number, took) in &path.steps {
-            let Some(edge) = self.graph.edges.get(*number as usize) else {
-                continue;
-            };
-            if self.bound_by(edge).is_none() {
-                continue;
-            }
-            let sum = found.entry(edge.owner).or_default();
-            if edge.kind == EdgeKind::Own {
-                *sum = *sum + *took;
+    pub fn events_on(&self, path: &LongestPath) -> Vec<(u32, Length)> {
+        let mut found: BTreeMap<u32, (u32, Length)> = BTreeMap::new();
+        for part in self.parts(path) {
+            let (_, sum) = found
+                .entry(part.owner)
+                .or_insert((part.event, Length::ZERO));
+            if part.is_own {
+                *sum = *sum + part.took;
             }
         }
-        let events = found.into_iter().filter_map(|(number, took)| {
-            let event = self.graph.events.get(number as usize)?;
-            Some((event.event, took))
-        });
-        events.collect()
+        found.into_values().collect()
     }
 }
 
@@ -217,7 +237,7 @@ pub fn mark(timeline: &mut Timeline, options: &PathOptions) -> usize {
 }
 
 /// The time in which a rank is looked at.
-pub(super) fn window(
+pub fn window(
     timeline: &Timeline,
     index: &WorkIndex,
     rank: &RankWork,

@@ -6,8 +6,8 @@
 //! before it was called.
 
 use super::build::Builder;
-use aiprof_model::timeline::{Event, Id, Time, Timeline};
-use aiprof_trace::work::{RankWork, SpanRole, WorkStream, name_of, stream_of};
+use crate::work::{LaunchLink, RankWork, SpanRole, name_of, stream_of};
+use aiprof_model::timeline::{Event, Id, StreamKey, Time, Timeline};
 use rustc_hash::FxHashMap;
 
 /// A call that waits.
@@ -58,7 +58,7 @@ pub(super) fn find(builder: &mut Builder<'_>, rank: &RankWork) -> Waits {
         let Some(row) = timeline.events.get(*at as usize) else {
             continue;
         };
-        let Some(call) = rank.calls.get(&(0, row.correlation)).copied() else {
+        let Some(call) = call_of(rank, row.correlation) else {
             continue;
         };
         let name = name_of(timeline, row);
@@ -87,9 +87,18 @@ pub(super) fn find(builder: &mut Builder<'_>, rank: &RankWork) -> Waits {
     waits
 }
 
+/// The call with a correlation of Kineto's.
+fn call_of(rank: &RankWork, number: u64) -> Option<u32> {
+    let link = LaunchLink {
+        process: None,
+        number,
+    };
+    rank.calls.get(&link).copied()
+}
+
 /// Work by stream, in the order of its calls.
 struct Launches {
-    streams: FxHashMap<WorkStream, u32>,
+    streams: FxHashMap<StreamKey, u32>,
     /// When each was called, and its number in the rank.
     by_stream: Vec<Vec<(Time, u32)>>,
 }
@@ -117,12 +126,12 @@ impl Launches {
     fn recorded(&self, timeline: &Timeline, rank: &RankWork, row: &Event) -> Option<u32> {
         let given = |key| timeline.arg(row, key)?.parse::<i64>().ok();
         let correlation = u64::try_from(given("wait_on_cuda_event_record_corr_id")?).ok()?;
-        let stream = WorkStream {
-            stream: Id::Number(given("wait_on_stream")?),
+        let stream = StreamKey {
+            number: Id::Number(given("wait_on_stream")?),
             ..stream_of(timeline, row)
         };
-        let record = rank.calls.get(&(0, correlation))?;
-        let recorded = timeline.events.get(*record as usize)?.start;
+        let record = call_of(rank, correlation)?;
+        let recorded = timeline.events.get(record as usize)?.start;
         let stream = self.by_stream.get(*self.streams.get(&stream)? as usize)?;
         let behind = stream.partition_point(|(called, _)| *called <= recorded);
         let last = stream.get(behind.checked_sub(1)?)?;

@@ -8,8 +8,8 @@
 use super::build::{Builder, Numbered};
 use super::graph::{EdgeKind, begin, end};
 use super::syncs::{self, Wait, Waits};
+use crate::work::{RankWork, RankedWork};
 use aiprof_model::timeline::{Event, Length, Time, Timeline};
-use aiprof_trace::work::{RankWork, RankedWork};
 use rustc_hash::FxHashMap;
 
 /// The length of its stream's queue around a work's launch and begin.

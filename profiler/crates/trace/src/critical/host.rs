@@ -5,8 +5,8 @@
 
 use super::build::Builder;
 use super::graph::{EdgeKind, begin, end};
+use crate::work::SpanRole;
 use aiprof_model::timeline::{Length, Time, TrackId};
-use aiprof_trace::work::SpanRole;
 
 /// A call or operator that is open.
 struct OpenCall {

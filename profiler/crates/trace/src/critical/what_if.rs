@@ -2,7 +2,6 @@
 
 use super::build::sym;
 use super::graph::{EdgeKind, PathEdge, PathGraph, PathRole};
-use crate::TableError;
 use aiprof_model::timeline::{Length, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -15,12 +14,20 @@ pub struct WhatIf {
     pub factor: f64,
 }
 
+/// A text that is no [`WhatIf`].
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "`{0}` is not NAME=FACTOR; for example, gemm=0.5 halves the time of kernels with gemm in \
+     their name"
+)]
+pub struct NoWhatIf(String);
+
 impl std::str::FromStr for WhatIf {
-    type Err = TableError;
+    type Err = NoWhatIf;
 
     /// Reads `NAME=FACTOR`; the last `=` counts, names of kernels have some.
-    fn from_str(text: &str) -> Result<Self, TableError> {
-        let refused = || TableError::NoWhatIf(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, NoWhatIf> {
+        let refused = || NoWhatIf(text.to_owned());
         let (name, factor) = text.rsplit_once('=').ok_or_else(refused)?;
         let factor: f64 = factor.trim().parse().map_err(|_| refused())?;
         if name.is_empty() || !(0.0..=1e6).contains(&factor) {
@@ -48,7 +55,7 @@ impl Factors {
             match event.role {
                 PathRole::Host => host.insert(sym(timeline, event.event)),
                 PathRole::Device(_) => device.insert(sym(timeline, event.event)),
-                PathRole::Meeting => false,
+                PathRole::Arrival => false,
             };
         }
         let [host, device] = names;
@@ -85,7 +92,7 @@ impl Factors {
         };
         let factors = match owner.role {
             PathRole::Device(_) => &self.device,
-            PathRole::Host | PathRole::Meeting => &self.host,
+            PathRole::Host | PathRole::Arrival => &self.host,
         };
         if factors.is_empty() {
             return edge.weight;

@@ -1,12 +1,11 @@
-//! Straight pieces of a clock that changes its frequency back and forth.
+//! Straight parts of a clock that changes its frequency back and forth.
 //!
 //! A fit of two lines cannot distinguish such a clock from a straight one: both halves have the
 //! same mean slope. So short blocks of anchors get lines of their own, and neighbours that agree
-//! become one, those that agree best first. What is left are the clock's pieces.
+//! become one, those that agree best first. What is left are the clock's parts.
 
-use super::clock::{FitPoint, Line, fit, median};
-use super::pieces::StraightPart;
-use std::ops::Range;
+use super::line_fit::{FitPoint, fit, median};
+use super::piecewise_fit::StraightPart;
 
 /// Most blocks that a clock is cut into.
 const MAX_BLOCKS: usize = 256;
@@ -20,7 +19,7 @@ const MIN_WINDOWS: usize = 4;
 const AGREE: f64 = 1.0;
 /// Two blocks stay apart if a common line is more than this many times as far off as theirs.
 const WORSE: f64 = 1.5;
-/// Rounds in which borders are moved to where their lines meet.
+/// Rounds in which borders are moved to where their lines cross.
 const ROUNDS: usize = 3;
 
 /// How far anchors are off by themselves, whatever the clock does; `None`: too few windows.
@@ -30,14 +29,8 @@ pub(super) fn noise(points: &[FitPoint]) -> Option<f64> {
     (scatters.len() >= MIN_WINDOWS).then(|| median(&mut scatters))
 }
 
-/// A block, or several that agree.
-struct FitBlock {
-    range: Range<usize>,
-    line: Line,
-}
-
-/// The pieces of a clock, by its points.
-pub(super) fn pieces(points: &[FitPoint], noise: f64) -> Vec<StraightPart> {
+/// The straight parts of a clock, by its points: blocks, and neighbours that agree.
+pub(super) fn parts(points: &[FitPoint], noise: f64) -> Vec<StraightPart> {
     let size = points.len().div_ceil(MAX_BLOCKS).max(BLOCK);
     let mut blocks = blocks(points, size);
     join(points, &mut blocks, noise);
@@ -49,24 +42,17 @@ pub(super) fn pieces(points: &[FitPoint], noise: f64) -> Vec<StraightPart> {
         }
         join(points, &mut blocks, noise);
     }
-    let bends: Vec<bool> = (0..blocks.len())
-        .map(|index| index > 0 && meeting(points, &blocks, index, near).is_some())
-        .collect();
-    let parts = blocks.into_iter().zip(bends);
-    let parts = parts.filter_map(|(block, is_bend)| {
-        let inside = points.get(block.range.clone())?;
-        Some(StraightPart {
-            line: block.line,
-            extent: (inside.first()?.x, inside.last()?.x),
-            range: block.range,
-            is_bend,
-        })
-    });
-    parts.collect()
+    for index in 1..blocks.len() {
+        let is_bend = bend(points, &blocks, index, near).is_some();
+        if let Some(block) = blocks.get_mut(index) {
+            block.is_bend = is_bend;
+        }
+    }
+    blocks
 }
 
-fn blocks(points: &[FitPoint], size: usize) -> Vec<FitBlock> {
-    let mut blocks: Vec<FitBlock> = Vec::new();
+fn blocks(points: &[FitPoint], size: usize) -> Vec<StraightPart> {
+    let mut blocks: Vec<StraightPart> = Vec::new();
     let mut start = 0;
     while start < points.len() {
         // A rest that is no block belongs to the last one.
@@ -74,20 +60,18 @@ fn blocks(points: &[FitPoint], size: usize) -> Vec<FitBlock> {
         let len = if rest < 2 * size { rest } else { size };
         let range = start..start + len;
         start += len;
-        match points.get(range.clone()).and_then(fit) {
-            Some(line) => blocks.push(FitBlock { range, line }),
-            None => {
-                if let Some(last) = blocks.last_mut() {
-                    last.range.end = range.end;
-                }
-            }
+        let end = points.get(range.end - 1).map(|last| last.x);
+        if let Some(block) = StraightPart::fit(points, range.clone()) {
+            blocks.push(block);
+        } else if let Some((last, end)) = blocks.last_mut().zip(end) {
+            (last.range.end, last.extent.1) = (range.end, end);
         }
     }
     blocks
 }
 
 /// Joins neighbours that agree, the best first.
-fn join(points: &[FitPoint], blocks: &mut Vec<FitBlock>, noise: f64) {
+fn join(points: &[FitPoint], blocks: &mut Vec<StraightPart>, noise: f64) {
     let mut ratios: Vec<f64> = (1..blocks.len())
         .map(|index| ratio(points, blocks, index))
         .collect();
@@ -101,12 +85,12 @@ fn join(points: &[FitPoint], blocks: &mut Vec<FitBlock>, noise: f64) {
         };
         let range = before.range.start..after.range.end;
         let worst = before.line.scatter.max(after.line.scatter).max(noise);
-        let joined = points.get(range.clone()).and_then(fit);
-        let Some(line) = joined.filter(|line| line.scatter <= WORSE * worst) else {
+        let joined = StraightPart::fit(points, range);
+        let Some(joined) = joined.filter(|joined| joined.line.scatter <= WORSE * worst) else {
             ratios[at] = f64::INFINITY;
             continue;
         };
-        blocks[at] = FitBlock { range, line };
+        blocks[at] = joined;
         blocks.remove(at + 1);
         ratios.remove(at);
         for index in [at, at + 1] {
@@ -118,7 +102,7 @@ fn join(points: &[FitPoint], blocks: &mut Vec<FitBlock>, noise: f64) {
 }
 
 /// By how many times their bounds a block and the one before it differ.
-fn ratio(points: &[FitPoint], blocks: &[FitBlock], index: usize) -> f64 {
+fn ratio(points: &[FitPoint], blocks: &[StraightPart], index: usize) -> f64 {
     let Some([before, after]) = blocks.get(index - 1..=index) else {
         return f64::INFINITY;
     };
@@ -131,9 +115,9 @@ fn ratio(points: &[FitPoint], blocks: &[FitBlock], index: usize) -> f64 {
     slopes.max(heights / (a.error_at(point.x) + b.error_at(point.x)))
 }
 
-/// Where the line of a block meets that of the block before it, if they part there and not by a
+/// Where the line of a block crosses that of the block before it, if they part there and not by a
 /// step. The border may be wrong by `near` points.
-fn meeting(points: &[FitPoint], blocks: &[FitBlock], index: usize, near: usize) -> Option<f64> {
+fn bend(points: &[FitPoint], blocks: &[StraightPart], index: usize, near: usize) -> Option<f64> {
     let [before, after] = blocks.get(index - 1..=index)? else {
         return None;
     };
@@ -144,7 +128,7 @@ fn meeting(points: &[FitPoint], blocks: &[FitBlock], index: usize, near: usize) 
         let height = (a.at(x) - b.at(x)).abs();
         return (height <= a.error_at(x) + b.error_at(x)).then_some(x);
     }
-    let x = a.meets(b);
+    let x = a.crossing(b);
     // As far beside the border as the lines and the blocks at it are unsure.
     let unsure = (a.error_at(x) + b.error_at(x)) / slopes;
     let border = after.range.start;
@@ -155,9 +139,9 @@ fn meeting(points: &[FitPoint], blocks: &[FitBlock], index: usize, near: usize) 
         .then_some(x)
 }
 
-/// Moves the border before a block to where the lines meet.
-fn settle(points: &[FitPoint], blocks: &mut [FitBlock], index: usize, near: usize) {
-    let Some(x) = meeting(points, blocks, index, near) else {
+/// Moves the border before a block to where the lines cross.
+fn settle(points: &[FitPoint], blocks: &mut [StraightPart], index: usize, near: usize) {
+    let Some(x) = bend(points, blocks, index, near) else {
         return;
     };
     let Some([before, after]) = blocks.get_mut(index - 1..=index) else {
@@ -170,9 +154,8 @@ fn settle(points: &[FitPoint], blocks: &mut [FitBlock], index: usize, near: usiz
         return;
     }
     let sides = [before.range.start..at, at..after.range.end];
-    let [Some(first), Some(second)] = sides.map(|side| points.get(side).and_then(fit)) else {
+    let [Some(first), Some(second)] = sides.map(|side| StraightPart::fit(points, side)) else {
         return;
     };
-    (before.range.end, before.line) = (at, first);
-    (after.range.start, after.line) = (at, second);
+    (*before, *after) = (first, second);
 }

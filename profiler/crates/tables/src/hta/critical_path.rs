@@ -1,10 +1,8 @@
 //! `--table critical-path`.
 
-use super::super::super::{Cell, Column, Request, Table, TableEntry};
-use super::graph::LongestPath;
-use super::what_if::Factors;
-use super::{BoundBy, CriticalPath, GroupPath, run};
+use super::super::{Cell, Column, Request, Table, TableEntry};
 use aiprof_model::timeline::{Length, Timeline};
+use aiprof_trace::critical::{BoundBy, CriticalPath, GroupPath, LongestPath, run};
 use aiprof_trace::work::{WorkIndex, name_of};
 use std::collections::BTreeMap;
 
@@ -24,10 +22,10 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         true => None,
         false => Some(found.what_if(timeline, changes)),
     };
-    let mut lengths = lengths(index, &found, changed.as_deref());
+    let paths = changed.as_ref().map(|(paths, _)| &paths[..]);
+    let mut lengths = lengths(index, &found, paths);
     lengths.notes = notes(&found);
-    if !changes.is_empty() {
-        let names = Factors::new(timeline, &found.graph, changes).names();
+    if let Some((_, names)) = changed {
         lengths.notes.push(format!(
             "--what-if changes the time of {names} different names"
         ));
@@ -148,18 +146,11 @@ fn events(timeline: &Timeline, index: &WorkIndex, found: &CriticalPath) -> Table
     let mut rows = Vec::new();
     for group in &found.groups {
         let mut names: BTreeMap<(u32, BoundBy, &str), (u64, Length)> = BTreeMap::new();
-        for (number, took) in &group.path.steps {
-            let edge = found.graph.edges.get(*number as usize);
-            let Some((edge, bound)) = edge.and_then(|edge| Some((edge, found.bound_by(edge)?)))
-            else {
-                continue;
-            };
-            let owner = found.graph.events.get(edge.owner as usize);
-            let event = owner.and_then(|owner| timeline.events.get(owner.event as usize));
-            if let Some((owner, event)) = owner.zip(event) {
-                let key = (owner.rank, bound, name_of(timeline, event));
+        for part in found.parts(&group.path) {
+            if let Some(event) = timeline.events.get(part.event as usize) {
+                let key = (part.rank, part.bound, name_of(timeline, event));
                 let sum = names.entry(key).or_default();
-                *sum = (sum.0 + 1, sum.1 + *took);
+                *sum = (sum.0 + 1, sum.1 + part.took);
             }
         }
         let mut names: Vec<_> = names.into_iter().collect();

@@ -1,10 +1,10 @@
 //! Makes the graph of all ranks: threads, streams, waits, collectives.
 
+use super::arrivals::{self, Arrivals};
 use super::graph::{EdgeKind, PathEvent, PathGraph, PathRole, begin, end};
-use super::meet::{self, Meetings};
 use super::{device, host};
+use crate::work::{RankedWork, WorkIndex, name_of, sym_of};
 use aiprof_model::timeline::{Event, Sym, Time, Timeline};
-use aiprof_trace::work::{RankedWork, WorkIndex, name_of, sym_of};
 use rustc_hash::FxHashMap;
 
 /// A graph that is being made.
@@ -25,7 +25,7 @@ pub(super) fn graph(
     timeline: &Timeline,
     index: &WorkIndex,
     windows: Vec<(Time, Time)>,
-) -> (PathGraph, Meetings) {
+) -> (PathGraph, Arrivals) {
     let mut builder = Builder {
         timeline,
         index,
@@ -39,15 +39,15 @@ pub(super) fn graph(
         host::add(&mut builder, rank);
         works.push(device::add(&mut builder, rank));
     }
-    let meetings = meet::add(&mut builder, &works);
+    let arrivals = arrivals::add(&mut builder, &works);
     for (number, work) in works.into_iter().flatten() {
-        if !meetings.members.contains(&number) {
+        if !arrivals.members.contains(&number) {
             let took = work.end - work.start;
             let graph = &mut builder.graph;
             graph.add(EdgeKind::Own, begin(number), end(number), number, took);
         }
     }
-    (builder.graph, meetings)
+    (builder.graph, arrivals)
 }
 
 impl<'b> Builder<'b> {

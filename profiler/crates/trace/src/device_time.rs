@@ -1,0 +1,252 @@
+//! The time of devices: when they are busy, and what their streams wait for.
+//!
+//! A stream waits for one of HTA's causes: the host had not launched the next work yet
+//! (`host_wait`); the gap is what it takes to begin a kernel behind another (`kernel_wait`);
+//! something else. In the last case the time in which a collective ran on another stream of the
+//! rank is `collective_wait` here; the rest is `other`. HTA's `other` is the two together. Work that
+//! overlaps the one before it makes HTA's gap negative; here there is none.
+//!
+//! Why a device as a whole idles is a matter of the host: [`crate::findings`].
+
+use crate::stretches::Stretches;
+use crate::work::{RankWork, RankedWork, WorkClass};
+use aiprof_model::timeline::{DeviceKey, Length, Time, Timeline};
+use rustc_hash::FxHashMap;
+
+/// A device, what it ran, and when.
+pub(crate) struct DeviceTime<'w> {
+    /// Its rank.
+    pub(crate) rank: &'w RankWork,
+    /// The device.
+    pub(crate) device: DeviceKey,
+    /// Its work, by begin.
+    pub(crate) work: Vec<&'w RankedWork>,
+    /// When it ran something.
+    pub(crate) busy: Stretches,
+}
+
+impl<'w> DeviceTime<'w> {
+    /// The devices of a rank, in their order.
+    pub(crate) fn all(rank: &'w RankWork) -> Vec<Self> {
+        let mut by_device: FxHashMap<DeviceKey, Vec<&RankedWork>> = FxHashMap::default();
+        for work in &rank.work {
+            if let Some(stream) = rank.streams.get(work.stream as usize) {
+                by_device.entry(stream.device).or_default().push(work);
+            }
+        }
+        let devices = by_device.into_iter().map(|(device, work)| Self {
+            rank,
+            device,
+            busy: Stretches::of(work.iter().map(|work| (work.start, work.end))),
+            work,
+        });
+        let mut devices: Vec<_> = devices.collect();
+        devices.sort_by_key(|one| one.device);
+        devices
+    }
+
+    /// From the first work's begin to the last one's end, microseconds.
+    pub(crate) fn elapsed_us(&self) -> f64 {
+        self.busy
+            .ends()
+            .map_or(0.0, |(from, to)| (to - from).micros())
+    }
+
+    /// When work of some classes ran.
+    pub(crate) fn running(&self, classes: &[WorkClass]) -> Stretches {
+        running(self.work.iter().copied(), classes)
+    }
+}
+
+/// When work of some classes ran.
+fn running<'w>(work: impl IntoIterator<Item = &'w RankedWork>, classes: &[WorkClass]) -> Stretches {
+    let work = work
+        .into_iter()
+        .filter(|work| classes.contains(&work.class));
+    Stretches::of(work.map(|work| (work.start, work.end)))
+}
+
+/// Pieces of work, which are by begin, each with when all before it had ended; `None` of the first.
+pub(crate) fn behind_each_other<'w>(
+    work: impl Iterator<Item = &'w RankedWork>,
+) -> impl Iterator<Item = (Option<Time>, &'w RankedWork)> {
+    work.scan(None, |ended, work| {
+        let before = *ended;
+        *ended = before.max(Some(work.end));
+        Some((before, work))
+    })
+}
+
+/// Gaps below this are what it takes to begin a kernel behind another: HTA's default,
+/// 30 us in the file's unit.
+pub const KERNEL_WAIT: Length = Length(30_000_000);
+
+/// Why a stream is idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IdleCause {
+    /// The next work was launched after the last had ended.
+    HostWait,
+    /// The next work was there; beginning it took this long.
+    KernelWait,
+    /// The next work was there, and a collective ran on another stream of the rank.
+    CollectiveWait,
+    /// The next work was there; something else held it back.
+    Other,
+}
+
+impl IdleCause {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::HostWait,
+        Self::KernelWait,
+        Self::CollectiveWait,
+        Self::Other,
+    ];
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::HostWait => "host_wait",
+            Self::KernelWait => "kernel_wait",
+            Self::CollectiveWait => "collective_wait",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// Time that a stream waits for one thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct IdleSum {
+    /// Gaps, or parts of gaps, with this cause.
+    pub gaps: u64,
+    /// Their time, microseconds.
+    pub us: f64,
+    /// The longest, microseconds.
+    pub longest_us: f64,
+}
+
+/// The waits of a stream, by cause as [`IdleCause::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StreamIdle {
+    /// The stream's number in its rank.
+    pub stream: u32,
+    /// Sums by cause.
+    pub causes: [IdleSum; 4],
+}
+
+impl StreamIdle {
+    /// All waits, microseconds.
+    pub fn total_us(&self) -> f64 {
+        self.causes.iter().map(|sum| sum.us).sum()
+    }
+
+    /// The waits with one cause.
+    pub fn of(&self, cause: IdleCause) -> IdleSum {
+        self.causes.get(cause as usize).copied().unwrap_or_default()
+    }
+
+    fn add(&mut self, cause: IdleCause, length: Length) {
+        if length <= Length::ZERO {
+            return;
+        }
+        if let Some(sum) = self.causes.get_mut(cause as usize) {
+            sum.gaps += 1;
+            sum.us += length.micros();
+            sum.longest_us = sum.longest_us.max(length.micros());
+        }
+    }
+
+    /// Adds the time between the stream's last end and its next work.
+    fn gap(
+        &mut self,
+        timeline: &Timeline,
+        collectives: &Stretches,
+        before: Time,
+        next: &RankedWork,
+    ) {
+        let length = next.start - before;
+        let call = timeline.events.get(next.call as usize);
+        if call.is_some_and(|call| call.start > before) {
+            self.add(IdleCause::HostWait, length);
+        } else if length < KERNEL_WAIT {
+            self.add(IdleCause::KernelWait, length);
+        } else {
+            let waited = collectives.within(before, next.start);
+            self.add(IdleCause::CollectiveWait, waited);
+            self.add(IdleCause::Other, Length(length.0 - waited.0));
+        }
+    }
+}
+
+/// The waits of a rank's streams. Where no call is known the host is not blamed.
+pub fn stream_idle(timeline: &Timeline, rank: &RankWork) -> Vec<StreamIdle> {
+    let collectives = running(&rank.work, &[WorkClass::Communication]);
+    let streams = rank.by_stream().into_iter().zip(0..);
+    let idle = streams.map(|(work, stream)| {
+        let mut found = StreamIdle {
+            stream,
+            causes: [IdleSum::default(); 4],
+        };
+        for (ended, next) in behind_each_other(work.into_iter()) {
+            if let Some(before) = ended {
+                found.gap(timeline, &collectives, before, next);
+            }
+        }
+        found
+    });
+    idle.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::WorkIndex;
+    use aiprof_model::timeline::Dialect;
+    use aiprof_testkit::scene::{self, Slice};
+
+    /// One stream: 0-10, 12-20 (queued), 120-130 (launched at 50), 200-210 (queued, of the
+    /// gap 150-190 is a collective), 205-215 (overlaps).
+    #[test]
+    fn gaps_have_their_cause() {
+        let mut timeline = scene::empty(Dialect::Torch);
+        let mut add = |name, cat, ts, end, correlation, stream: &str| {
+            let args = format!("\"stream\":{stream}");
+            let slice = Slice {
+                name,
+                cat,
+                ts,
+                dur: end - ts,
+                correlation,
+                args: if stream.is_empty() { "" } else { &args },
+                ..Slice::default()
+            };
+            scene::add(&mut timeline, &slice);
+        };
+        for (correlation, ts) in [(1, -9.0), (2, -7.0), (3, 50.0), (4, 55.0), (5, 56.0)] {
+            add(
+                "cudaLaunchKernel",
+                "cuda_runtime",
+                ts,
+                ts + 1.0,
+                correlation,
+                "",
+            );
+        }
+        for (correlation, ts, end) in [
+            (1, 0.0, 10.0),
+            (2, 12.0, 20.0),
+            (3, 120.0, 130.0),
+            (4, 200.0, 210.0),
+            (5, 205.0, 215.0),
+        ] {
+            add("k", "kernel", ts, end, correlation, "7");
+        }
+        add("ncclKernel_Sum", "kernel", 150.0, 190.0, 9, "8");
+        let index = WorkIndex::new(&timeline);
+        let [rank] = &index.ranks[..] else { panic!() };
+        let idle = stream_idle(&timeline, rank);
+        let causes = idle[0].causes.map(|sum| (sum.gaps, sum.us));
+        assert_eq!(causes, [(1, 100.0), (1, 2.0), (1, 40.0), (1, 30.0)]);
+        assert_eq!(idle[1].total_us(), 0.0);
+    }
+}
