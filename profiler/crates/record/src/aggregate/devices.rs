@@ -10,7 +10,7 @@ use super::{
 };
 use crate::correlate::{
     DeviceFact, DeviceFactKind, DriverCalls, ImagePiece, KernelName, Launch, PlacedKernel,
-    device::{Begun, CodeId, Join, Limits, PARTS, PathId, Placement, Share, ShareSink, Waited},
+    device::{Begun, CodeId, Join, JoinLimits, PARTS, PathId, Placement, Share, ShareSink, Waited},
 };
 use aiprof_model::{
     probes::CallKind,
@@ -162,7 +162,7 @@ impl Devices {
             module: None,
         };
         Self {
-            join: Join::new(Limits::default()),
+            join: Join::new(JoinLimits::default()),
             streams: Vec::new(),
             paths: Numbers::new(path),
             kernels: Numbers::new(kernel),

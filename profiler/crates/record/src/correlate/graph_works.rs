@@ -4,7 +4,7 @@
 //! of one kernel (or of copies, or of fills) are of the works of that kernel, in the order
 //! in which these were put into the graph.
 
-use super::{KernelName, Launch, data::is_cut};
+use super::{KernelName, Launch, tracker::is_cut};
 use crate::aiu::operation::WorkKind;
 use aiprof_model::probes::CallKind;
 use rustc_hash::FxHashMap;

@@ -11,7 +11,7 @@ const TOGETHER_NS: u64 = 1_000_000;
 
 /// What timestamps show about a batch's launches.
 #[derive(Clone, Copy, Debug, Default)]
-struct Timed {
+struct BatchTimes {
     /// How many launches they are of.
     launches: u64,
     /// How long these ran together, nanoseconds.
@@ -25,7 +25,7 @@ struct Timed {
 
 /// When a launch ran, by its timestamps: for so long exactly, since about then.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
+pub(super) struct TimedLaunch {
     pub(super) from_ns: u64,
     pub(super) ran_ns: u64,
     /// It ran between these times.
@@ -34,7 +34,7 @@ pub(super) struct Span {
     tick: Option<Tick>,
 }
 
-impl Span {
+impl TimedLaunch {
     /// Dates it with what is known of the clock by now.
     fn date(&mut self, clock: &TickClock) {
         let between = self.tick.and_then(|tick| clock.between(tick, self.from_ns));
@@ -54,7 +54,7 @@ impl Span {
 /// A launch, or several: between which times they can have been running, and for how
 /// long, if that is known.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct BatchRun {
     pub(super) from_ns: u64,
     pub(super) to_ns: u64,
     pub(super) ran_ns: Option<u64>,
@@ -87,9 +87,9 @@ pub(super) struct Batch {
     ended_ns: u64,
     /// How often all launches were found to have ended.
     pub(super) drained: u32,
-    timed: Timed,
+    timed: BatchTimes,
     /// Times of single timed launches, while there is room.
-    spans: Vec<Span>,
+    spans: Vec<TimedLaunch>,
 }
 
 /// What launches of a batch have in common.
@@ -113,7 +113,7 @@ impl Batch {
             open: 0,
             ended_ns: 0,
             drained: 0,
-            timed: Timed::default(),
+            timed: BatchTimes::default(),
             spans: Vec::new(),
         }
     }
@@ -168,7 +168,7 @@ impl Batch {
         self.timed = match (timed.launches, all.launches) {
             (_, 0) => timed,
             (0, _) => all,
-            _ => Timed {
+            _ => BatchTimes {
                 launches: timed.launches.saturating_add(all.launches),
                 ran_ns: timed.ran_ns.saturating_add(all.ran_ns),
                 from_ns: timed.from_ns.min(all.from_ns),
@@ -206,7 +206,7 @@ impl Batch {
     ) {
         if keeps {
             let spare_ns = to_ns.saturating_sub(from_ns).saturating_sub(ran_ns);
-            self.spans.push(Span {
+            self.spans.push(TimedLaunch {
                 from_ns: from_ns.saturating_add(spare_ns / 2),
                 ran_ns,
                 between: (from_ns, to_ns),
@@ -215,7 +215,7 @@ impl Batch {
         }
         let known = self.timed;
         let is_first = known.launches == 0;
-        self.timed = Timed {
+        self.timed = BatchTimes {
             launches: known.launches + 1,
             ran_ns: known.ran_ns.saturating_add(ran_ns),
             from_ns: if is_first {
@@ -256,7 +256,7 @@ impl Batch {
     }
 
     /// Its timed launches one by one.
-    pub(super) fn spans(&self) -> &[Span] {
+    pub(super) fn spans(&self) -> &[TimedLaunch] {
         &self.spans
     }
 
@@ -266,9 +266,9 @@ impl Batch {
     }
 
     /// When all of its launches together can have been running.
-    pub(super) fn whole(&self) -> Run {
+    pub(super) fn whole(&self) -> BatchRun {
         let (from_ns, to_ns) = self.bounds();
-        Run {
+        BatchRun {
             from_ns,
             to_ns,
             ran_ns: self.ran_ns(),
@@ -277,12 +277,12 @@ impl Batch {
 
     /// When its launches can have been running, and for how long they were if that is
     /// known: one by one where they are timed, else all of them together.
-    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+    pub(super) fn runs(&self) -> impl Iterator<Item = BatchRun> {
         let (whole, spans) = (self.whole(), self.spans.iter());
         let spans = spans.take(if self.is_spanned() { usize::MAX } else { 0 });
-        let one = move |span: &Span| {
+        let one = move |span: &TimedLaunch| {
             let from_ns = span.between.0.max(whole.from_ns);
-            Run {
+            BatchRun {
                 from_ns,
                 to_ns: span.between.1.min(whole.to_ns).max(from_ns),
                 ran_ns: Some(span.ran_ns),
