@@ -15,8 +15,9 @@ mod tracker;
 pub(crate) use epoch::EpochClock;
 pub(crate) use recorded::{RecordedLaunch, RecordedLaunches};
 pub use tracker::{
-    CallContent, CallSink, CallView, Counts, DataView, DeviceFact, DeviceFactKind, DeviceSpan,
-    DriverCalls, FinishedCall, GraphExecution, ImagePiece, KernelEvent, KernelName, KernelStep,
-    Launch, ModuleImage, PlacedKernel, RangeAbout, RangeForm, RangePayload, RangeSpan, RecordClock,
-    Recorder, Submission, SubmissionSource, Tracked, Tracker, TrackerLimits, begins,
+    CallContent, CallNesting, CallSink, CallView, CallWork, Counts, DataView, DeviceFact,
+    DeviceFactKind, DeviceSpan, DeviceWork, DriverCalls, FinishedCall, GraphExecution, ImagePiece,
+    KernelEvent, KernelName, KernelStep, Launch, LaunchTarget, LaunchingCall, ModuleImage,
+    PlacedKernel, RangeAbout, RangeForm, RangePayload, RangeSpan, RecordClock, Recorder,
+    Submission, SubmissionSource, Tracked, Tracker, TrackerLimits, begins,
 };

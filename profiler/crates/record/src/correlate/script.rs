@@ -618,7 +618,9 @@ impl Script {
     /// Names of the launches so far.
     pub fn names(&self) -> Vec<String> {
         let launches = self.told.launches.iter();
-        launches.map(|launch| launch.name.to_string()).collect()
+        launches
+            .map(|launch| launch.work.name.to_string())
+            .collect()
     }
 
     /// How much was lost of a kind, since this was asked last.

@@ -64,11 +64,7 @@ pub(super) struct BatchRun {
 /// for longer where room was short.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
-    pub(super) pid: u32,
-    pub(super) kernel: u64,
-    pub(super) path: PathId,
-    queue: u64,
-    pub(super) device: u64,
+    pub(super) of: BatchKey,
     /// The call that handed all of them over; 0: not known.
     pub(super) submit: u64,
     /// The first was handed over.
@@ -93,16 +89,25 @@ pub(super) struct Batch {
 }
 
 /// What launches of a batch have in common.
-pub(super) type BatchKey = (u32, u64, PathId, u64, u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct BatchKey {
+    pub(super) pid: u32,
+    pub(super) kernel: u64,
+    pub(super) path: PathId,
+    queue: u64,
+    pub(super) device: u64,
+}
 
 impl Batch {
     pub(super) fn new(begun: &Begun) -> Self {
         Self {
-            pid: begun.pid,
-            kernel: begun.kernel,
-            path: begun.path,
-            queue: begun.queue,
-            device: begun.device,
+            of: BatchKey {
+                pid: begun.pid,
+                kernel: begun.kernel,
+                path: begun.path,
+                queue: begun.queue,
+                device: begun.device,
+            },
             submit: begun.submit,
             from_ns: begun.submitted_ns,
             last_ns: begun.submitted_ns,
@@ -118,14 +123,10 @@ impl Batch {
         }
     }
 
-    pub(super) fn key(&self) -> BatchKey {
-        (self.pid, self.kernel, self.path, self.queue, self.device)
-    }
-
     /// Whether a launch can be added. A fence is for one submission only.
     pub(super) fn takes(&self, begun: &Begun) -> bool {
         let near = begun.submitted_ns.abs_diff(self.from_ns) < TOGETHER_NS;
-        let same = begun.queue == self.queue && begun.device == self.device;
+        let same = begun.queue == self.of.queue && begun.device == self.of.device;
         near && same && begun.submit == self.submit
     }
 
@@ -142,7 +143,7 @@ impl Batch {
         self.last_ns = self.last_ns.max(begun.submitted_ns);
     }
 
-    /// Takes in the launches of another batch with the same [`key`](Self::key): what
+    /// Takes in the launches of another batch with the same [`BatchKey`]: what
     /// is known of each stays true of all.
     pub(super) fn merge(&mut self, other: &Self) {
         let (own, others) = (self.launches as f64, other.launches as f64);

@@ -27,7 +27,7 @@ impl DeviceBusy {
     /// Busy time by the kernels that a stream has samples of, by process and number. If no sample
     /// has a known kernel, all kernels count.
     pub(super) fn of(executions: &Executions, seen: &FxHashSet<(u32, u64)>) -> Self {
-        let is_seen = |b: &&Batch| seen.is_empty() || seen.contains(&(b.pid, b.kernel));
+        let is_seen = |b: &&Batch| seen.is_empty() || seen.contains(&(b.of.pid, b.of.kernel));
         let (mut steps, mut possible) = (Steps::new(), Steps::new());
         for batch in executions.all().filter(is_seen) {
             let (from, to) = batch.bounds();

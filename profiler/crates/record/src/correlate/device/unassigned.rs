@@ -125,7 +125,7 @@ impl<'a> Scene<'a> {
     ) -> Self {
         let mut batches: ByKernel<'_> = FxHashMap::default();
         for (at, batch) in executions.all().enumerate() {
-            let of = batches.entry((batch.pid, batch.kernel)).or_default();
+            let of = batches.entry((batch.of.pid, batch.of.kernel)).or_default();
             of.push((at, batch));
         }
         Self {
@@ -223,7 +223,7 @@ impl<'a> UnassignedSamples<'a> {
                 let mut runs = runs.filter(|run| run.to_ns >= from && run.from_ns <= to);
                 let Some(first) = runs.next() else { continue };
                 let claimant = Claimant {
-                    path: batch.path,
+                    path: batch.of.path,
                     pid: placement.pid,
                     code: placement.code,
                     start: placement.start,

@@ -193,7 +193,7 @@ impl Tracker {
         {
             let name: Rc<str> = name.into();
             found.name = Name::Found(name.clone());
-            self.state.unnamed.remove(&(pid, kernel));
+            self.state.kernels.unnamed.remove(&(pid, kernel));
             sink.found(&Tracked::KernelNamed {
                 pid,
                 kernel,
@@ -228,7 +228,9 @@ impl Tracker {
 
     /// What was lost since the last call of this.
     pub fn take_losses(&mut self) -> Losses {
-        let unnamed = std::mem::take(&mut self.state.unnamed).into_values().sum();
+        let unnamed = std::mem::take(&mut self.state.kernels.unnamed)
+            .into_values()
+            .sum();
         self.state.losses.add(LossKind::KernelsUnnamed, unnamed);
         std::mem::take(&mut self.state.losses)
     }

@@ -185,7 +185,7 @@ impl TrackerState {
         // launch is of the outermost call that submitted it.
         let is_none = match open.meaning.facts {
             FactSlots::None => true,
-            FactSlots::Submit { .. } => call.is_part,
+            FactSlots::Submit { .. } => call.nesting.is_part,
             _ => false,
         };
         // A wait that returned is over, where its function returns nothing.

@@ -70,7 +70,7 @@ impl CallThread {
         if ended.ioctls.0.is_empty() {
             return;
         }
-        if ended.meaning.gives_work() && (self.hand_over(ended) || !ended.call.is_part) {
+        if ended.meaning.gives_work() && (self.hand_over(ended) || !ended.call.nesting.is_part) {
             return;
         }
         if let Some(around) = self.open.last_mut() {
@@ -82,8 +82,8 @@ impl CallThread {
     fn hand_over(&mut self, ended: &OpenCall) -> bool {
         let Self { open, pending, .. } = self;
         let mut known: Option<Rc<DriverCalls>> = None;
-        let inside = pending.get_mut(ended.first_pending..).unwrap_or_default();
-        for one in inside.iter_mut().filter(|d| d.launch.driver.is_none()) {
+        let inside = pending.from(ended.first_pending).iter_mut();
+        for one in inside.filter(|d| d.launch.driver.is_none()) {
             let ioctls = ended.ioctls.since(one.launch.submitted_ns);
             if ioctls.is_empty() {
                 continue;
@@ -106,18 +106,18 @@ fn calls_of(
     ended: &OpenCall,
     ioctls: Vec<u64>,
 ) -> DriverCalls {
-    let is_open = open.iter().any(|around| around.call.id == launch.call);
-    if is_open || ended.call.id == launch.call {
+    let is_open = open.iter().any(|around| around.call.id == launch.by.call);
+    if is_open || ended.call.id == launch.by.call {
         return DriverCalls {
             is_own: true,
-            function: launch.function.clone(),
-            stack: launch.stack,
+            function: launch.by.function.clone(),
+            stack: launch.by.stack,
             ioctls,
         };
     }
     let mut chain = vec![ended];
     for around in open.iter().rev() {
-        if !chain.last().is_some_and(|inner| inner.call.is_part) {
+        if !chain.last().is_some_and(|inner| inner.call.nesting.is_part) {
             break;
         }
         chain.push(around);

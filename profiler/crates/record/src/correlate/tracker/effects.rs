@@ -66,12 +66,13 @@ pub(super) fn apply(open: &mut OpenCall, now: u64, state: &mut TrackerState) {
                 if !open.is_end_reported {
                     state.kernel_event(open, now, gone.handle, KernelStep::Destroyed);
                 }
-                state.gone.add(pid, gone.until(now));
+                state.kernels.gone.add(pid, gone.until(now));
             }
             for number in ended {
-                state.gone.code_gone(pid, number, now);
+                state.kernels.gone.code_gone(pid, number, now);
                 state
-                    .kernel_changes
+                    .kernels
+                    .changes
                     .push(KernelChange::Gone(pid, number, now));
             }
             true

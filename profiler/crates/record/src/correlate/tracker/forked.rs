@@ -69,7 +69,7 @@ impl TrackerState {
         self.processes.insert(pid, own);
         self.forked.heirs.entry(child.parent).or_default().push(pid);
         let inherited = KernelChange::Inherited(child.parent, pid, child.forked_ns);
-        self.kernel_changes.push(inherited);
+        self.kernels.changes.push(inherited);
     }
 
     /// A process ends: its children get now what they have not copied yet.
@@ -97,7 +97,7 @@ impl Handles {
         copy.forget_since(forked_ns);
         copy.lists.each(|list| {
             for entry in &mut list.entries {
-                entry.launch.pid = pid;
+                entry.launch.by.pid = pid;
             }
         });
         copy.occupy(room).then_some(copy)

@@ -196,7 +196,7 @@ impl<T> Objects<T> {
 }
 
 /// How many handles and recorded launches there may be, over all processes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Room {
     pub(super) objects: usize,
     pub(super) recorded: usize,
@@ -274,9 +274,7 @@ impl Handles {
         if room.objects == 0 {
             return false;
         }
-        let before = self.objects();
-        change(self);
-        room.objects = (room.objects + before).saturating_sub(self.objects());
+        self.within_always(room, change);
         true
     }
 

@@ -75,7 +75,7 @@ impl TrackerState {
         handle: u64,
         step: KernelStep,
     ) {
-        self.kernel_events.push(KernelEvent {
+        self.kernels.events.push(KernelEvent {
             time_ns,
             pid: open.call.pid,
             handle,
@@ -85,7 +85,7 @@ impl TrackerState {
 
     /// Passes on what happened to kernels.
     pub(super) fn report_kernel_events(&mut self, sink: &mut dyn CallSink) {
-        for event in self.kernel_events.drain(..) {
+        for event in self.kernels.events.drain(..) {
             sink.found(&Tracked::Kernel(&event));
         }
     }

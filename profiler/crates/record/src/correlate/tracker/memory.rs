@@ -11,7 +11,7 @@ pub(super) enum MemoryKind {
     Device,
     /// Moved by the runtime between both.
     Shared,
-    /// MemoryKind of no allocation that was seen: the program's own.
+    /// Memory of no allocation that was seen: the program's own.
     Unknown,
 }
 

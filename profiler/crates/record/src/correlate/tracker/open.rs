@@ -1,8 +1,8 @@
 //! A call that is not over yet.
 
 use super::{
-    FinishedCall, KernelName, data::Image, driver_calls::Ioctls, handles::ModuleImage,
-    meaning::ProbeMeaning,
+    FinishedCall, KernelName, LaunchingCall, data::Image, driver_calls::Ioctls,
+    handles::ModuleImage, meaning::ProbeMeaning,
 };
 use aiprof_common::{CALL_TAIL, MAX_VALUES};
 use aiprof_model::wire::Call;
@@ -61,7 +61,7 @@ pub(super) struct OnList {
 /// Where a call's own work is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Own {
-    /// Among the pending, at `first_pending`.
+    /// Among the pending launches, at `first_pending`.
     pub(super) is_pending: bool,
     /// On a list.
     pub(super) list: Option<u64>,
@@ -122,14 +122,14 @@ impl OpenCall {
     /// Makes it what [`OpenCall::new`] gives, in the memory that it has.
     pub(super) fn renew(&mut self, call: &Call, known: &Rc<ProbeMeaning>, id: u64) {
         let mut data = std::mem::take(&mut self.call.data);
-        let mut inner = std::mem::take(&mut self.call.inner);
+        let mut inner = std::mem::take(&mut self.call.nesting.inner);
         let mut ioctls = std::mem::take(&mut self.ioctls);
         data.clear();
         inner.clear();
         ioctls.clear();
         *self = Self::new(call, known, id);
         self.call.data = data;
-        self.call.inner = inner;
+        self.call.nesting.inner = inner;
         self.ioctls = ioctls;
     }
 
@@ -163,22 +163,38 @@ impl OpenCall {
         Some(text.into())
     }
 
+    /// It, as the call that made a launch.
+    pub(super) fn launching(&self) -> LaunchingCall {
+        LaunchingCall {
+            call: self.call.id,
+            api: self.meaning.api.clone(),
+            function: self.meaning.function.clone(),
+            pid: self.call.pid,
+            tid: self.call.tid,
+            start_ns: self.call.start_ns,
+            end_ns: None,
+            stack: self.call.stack,
+            flags: self.call.flags,
+        }
+    }
+
     /// Notes work done by it or by a part of it.
     pub(super) fn works_on(&mut self, name: &KernelName) {
-        if self.call.work.is_none() {
-            self.call.work = Some(name.clone());
+        if self.call.work.first.is_none() {
+            self.call.work.first = Some(name.clone());
         }
     }
 
     /// Takes over what a part of it knew and it did not.
     pub(super) fn learn_from(&mut self, part: &mut Self) {
-        self.call.works = self.call.works.saturating_add(part.call.works);
-        self.call.nested_ns = self.call.nested_ns.saturating_add(part.call.nested_ns);
-        if self.call.work.is_none() {
-            self.call.work = part.call.work.take();
+        self.call.work.add(part.call.work.launches);
+        let (own, of_part) = (&mut self.call.nesting, &mut part.call.nesting);
+        own.nested_ns = own.nested_ns.saturating_add(of_part.nested_ns);
+        own.inner.push(part.meaning.probe.clone());
+        own.inner.append(&mut of_part.inner);
+        if self.call.work.first.is_none() {
+            self.call.work.first = part.call.work.first.take();
         }
-        self.call.inner.push(part.meaning.probe.clone());
-        self.call.inner.append(&mut part.call.inner);
         self.recorded = part.recorded.or(self.recorded);
         if self.name.is_none() {
             self.name = part.name.clone();

@@ -3,7 +3,7 @@
 //! turns out to be done by a part of it.
 
 use super::{
-    CallSink, KernelName, Launch,
+    CallSink, KernelName, Launch, LaunchingCall,
     effects::small,
     handles::{Handles, ListKind, ListedLaunch, Room},
     meaning::is_only_host,
@@ -28,8 +28,95 @@ pub(super) struct PendingLaunch {
     pub(super) confirmed: bool,
 }
 
+/// The launches of the open calls of a thread, in the order they were made.
+#[derive(Debug, Default)]
+pub(super) struct PendingLaunches(Vec<PendingLaunch>);
+
+impl PendingLaunches {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether one of them signals an event.
+    pub(super) fn signals(&self, event: u64) -> bool {
+        self.0.iter().any(|one| one.launch.on.event == event)
+    }
+
+    /// Those from an index on.
+    pub(super) fn from(&mut self, first: usize) -> &mut [PendingLaunch] {
+        self.0.get_mut(first..).unwrap_or_default()
+    }
+
+    /// Forgets those of some makers.
+    pub(super) fn forget_of(&mut self, makers: &[u64]) {
+        self.0.retain(|one| !makers.contains(&one.maker));
+    }
+
+    /// Adds one; false if there is no room for it.
+    pub(super) fn push(
+        &mut self,
+        launch: Launch,
+        maker: u64,
+        limit: usize,
+        losses: &mut Losses,
+    ) -> bool {
+        let fits = self.0.len() < limit;
+        if fits {
+            self.0.push(PendingLaunch {
+                launch,
+                maker,
+                confirmed: false,
+            });
+        } else {
+            losses.add(LossKind::LaunchesRefused, 1);
+        }
+        fits
+    }
+
+    /// Removes the one at `at`, if it is the maker's.
+    fn remove(&mut self, at: usize, maker: u64) {
+        if self.0.get(at).is_some_and(|one| one.maker == maker) {
+            self.0.remove(at);
+        }
+    }
+
+    /// Marks what an ended call did as certain.
+    pub(super) fn confirm(&mut self, ended: &mut OpenCall) {
+        let id = ended.call.id;
+        let inside = self.from(ended.first_pending).iter_mut();
+        inside
+            .filter(|one| one.maker == id)
+            .for_each(|one| one.confirmed = true);
+        if let Some(recorded) = ended.recorded.as_mut().filter(|r| r.maker == id) {
+            recorded.confirmed = true;
+        }
+    }
+
+    /// Removes what a failed call did, except for parts of it that are known to have succeeded.
+    pub(super) fn undo(&mut self, failed: &mut OpenCall, state: &mut TrackerState) {
+        let id = failed.call.id;
+        let first = failed.first_pending.min(self.0.len());
+        let mut at = first;
+        while let Some(one) = self.0.get(at) {
+            let made = one.launch.by.call == id || one.maker == id;
+            let submitted = one.launch.submit == Some(id);
+            if (made || submitted) && !one.confirmed {
+                self.0.remove(at);
+                failed.call.work.remove(u32::from(!submitted));
+            } else {
+                at += 1;
+            }
+        }
+        let unconfirmed = failed.recorded.take_if(|recorded| !recorded.confirmed);
+        if let Some((recorded, (handles, room))) = unconfirmed.zip(state.known_handles(failed)) {
+            handles.unrecord(recorded.list, recorded.maker, room);
+            failed.call.work.remove(1);
+        }
+    }
+}
+
 impl CallThread {
-    /// Drafts the work of the call at `index`, if it is work.
+    /// Adds the work of the call at `index`, if it is work.
     pub(super) fn add_work(&mut self, index: usize, state: &mut TrackerState) {
         let Some(open) = self.open.get(index) else {
             return;
@@ -43,10 +130,11 @@ impl CallThread {
         self.add_own_work(index, state);
     }
 
-    /// Drafts the work of a call that is work.
+    /// Adds the work of a call that is work.
     pub(super) fn add_own_work(&mut self, index: usize, state: &mut TrackerState) {
-        let launch = self.launch_of(index, state);
-        self.add_launch(index, launch, state);
+        if let Some(launch) = self.launch_of(index, state) {
+            self.add_launch(index, launch, state);
+        }
     }
 
     /// Whether the call is a submission that nothing else accounts for.
@@ -66,27 +154,39 @@ impl CallThread {
         let parts = self.open.get(..=index).unwrap_or_default().iter().rev();
         index
             - parts
-                .take_while(|open| open.call.is_part)
+                .take_while(|open| open.call.nesting.is_part)
                 .count()
                 .min(index)
     }
 
     /// The launch that the call at `index` makes, from what it and the calls that
     /// it is part of know.
-    fn launch_of(&self, index: usize, state: &mut TrackerState) -> Launch {
-        let chain = self.open.get(self.base(index)..=index).unwrap_or_default();
-        let mut launch = blank(chain);
-        let operation_names = state.operation_names.clone();
-        let (handles, room) = match chain.last() {
-            Some(open) => state.handles(open),
-            None => return launch,
+    fn launch_of(&self, index: usize, state: &mut TrackerState) -> Option<Launch> {
+        let chain = self.open.get(self.base(index)..=index)?;
+        let (first, last) = (chain.first()?, chain.last()?);
+        let with_stack = chain.iter().find(|open| open.call.stack != 0);
+        let with_stack = with_stack.unwrap_or(first);
+        let by = LaunchingCall {
+            stack: with_stack.call.stack,
+            flags: with_stack.call.flags,
+            ..first.launching()
         };
+        let kind = last.meaning.probe.kind;
+        let name = match kind {
+            CallKind::Submit => KernelName::Submitted,
+            _ => KernelName::Unknown,
+        };
+        let mut launch = Launch::of(by, kind, name);
+        launch.submitted_ns = last.call.start_ns;
+        launch.handed_over_ns = last.call.start_ns;
+        let operation_names = state.operation_names.clone();
+        let (handles, room) = state.handles(last);
         for open in chain {
             add_roles(&mut launch, open, handles, room);
             add_sizes(&mut launch, open);
         }
         name_operation(&mut launch, chain, handles, &operation_names);
-        launch
+        Some(launch)
     }
 
     /// Puts a launch where it will count: on its list, or among those that are pending.
@@ -94,23 +194,21 @@ impl CallThread {
         let Some(open) = self.open.get_mut(index) else {
             return;
         };
-        open.works_on(&launch.name);
-        open.call.works = open.call.works.saturating_add(1);
+        open.works_on(&launch.work.name);
+        open.call.work.add(1);
         let maker = open.call.id;
         let mut own = Own::default();
-        let list = match launch.list {
-            0 if is_capturing(launch.queue, open, state) => launch.queue,
+        let list = match launch.on.list {
+            0 if is_capturing(launch.on.queue, open, state) => launch.on.queue,
             list => list,
         };
         if list != 0 {
             let kind = list_kind(list, open, state);
             if kind == ListKind::Immediate {
-                launch.list = 0;
-                launch.queue = if launch.queue == 0 {
-                    list
-                } else {
-                    launch.queue
-                };
+                launch.on.list = 0;
+                if launch.on.queue == 0 {
+                    launch.on.queue = list;
+                }
             } else {
                 let entry = ListedLaunch {
                     launch: launch.clone(),
@@ -134,13 +232,8 @@ impl CallThread {
                 return;
             }
         }
-        own.is_pending = push(
-            &mut self.pending,
-            launch,
-            maker,
-            state.limits.launches_per_call,
-            &mut state.losses,
-        );
+        let limit = state.limits.launches_per_call;
+        own.is_pending = self.pending.push(launch, maker, limit, &mut state.losses);
         open.own = own;
     }
 
@@ -153,9 +246,9 @@ impl CallThread {
         if !own.is_some() {
             return;
         }
-        open.call.works = open.call.works.saturating_sub(1);
-        if open.call.works == 0 {
-            open.call.work = None;
+        open.call.work.remove(1);
+        if open.call.work.launches == 0 {
+            open.call.work.first = None;
         }
         open.recorded = None;
         let maker = open.call.id;
@@ -163,7 +256,7 @@ impl CallThread {
             handles.unrecord(list, maker, room);
         }
         if own.is_pending {
-            remove_pending(&mut self.pending, open.first_pending, maker);
+            self.pending.remove(open.first_pending, maker);
         }
     }
 
@@ -180,7 +273,7 @@ impl CallThread {
         self.add_work(index, state);
     }
 
-    /// Hands over the pending of an ended call that is part of none, except those
+    /// Reports the pending launches of an ended call that is part of none, except those
     /// that calls around it have made.
     pub(super) fn report_launches(
         &mut self,
@@ -194,14 +287,14 @@ impl CallThread {
         let open = &self.open;
         let is_open = |id: u64| open.iter().any(|o| o.call.id == id);
         let mut kept = Vec::new();
-        for mut one in self.pending.drain(ended.first_pending..) {
-            if one.launch.call == ended.call.id {
-                one.launch.end_ns = ended.call.end_ns;
-                if one.launch.event == 0 {
+        for mut one in self.pending.0.drain(ended.first_pending..) {
+            if one.launch.by.call == ended.call.id {
+                one.launch.by.end_ns = ended.call.end_ns;
+                if one.launch.on.event == 0 {
                     // Some runtimes make the event, and give it at the exit.
-                    one.launch.event = ended.handle(ended.meaning.slots.event).unwrap_or(0);
+                    one.launch.on.event = ended.handle(ended.meaning.slots.event).unwrap_or(0);
                 }
-            } else if is_open(one.launch.call) {
+            } else if is_open(one.launch.by.call) {
                 kept.push(one);
                 continue;
             }
@@ -213,73 +306,7 @@ impl CallThread {
             one.launch.handed_over_ns = ended.call.over_ns();
             state.emit(one.launch, sink);
         }
-        self.pending.append(&mut kept);
-    }
-
-    /// Takes back what a failed call did, except for parts of it that are known to have
-    /// succeeded.
-    pub(super) fn undo(&mut self, failed: &mut OpenCall, state: &mut TrackerState) {
-        let id = failed.call.id;
-        let first = failed.first_pending.min(self.pending.len());
-        let mut at = first;
-        while let Some(one) = self.pending.get(at) {
-            let made = one.launch.call == id || one.maker == id;
-            let submitted = one.launch.submit == Some(id);
-            if (made || submitted) && !one.confirmed {
-                self.pending.remove(at);
-                failed.call.works = failed.call.works.saturating_sub(u32::from(!submitted));
-            } else {
-                at += 1;
-            }
-        }
-        let unconfirmed = failed.recorded.take_if(|recorded| !recorded.confirmed);
-        if let Some((recorded, (handles, room))) = unconfirmed.zip(state.known_handles(failed)) {
-            handles.unrecord(recorded.list, recorded.maker, room);
-            failed.call.works = failed.call.works.saturating_sub(1);
-        }
-    }
-
-    /// Marks what an ended call did as certain.
-    pub(super) fn confirm(&mut self, ended: &mut OpenCall) {
-        let id = ended.call.id;
-        let inside = self
-            .pending
-            .get_mut(ended.first_pending..)
-            .unwrap_or_default();
-        for one in inside.iter_mut().filter(|one| one.maker == id) {
-            one.confirmed = true;
-        }
-        if let Some(recorded) = ended.recorded.as_mut().filter(|r| r.maker == id) {
-            recorded.confirmed = true;
-        }
-    }
-}
-
-/// Adds a pending launch; false if there is no room for it.
-pub(super) fn push(
-    pending: &mut Vec<PendingLaunch>,
-    launch: Launch,
-    maker: u64,
-    limit: usize,
-    losses: &mut Losses,
-) -> bool {
-    let fits = pending.len() < limit;
-    if fits {
-        pending.push(PendingLaunch {
-            launch,
-            maker,
-            confirmed: false,
-        });
-    } else {
-        losses.add(LossKind::LaunchesRefused, 1);
-    }
-    fits
-}
-
-/// Removes the pending launch at `at`, if it is the maker's.
-fn remove_pending(pending: &mut Vec<PendingLaunch>, at: usize, maker: u64) {
-    if pending.get(at).is_some_and(|one| one.maker == maker) {
-        pending.remove(at);
+        self.pending.0.append(&mut kept);
     }
 }
 
@@ -304,48 +331,6 @@ fn is_capturing(queue: u64, open: &OpenCall, state: &mut TrackerState) -> bool {
     queue != 0 && list.is_some_and(|list| list.capturing)
 }
 
-/// A launch of which only the calls are known: outermost first.
-fn blank(chain: &[Box<OpenCall>]) -> Launch {
-    let first = chain.first();
-    let last = chain.last();
-    let call = first.map(|open| &open.call);
-    let kind = last.map_or(CallKind::Launch, |open| open.meaning.probe.kind);
-    let with_stack = chain.iter().find(|open| open.call.stack != 0).or(first);
-    Launch {
-        id: 0,
-        call: call.map_or(0, |c| c.id),
-        submit: None,
-        executed: None,
-        kind,
-        api: first.map_or_else(|| "".into(), |open| open.meaning.api.clone()),
-        function: first.map_or_else(|| "".into(), |open| open.meaning.function.clone()),
-        pid: call.map_or(0, |c| c.pid),
-        tid: call.map_or(0, |c| c.tid),
-        start_ns: call.map_or(0, |c| c.start_ns),
-        end_ns: None,
-        submitted_ns: last.map_or(0, |open| open.call.start_ns),
-        handed_over_ns: last.map_or(0, |open| open.call.start_ns),
-        device: 0,
-        queue: 0,
-        list: 0,
-        kernel: 0,
-        kernel_number: 0,
-        name: match kind {
-            CallKind::Submit => KernelName::Submitted,
-            _ => KernelName::Unknown,
-        },
-        module: None,
-        groups: [0; 3],
-        local: [0; 3],
-        bytes: 0,
-        event: 0,
-        correlation: None,
-        stack: with_stack.map_or(0, |open| open.call.stack),
-        flags: with_stack.map_or(0, |open| open.call.flags),
-        driver: None,
-    }
-}
-
 /// Adds the handles that a call of a chain knows; inner ones are added later and
 /// take precedence where they mean something.
 fn add_roles(launch: &mut Launch, open: &OpenCall, handles: &mut Handles, room: &mut Room) {
@@ -355,38 +340,42 @@ fn add_roles(launch: &mut Launch, open: &OpenCall, handles: &mut Handles, room: 
             *to = handle;
         }
     };
-    take(slots.device, &mut launch.device);
-    take(slots.event, &mut launch.event);
-    take(slots.bytes, &mut launch.bytes);
+    take(slots.device, &mut launch.on.device);
+    take(slots.event, &mut launch.on.event);
+    take(slots.bytes, &mut launch.work.bytes);
     if let Some(width) = open.handle(slots.extent[0]) {
         // An extent of 0 lines is one line.
         let lines = |slot| open.handle(slot).unwrap_or(1);
         let [_, height, depth] = slots.extent;
         let area = width.saturating_mul(lines(height));
-        launch.bytes = area.saturating_mul(lines(depth));
+        launch.work.bytes = area.saturating_mul(lines(depth));
     }
     if let Some(id) = open.handle(slots.correlation) {
         launch.correlation = Some(id);
     }
     if let Some(queue) = open.handle(slots.queue) {
-        launch.queue = queue;
+        launch.on.queue = queue;
         let device = handles.queues.get(queue).map_or(0, |q| q.device);
-        launch.device = if device == 0 { launch.device } else { device };
+        if device != 0 {
+            launch.on.device = device;
+        }
     }
     if let Some(handle) = open.handle(slots.list) {
         if open.handle(slots.queue).is_none() {
             // The outer API's queue is not what this list belongs to.
-            launch.queue = 0;
+            launch.on.queue = 0;
         }
         let list = handles.lists.get(handle);
-        if list.is_some() || handles.lists.get(launch.list).is_none() {
-            launch.list = handle;
+        if list.is_some() || handles.lists.get(launch.on.list).is_none() {
+            launch.on.list = handle;
         }
         let device = list.map_or(0, |list| list.device);
-        launch.device = if device == 0 { launch.device } else { device };
+        if device != 0 {
+            launch.on.device = device;
+        }
     }
     if let Some(name) = &open.name {
-        launch.name = KernelName::Known(name.clone());
+        launch.work.name = KernelName::Known(name.clone());
     }
     if let Some(kernel) = open.handle(slots.kernel) {
         add_kernel(launch, kernel, handles, room);
@@ -394,21 +383,21 @@ fn add_roles(launch: &mut Launch, open: &OpenCall, handles: &mut Handles, room: 
 }
 
 fn add_kernel(launch: &mut Launch, handle: u64, handles: &mut Handles, room: &mut Room) {
-    launch.kernel = handle;
+    launch.work.kernel = handle;
     let Some(kernel) = handles.kernel(handle, room) else {
         return;
     };
-    launch.kernel_number = kernel.number;
+    launch.work.kernel_number = kernel.number;
     let name = kernel.name.of_kernel(handle);
     let is_known = |name: &KernelName| matches!(name, KernelName::Known(_));
-    if is_known(&name) || !is_known(&launch.name) {
-        launch.name = name;
+    if is_known(&name) || !is_known(&launch.work.name) {
+        launch.work.name = name;
     }
     if kernel.local != [0; 3] {
-        launch.local = kernel.local;
+        launch.work.local = kernel.local;
     }
     if let Some(module) = &kernel.module {
-        launch.module = Some(module.clone());
+        launch.work.module = Some(module.clone());
     }
 }
 
@@ -434,14 +423,14 @@ fn add_sizes(launch: &mut Launch, open: &OpenCall) {
     let groups = values(slots.groups);
     let local = either(values(slots.local), array(open.meaning.tags.local));
     let global = either(values(slots.global), array(open.meaning.tags.global));
-    launch.local = either(local, launch.local);
-    launch.groups = either(groups, launch.groups);
-    if groups == [0; 3] && global != [0; 3] && !launch.local.contains(&0) {
+    launch.work.local = either(local, launch.work.local);
+    launch.work.groups = either(groups, launch.work.groups);
+    if groups == [0; 3] && global != [0; 3] && !launch.work.local.contains(&0) {
         let mut n = global
             .iter()
-            .zip(launch.local)
+            .zip(launch.work.local)
             .map(|(&all, one)| all.div_ceil(one));
-        launch.groups = [(); 3].map(|()| n.next().unwrap_or(0));
+        launch.work.groups = [(); 3].map(|()| n.next().unwrap_or(0));
     }
 }
 
@@ -472,7 +461,7 @@ fn name_operation(
         _ => None,
     };
     if let Some(name) = name {
-        launch.name = KernelName::Known(name.clone());
+        launch.work.name = KernelName::Known(name.clone());
     }
 }
 

@@ -55,15 +55,26 @@ pub(super) enum KernelChange {
     Inherited(u32, u32, u64),
 }
 
+/// What is known of kernels beside what their handles mean.
+#[derive(Debug, Default)]
+pub(super) struct KernelNews {
+    /// Launches by kernels without a name, by process and handle.
+    pub(super) unnamed: FxHashMap<(u32, u64), u64>,
+    /// What happened to kernels' handles, to be passed on with this event.
+    pub(super) events: Vec<KernelEvent>,
+    /// Changes of kernels that were not reported yet.
+    pub(super) changes: Vec<KernelChange>,
+    /// Kernels that are gone, but may be placed yet.
+    pub(super) gone: Gone,
+}
+
 /// What all threads share.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TrackerState {
     pub(super) limits: TrackerLimits,
     pub(super) room: Room,
     pub(super) processes: FxHashMap<u32, Handles>,
     pub(super) losses: Losses,
-    /// Launches by kernels without a name, by process and handle.
-    pub(super) unnamed: FxHashMap<(u32, u64), u64>,
     pub(super) operation_names: Rc<OperationNames>,
     pub(super) counts: Counts,
     pub(super) activity: Activity,
@@ -71,14 +82,10 @@ pub(super) struct TrackerState {
     pub(super) submits: FxHashMap<(u32, u64), u64>,
     /// What calls revealed of devices, to be passed on with this event.
     pub(super) facts: Vec<DeviceFact>,
-    /// What happened to kernels' handles, to be passed on with this event.
-    pub(super) kernel_events: Vec<KernelEvent>,
-    /// Changes of kernels that were not reported yet.
-    pub(super) kernel_changes: Vec<KernelChange>,
-    /// Kernels that are gone, but may be placed yet.
-    pub(super) gone: Gone,
+    pub(super) kernels: KernelNews,
     pub(super) forked: Forked,
-    next_call: u64,
+    /// The number of the last call.
+    last_call: u64,
     #[expect(
         clippy::vec_box,
         reason = "they are large, and move from here to there"
@@ -103,29 +110,15 @@ impl TrackerState {
                 per_list: limits.per_list,
                 last_kernel: 0,
             },
-            processes: FxHashMap::default(),
-            losses: Losses::default(),
-            unnamed: FxHashMap::default(),
-            operation_names: Rc::default(),
-            counts: Counts::default(),
-            activity: Activity::default(),
-            submits: FxHashMap::default(),
-            facts: Vec::new(),
-            kernel_events: Vec::new(),
-            kernel_changes: Vec::new(),
-            gone: Gone::default(),
-            forked: Forked::default(),
-            next_call: 1,
-            spare: Vec::new(),
-            settling: Vec::new(),
+            ..Self::default()
         }
     }
 
     /// A call that begins.
     pub(super) fn open(&mut self, call: &Call, known: &Rc<ProbeMeaning>) -> Box<OpenCall> {
         self.inherit(call.pid);
-        let id = self.next_call;
-        self.next_call += 1;
+        self.last_call += 1;
+        let id = self.last_call;
         match self.spare.pop() {
             Some(mut old) => {
                 old.renew(call, known, id);
@@ -166,7 +159,7 @@ impl TrackerState {
     /// Gives an ended call to who wants to know, and reads what it handed out.
     fn hand_on(&mut self, open: &OpenCall, sink: &mut dyn CallSink) {
         if open.call.probe.kind == CallKind::Range {
-            if !open.call.is_part {
+            if !open.call.nesting.is_part {
                 self.activity.range(&open.call, &mut self.losses, sink);
             }
             return;
@@ -174,7 +167,7 @@ impl TrackerState {
         sink.found(&Tracked::Call(&open.call));
         self.note_device_fact(open);
         self.report_kernels(sink);
-        if open.call.probe.kind == CallKind::Activity && !open.call.is_part {
+        if open.call.probe.kind == CallKind::Activity && !open.call.nesting.is_part {
             self.activity.take(&open.call, &mut self.losses, sink);
         }
     }
@@ -201,12 +194,13 @@ impl TrackerState {
         let handles = self.processes.get(&placed.pid);
         let kernel = handles.and_then(|h| GoneKernel::of(&h.kernels, placed.kernel));
         let kernel = kernel.filter(|kernel| placed.time_ns >= kernel.since_ns);
-        let found = kernel.or_else(|| self.gone.find(placed.pid, placed.kernel, placed.time_ns));
+        let KernelNews { gone, changes, .. } = &mut self.kernels;
+        let found = kernel.or_else(|| gone.find(placed.pid, placed.kernel, placed.time_ns));
         let Some(kernel) = found else {
             return;
         };
-        self.kernel_changes.push(KernelChange::Placed(PlacedKernel {
-            until_ns: self.gone.code_until(placed.pid, &kernel),
+        changes.push(KernelChange::Placed(PlacedKernel {
+            until_ns: gone.code_until(placed.pid, &kernel),
             number: kernel.number,
             name: kernel.name,
             module: kernel.module,
@@ -217,7 +211,7 @@ impl TrackerState {
 
     /// Reports what happened to kernels.
     pub(super) fn report_kernels(&mut self, sink: &mut dyn CallSink) {
-        for change in self.kernel_changes.drain(..) {
+        for change in self.kernels.changes.drain(..) {
             match change {
                 KernelChange::Placed(placed) => sink.found(&Tracked::KernelPlaced(&placed)),
                 KernelChange::Gone(pid, number, at_ns) => {
@@ -308,10 +302,10 @@ impl TrackerState {
         if let Some(handles) = self.processes.remove(&pid) {
             for (handle, kernel, since_ns) in handles.kernels.iter() {
                 let kernel = GoneKernel::new(kernel, handle, since_ns);
-                self.gone.add(pid, kernel.until(now_ns));
+                self.kernels.gone.add(pid, kernel.until(now_ns));
             }
             for number in handles.numbers_of_modules() {
-                self.gone.code_gone(pid, number, now_ns);
+                self.kernels.gone.code_gone(pid, number, now_ns);
             }
             handles.vacate(&mut self.room);
         }
@@ -326,8 +320,8 @@ impl TrackerState {
             && let Some(list) = handles.lists.get_mut(recorded.list)
         {
             let last = list.entries.iter_mut().rev();
-            for entry in last.take_while(|entry| entry.launch.call == open.call.id) {
-                entry.launch.end_ns = open.call.end_ns;
+            for entry in last.take_while(|entry| entry.launch.by.call == open.call.id) {
+                entry.launch.by.end_ns = open.call.end_ns;
             }
         }
     }
@@ -336,15 +330,16 @@ impl TrackerState {
     pub(super) fn emit(&mut self, mut launch: Launch, sink: &mut dyn CallSink) {
         self.counts.launches += 1;
         launch.id = self.counts.launches;
-        if let KernelName::BeforeAttach(kernel) = launch.name {
+        if let KernelName::BeforeAttach(kernel) = launch.work.name {
             // The name may have been found since the call was entered. A name given
             // at a creation is another kernel's.
-            let handles = self.processes.get(&launch.pid);
+            let handles = self.processes.get(&launch.by.pid);
             let found = handles.and_then(|handles| handles.kernels.get(kernel));
             if let Some(Name::Found(name)) = found.map(|kernel| &kernel.name) {
-                launch.name = KernelName::Known(name.clone());
-            } else if self.unnamed.len() < MAX_UNNAMED {
-                *self.unnamed.entry((launch.pid, kernel)).or_default() += 1;
+                launch.work.name = KernelName::Known(name.clone());
+            } else if self.kernels.unnamed.len() < MAX_UNNAMED {
+                let key = (launch.by.pid, kernel);
+                *self.kernels.unnamed.entry(key).or_default() += 1;
             } else {
                 self.losses.add(LossKind::KernelsUnnamed, 1);
             }

@@ -4,7 +4,6 @@ use super::{
     GraphExecution, KernelName, Launch,
     handles::{CommandList, ListKind},
     open::Submitted,
-    pending::push,
     state::TrackerState,
     thread::CallThread,
 };
@@ -46,7 +45,7 @@ impl CallThread {
         let launches = self.pending.len().saturating_sub(before);
         if let Some(open) = self.open.get_mut(index).filter(|_| is_launch) {
             let works = u32::try_from(launches).unwrap_or(u32::MAX);
-            open.call.works = open.call.works.saturating_add(works);
+            open.call.work.add(works);
         }
     }
 
@@ -66,7 +65,7 @@ impl CallThread {
             return;
         }
         let makers: Vec<u64> = around.iter().map(|o| o.call.id).collect();
-        self.pending.retain(|one| !makers.contains(&one.maker));
+        self.pending.forget_of(&makers);
         let mut any = Submitted::Unknown;
         for list in lists {
             if self.execute(index, list, state) {
@@ -94,16 +93,18 @@ impl CallThread {
         };
         let maker = open.call.id;
         template.executed = open.meaning.executes_graph().then(|| GraphExecution {
-            function: template.function.clone(),
-            tid: template.tid,
-            start_ns: template.start_ns,
+            function: template.by.function.clone(),
+            tid: template.by.tid,
+            start_ns: template.by.start_ns,
             end_ns: None,
         });
         let limit = state.limits.launches_per_call;
         // Not by `state.handles`: the losses are counted meanwhile.
         let handles = state.processes.get_mut(&open.call.pid);
-        let queue = handles.as_ref().and_then(|h| h.queues.get(template.queue));
-        template.device = queue.map_or(0, |queue| queue.device);
+        let queue = handles
+            .as_ref()
+            .and_then(|h| h.queues.get(template.on.queue));
+        template.on.device = queue.map_or(0, |queue| queue.device);
         let list = handles.and_then(|handles| handles.lists.get_mut(handle));
         let Some(list) = list.filter(|list| list.kind != ListKind::Immediate) else {
             self.unknown_lists(index, handle, 1, state);
@@ -116,7 +117,7 @@ impl CallThread {
                 continue;
             }
             let launch = executed(&entry.launch, &template);
-            push(&mut self.pending, launch, maker, limit, &mut state.losses);
+            self.pending.push(launch, maker, limit, &mut state.losses);
         }
         state.losses.add(LossKind::LaunchesRefused, list.refused);
         list.kind = ListKind::Regular;
@@ -134,7 +135,7 @@ impl CallThread {
         };
         let limit = state.limits.launches_per_call;
         let maker = self.open.get(index).map_or(0, |open| open.call.id);
-        push(&mut self.pending, launch, maker, limit, &mut state.losses);
+        self.pending.push(launch, maker, limit, &mut state.losses);
     }
 
     /// The submission of a list by the call at `index`, as a launch of its own.
@@ -144,36 +145,17 @@ impl CallThread {
         let slots = &open.meaning.slots;
         // An immediate list may be what the lists are appended to.
         let queue = open.handle(slots.queue).or(open.handle(slots.list));
-        Some(Launch {
-            id: 0,
-            call: base.call.id,
-            submit: Some(base.call.id),
-            executed: None,
-            kind: base.meaning.probe.kind,
-            api: base.meaning.api.clone(),
-            function: base.meaning.function.clone(),
-            pid: base.call.pid,
-            tid: base.call.tid,
-            start_ns: base.call.start_ns,
-            end_ns: None,
-            submitted_ns: open.call.start_ns,
-            handed_over_ns: open.call.start_ns,
-            device: 0,
-            queue: queue.unwrap_or(0),
-            list,
-            kernel: 0,
-            kernel_number: 0,
-            name: KernelName::Submitted,
-            module: None,
-            groups: [0; 3],
-            local: [0; 3],
-            bytes: 0,
-            event: 0,
-            correlation: None,
-            stack: base.call.stack,
-            flags: base.call.flags,
-            driver: None,
-        })
+        let mut launch = Launch::of(
+            base.launching(),
+            base.meaning.probe.kind,
+            KernelName::Submitted,
+        );
+        launch.submit = Some(base.call.id);
+        launch.submitted_ns = open.call.start_ns;
+        launch.handed_over_ns = open.call.start_ns;
+        launch.on.queue = queue.unwrap_or(0);
+        launch.on.list = list;
+        Some(launch)
     }
 }
 
@@ -183,16 +165,13 @@ fn is_unseen(list: &CommandList) -> bool {
 }
 
 fn executed(entry: &Launch, submission: &Launch) -> Launch {
-    Launch {
-        submit: submission.submit,
-        executed: submission.executed.clone(),
-        submitted_ns: submission.submitted_ns,
-        queue: submission.queue,
-        device: if entry.device == 0 {
-            submission.device
-        } else {
-            entry.device
-        },
-        ..entry.clone()
+    let mut launch = entry.clone();
+    launch.submit = submission.submit;
+    launch.executed = submission.executed.clone();
+    launch.submitted_ns = submission.submitted_ns;
+    launch.on.queue = submission.on.queue;
+    if launch.on.device == 0 {
+        launch.on.device = submission.on.device;
     }
+    launch
 }

@@ -4,7 +4,7 @@ use super::{
     CallSink, effects,
     meaning::{Effect, ProbeMeaning},
     open::{OpenCall, Submitted},
-    pending::PendingLaunch,
+    pending::PendingLaunches,
     state::TrackerState,
 };
 use aiprof_common::{CALL_ENTRY_UNKNOWN, CALL_UNTRACKED};
@@ -25,8 +25,7 @@ pub(super) struct CallThread {
         reason = "they are large, and move from here to there"
     )]
     pub(super) open: Vec<Box<OpenCall>>,
-    /// Launches of the open calls, in the order they were made.
-    pub(super) pending: Vec<PendingLaunch>,
+    pub(super) pending: PendingLaunches,
     /// The call that ended last, if nothing was entered since.
     last_exit: Option<u64>,
 }
@@ -45,7 +44,7 @@ impl CallThread {
         Self {
             pid,
             open: Vec::new(),
-            pending: Vec::new(),
+            pending: PendingLaunches::default(),
             last_exit: None,
         }
     }
@@ -68,11 +67,11 @@ impl CallThread {
         state.enter_kernel(&mut open);
         let index = self.open.len();
         if let Some(around) = self.open.last() {
-            open.call.parent = around.call.id;
-            open.call.outermost = around.call.outermost.clone();
-            open.call.depth = around.call.depth.saturating_add(1);
-            open.call.is_part = known.is_part_of(&around.meaning);
-            if open.call.is_part && known.is_work() {
+            open.call.nesting.parent = around.call.id;
+            open.call.nesting.outermost = around.call.nesting.outermost.clone();
+            open.call.nesting.depth = around.call.nesting.depth.saturating_add(1);
+            open.call.nesting.is_part = known.is_part_of(&around.meaning);
+            if open.call.nesting.is_part && known.is_work() {
                 self.remove_own_work(index - 1, state);
             }
         }
@@ -189,9 +188,8 @@ impl CallThread {
         state: &mut TrackerState,
         sink: &mut dyn CallSink,
     ) {
-        let launches = |one: &PendingLaunch| one.launch.event == event;
         let has_ended = |open: &OpenCall| open.meaning.has_ended(open.call.library);
-        if self.pending.iter().any(launches) && !self.open.iter().any(|open| has_ended(open)) {
+        if self.pending.signals(event) && !self.open.iter().any(|open| has_ended(open)) {
             self.end_all(now_ns, state, sink);
         }
     }
@@ -227,9 +225,9 @@ impl CallThread {
                 Some(false) => {
                     open.ioctls.clear();
                     effects::undo(&mut open, state);
-                    self.undo(&mut open, state);
+                    self.pending.undo(&mut open, state);
                 }
-                Some(true) => self.confirm(&mut open),
+                Some(true) => self.pending.confirm(&mut open),
                 None => {}
             }
             self.ended(open, state, sink);
@@ -245,7 +243,7 @@ impl CallThread {
         if !std::mem::replace(&mut open.applied, true) {
             effects::apply(open, open.call.end_before_ns, state);
         }
-        if open.call.works == 0 && open.submitted == Submitted::No {
+        if open.call.work.launches == 0 && open.submitted == Submitted::No {
             self.add_work(index, state);
         }
     }
@@ -267,7 +265,7 @@ impl CallThread {
             state.losses.add(LossKind::ListsUnknown, 1);
         }
         self.note_ioctls(&mut open);
-        if open.call.is_part {
+        if open.call.nesting.is_part {
             if let Some(around) = self.open.last_mut() {
                 around.learn_from(&mut open);
             }
@@ -276,7 +274,7 @@ impl CallThread {
         }
         if let Some(around) = self.open.last_mut() {
             let took = open.call.duration_ns().unwrap_or(0);
-            around.call.nested_ns = around.call.nested_ns.saturating_add(took);
+            around.call.nesting.nested_ns = around.call.nesting.nested_ns.saturating_add(took);
         }
         state.date_recorded(&open);
         let first = open.first_pending;

@@ -49,7 +49,7 @@ fn execute(s: &mut Script, lists: &[u64]) {
 /// stacks less 1000.
 fn said(s: &Script) -> Vec<(String, Option<DriverCalls>)> {
     let launches = s.told.launches.iter();
-    let said = launches.map(|l| (l.name.to_string(), l.driver.as_deref().cloned()));
+    let said = launches.map(|l| (l.work.name.to_string(), l.driver.as_deref().cloned()));
     said.collect()
 }
 
@@ -144,7 +144,7 @@ fn another_thread_executes() {
     s.elsewhere = 50;
     execute(&mut s, &[LIST]);
     let launch = &s.told.launches[0];
-    assert_eq!((launch.tid, launch.stack), (1, s.stack(APPEND) - 50));
+    assert_eq!((launch.by.tid, launch.by.stack), (1, s.stack(APPEND) - 50));
     assert_eq!(
         launch.driver.as_deref().cloned(),
         below(&s, false, EXECUTE, &[s.stack(IOCTL)])

@@ -32,7 +32,7 @@ fn a_child_has_the_kernels_and_lists_of_its_parent() {
     s.launch(0x99, 0x21);
     s.launch(0x99, 0x22);
     let found = s.told.launches.iter();
-    let found: Vec<_> = found.map(|l| (l.pid, l.name.to_string())).collect();
+    let found: Vec<_> = found.map(|l| (l.by.pid, l.work.name.to_string())).collect();
     let expected = [
         (3, "one".to_owned()),
         (2, "one".to_owned()),

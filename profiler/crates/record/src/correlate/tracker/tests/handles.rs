@@ -56,7 +56,7 @@ fn failed_calls_change_no_handles() {
     s.leave("zeKernelSetGroupSize", LOADER, IN_USE, &[]);
     s.launch(LIST, 0x21);
     assert_eq!(s.names(), ["gemm"]);
-    assert_eq!(s.told.launches[0].local, [0; 3]);
+    assert_eq!(s.told.launches[0].work.local, [0; 3]);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn kernels_of_before_are_named_by_the_scanner_and_by_the_program() {
     s.launch(LIST, 0x21);
     s.launch(LIST, 0x22);
     assert!(s.tracker.is_unnamed(1, 0x21) && !s.tracker.is_unnamed(1, 0x99));
-    assert_eq!(s.told.launches[0].name, KernelName::BeforeAttach(0x21));
+    assert_eq!(s.told.launches[0].work.name, KernelName::BeforeAttach(0x21));
     s.tracker.name_kernel(1, 0x21, "found", &mut s.told);
     assert_eq!(s.told.named, [(1, 0x21, "found".into())]);
     // The name comes behind the exit.
@@ -173,7 +173,7 @@ fn a_kernel_whose_name_could_not_be_read_is_not_called_older_than_aiprof() {
     let mut s = script();
     s.call("zeKernelCreate", &[1], &[0x21]);
     s.launch(LIST, 0x21);
-    assert_eq!(s.told.launches[0].name, KernelName::Unknown);
+    assert_eq!(s.told.launches[0].work.name, KernelName::Unknown);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn the_outer_api_knows_the_name_where_the_inner_one_does_not() {
     s.call("zeCommandListAppendLaunchKernel", &[LIST, 0x21], &[]);
     s.leave("urEnqueueKernelLaunch", UR, 0, &[]);
     assert_eq!(s.names(), ["sycl"]);
-    assert_eq!(s.told.launches[0].kernel, 0x21);
+    assert_eq!(s.told.launches[0].work.kernel, 0x21);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_module_is_known_by_the_digest_of_its_code() {
     };
     create(&mut s, &[0..4096, 4096..8192, 8192..9000], 0xa0);
     create(&mut s, &[0..4096, 8192..9000], 0xb0);
-    let module = |i: usize| s.told.launches[i].module.clone().unwrap();
+    let module = |i: usize| s.told.launches[i].work.module.clone().unwrap();
     let expected: [u8; 32] = Sha256::digest(&code).into();
     assert_eq!(module(0).digest, Some(expected));
     assert_eq!((module(0).bytes, module(0).format), (9000, 1));
@@ -286,8 +286,8 @@ fn copies_are_named_by_where_from_and_where_to() {
         "Memcpy (D2H)",
     ];
     assert_eq!(s.names(), expected);
-    assert_eq!(s.told.launches[0].bytes, 16);
-    assert_eq!(s.told.launches[7].bytes, 512);
+    assert_eq!(s.told.launches[0].work.bytes, 16);
+    assert_eq!(s.told.launches[7].work.bytes, 512);
 }
 
 #[test]
@@ -321,8 +321,14 @@ fn opencl_sizes_arrive_as_arrays() {
     s.array(RANGE, 1, &[64, 4]);
     s.leave(RANGE, LOADER, 0, &[]);
     let launch = &s.told.launches[0];
-    assert_eq!((launch.groups, launch.local), ([16, 8, 1], [64, 4, 1]));
-    assert_eq!((launch.name.clone(), launch.queue), (named("k"), 0x7));
+    assert_eq!(
+        (launch.work.groups, launch.work.local),
+        ([16, 8, 1], [64, 4, 1])
+    );
+    assert_eq!(
+        (launch.work.name.clone(), launch.on.queue),
+        (named("k"), 0x7)
+    );
 }
 
 #[test]

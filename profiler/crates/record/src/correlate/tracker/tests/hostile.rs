@@ -128,7 +128,11 @@ fn exits_lost_at_any_depth_do_not_wedge_a_thread() {
         s.open.clear();
         s.launch(0x10, 0x21);
         let call = s.told.calls.last().unwrap();
-        assert_eq!((call.depth, call.end_ns), (0, Some(s.now)), "round {round}");
+        assert_eq!(
+            (call.nesting.depth, call.end_ns),
+            (0, Some(s.now)),
+            "round {round}"
+        );
     }
     assert_eq!(s.told.launches.len(), 200);
 }

@@ -31,10 +31,13 @@ fn a_list_counts_as_often_as_it_is_executed() {
     assert_eq!(s.names(), ["a", "b", "a", "b", "a", "b"]);
     let execute = s.told.calls.last().unwrap();
     let last = s.told.launches.last().unwrap();
-    assert_eq!((last.submit, last.call), (Some(execute.id), appended[1]));
-    assert_eq!((last.submitted_ns, last.queue), (execute.start_ns, QUEUE));
-    assert_eq!((last.device, last.list), (0xde, LIST));
-    assert!(last.end_ns.is_some_and(|end| end < last.submitted_ns));
+    assert_eq!((last.submit, last.by.call), (Some(execute.id), appended[1]));
+    assert_eq!(
+        (last.submitted_ns, last.on.queue),
+        (execute.start_ns, QUEUE)
+    );
+    assert_eq!((last.on.device, last.on.list), (0xde, LIST));
+    assert!(last.by.end_ns.is_some_and(|end| end < last.submitted_ns));
     let ids: Vec<_> = s.told.launches.iter().map(|l| l.id).collect();
     assert_eq!(ids, [1, 2, 3, 4, 5, 6]);
     s.call("zeCommandListReset", &[LIST], &[]);
@@ -62,12 +65,15 @@ fn one_call_appends_and_executes_what_earlier_calls_appended() {
         unreachable!()
     };
     let second = s.told.calls.last().unwrap();
-    assert_eq!((a.call, b.call), (first, second.id));
-    assert_eq!((&*a.api, &*b.api), ("Unified Runtime", "Unified Runtime"));
+    assert_eq!((a.by.call, b.by.call), (first, second.id));
+    assert_eq!(
+        (&*a.by.api, &*b.by.api),
+        ("Unified Runtime", "Unified Runtime")
+    );
     assert_eq!(a.submit, b.submit);
     assert!(a.submit.is_some_and(|id| id != second.id));
     assert_eq!(
-        b.end_ns, second.end_ns,
+        b.by.end_ns, second.end_ns,
         "the call was open when the list was executed"
     );
 }
@@ -124,7 +130,7 @@ fn lists_filled_before_attach_are_visible_and_counted() {
     s.execute(QUEUE, &[0x99]);
     s.execute(QUEUE, &[0x99]);
     let launch = &s.told.launches[1];
-    assert_eq!((launch.kind, launch.list), (CallKind::Submit, 0x99));
+    assert_eq!((launch.kind, launch.on.list), (CallKind::Submit, 0x99));
     assert_eq!(s.lost(LossKind::ListsUnknown), 2);
     assert_eq!(s.told.launches.len(), 2);
 }
@@ -246,7 +252,7 @@ fn a_graph_of_a_stream_launches_what_the_stream_recorded() {
         s.told
             .launches
             .iter()
-            .all(|l| &*l.function == "cuLaunchKernel")
+            .all(|l| &*l.by.function == "cuLaunchKernel")
     );
     let submits: Vec<_> = s.told.launches.iter().map(|l| l.submit).collect();
     assert_eq!((submits[0], submits[2]), (submits[1], submits[3]));

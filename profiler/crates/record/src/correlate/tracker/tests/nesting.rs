@@ -24,20 +24,32 @@ fn a_launch_has_everything_that_calls_told() {
     let [launch] = s.told.launches.as_slice() else {
         panic!("{:?}", s.told.launches)
     };
-    assert_eq!(launch.name, named("gemm"));
+    assert_eq!(launch.work.name, named("gemm"));
     assert_eq!(
-        (launch.kernel, launch.queue, launch.list),
+        (launch.work.kernel, launch.on.queue, launch.on.list),
         (0x21, IMMEDIATE, 0)
     );
-    assert_eq!((launch.device, launch.event), (0xde, 0xe1));
-    assert_eq!((launch.groups, launch.local), ([8, 4, 1], [32, 2, 1]));
-    assert_eq!((launch.start_ns, launch.end_ns), (entered, Some(s.now)));
-    assert_eq!((&*launch.api, &*launch.function), ("Level Zero", APPEND));
-    assert_eq!((launch.pid, launch.tid, launch.id), (1, 1, 1));
+    assert_eq!((launch.on.device, launch.on.event), (0xde, 0xe1));
+    assert_eq!(
+        (launch.work.groups, launch.work.local),
+        ([8, 4, 1], [32, 2, 1])
+    );
+    assert_eq!(
+        (launch.by.start_ns, launch.by.end_ns),
+        (entered, Some(s.now))
+    );
+    assert_eq!(
+        (&*launch.by.api, &*launch.by.function),
+        ("Level Zero", APPEND)
+    );
+    assert_eq!((launch.by.pid, launch.by.tid, launch.id), (1, 1, 1));
     let call = s.told.calls.last().unwrap();
-    assert_eq!((call.id, call.stack), (launch.call, launch.stack));
-    assert_ne!(launch.stack, 0);
-    assert_eq!((call.work.clone(), call.works), (Some(named("gemm")), 1));
+    assert_eq!((call.id, call.stack), (launch.by.call, launch.by.stack));
+    assert_ne!(launch.by.stack, 0);
+    assert_eq!(
+        (call.work.first.clone(), call.work.launches),
+        (Some(named("gemm")), 1)
+    );
     assert_eq!(call.duration_ns(), Some(10));
 }
 
@@ -50,10 +62,15 @@ fn what_a_function_goes_on_in_is_open_as_long_as_it() {
     s.enter(APPEND, DRIVER, &[IMMEDIATE, 0x21]);
     s.leave(APPEND, DRIVER, 0, &[]);
     s.leave(APPEND, UR, 0, &[]);
-    let queues: Vec<u64> = s.told.launches.iter().map(|launch| launch.queue).collect();
+    let queues: Vec<u64> = s
+        .told
+        .launches
+        .iter()
+        .map(|launch| launch.on.queue)
+        .collect();
     assert_eq!(queues, [IMMEDIATE]);
     let outer = s.told.calls.last().unwrap();
-    assert_eq!((outer.works, outer.inner.len()), (1, 2));
+    assert_eq!((outer.work.launches, outer.nesting.inner.len()), (1, 2));
     // And where no end is seen.
     let mut s = script();
     s.enter(APPEND, UR, &[0x99, 0x98]);
@@ -81,22 +98,44 @@ fn three_layers_are_one_launch_named_by_the_outermost() {
     let [launch] = s.told.launches.as_slice() else {
         panic!("{:?}", s.told.launches)
     };
-    assert_eq!(&*launch.api, "Unified Runtime");
-    assert_eq!(&*launch.function, "urEnqueueKernelLaunch");
-    assert_eq!((launch.kernel, launch.name.clone()), (0x21, named("gemm")));
-    assert_eq!((launch.queue, launch.groups), (IMMEDIATE, [5, 6, 7]));
-    assert_eq!(launch.end_ns, Some(s.now));
+    assert_eq!(&*launch.by.api, "Unified Runtime");
+    assert_eq!(&*launch.by.function, "urEnqueueKernelLaunch");
+    assert_eq!(
+        (launch.work.kernel, launch.work.name.clone()),
+        (0x21, named("gemm"))
+    );
+    assert_eq!(
+        (launch.on.queue, launch.work.groups),
+        (IMMEDIATE, [5, 6, 7])
+    );
+    assert_eq!(launch.by.end_ns, Some(s.now));
     let outer = s.told.calls.last().unwrap();
-    assert_eq!((outer.is_part, outer.depth, outer.works), (false, 0, 1));
-    assert_eq!(outer.work, Some(named("gemm")), "as the innermost knows it");
-    let functions: Vec<_> = outer.inner.iter().map(|p| p.function.as_str()).collect();
+    assert_eq!(
+        (
+            outer.nesting.is_part,
+            outer.nesting.depth,
+            outer.work.launches
+        ),
+        (false, 0, 1)
+    );
+    assert_eq!(
+        outer.work.first,
+        Some(named("gemm")),
+        "as the innermost knows it"
+    );
+    let functions: Vec<_> = outer
+        .nesting
+        .inner
+        .iter()
+        .map(|p| p.function.as_str())
+        .collect();
     assert_eq!(functions, [APPEND, APPEND]);
     let parts: Vec<_> = s
         .told
         .calls
         .iter()
-        .filter(|c| c.is_part)
-        .map(|c| c.depth)
+        .filter(|c| c.nesting.is_part)
+        .map(|c| c.nesting.depth)
         .collect();
     assert_eq!(parts, [2, 1]);
 }
@@ -122,7 +161,7 @@ fn a_stub_that_jumps_is_the_same_call_with_or_without_the_mark() {
             .iter()
             .filter(|c| c.probe.function == APPEND)
             .collect();
-        let outer: Vec<_> = calls.iter().filter(|c| !c.is_part).collect();
+        let outer: Vec<_> = calls.iter().filter(|c| !c.nesting.is_part).collect();
         assert_eq!((calls.len(), outer.len()), (6, 3));
         assert!(
             outer
@@ -155,7 +194,7 @@ fn calls_in_a_loop_without_exits_are_calls_of_their_own() {
     assert_eq!(s.told.launches.len(), 3, "the last one may not be over");
     s.finish();
     assert_eq!(s.told.launches.len(), 4);
-    let ends: Vec<_> = s.told.launches.iter().map(|l| l.end_ns).collect();
+    let ends: Vec<_> = s.told.launches.iter().map(|l| l.by.end_ns).collect();
     assert_eq!(ends, [None; 4]);
     // No end of this function was ever seen, and none could be missed.
     assert_eq!(s.lost(LossKind::CallsNoEnd), 0);
@@ -172,17 +211,17 @@ fn a_launch_that_copies_first_is_a_copy_and_a_launch() {
         .told
         .launches
         .iter()
-        .map(|l| (l.kind, &*l.function))
+        .map(|l| (l.kind, &*l.by.function))
         .collect();
     let expected = [
         (CallKind::Copy, COPY),
         (CallKind::Launch, "urEnqueueKernelLaunch"),
     ];
     assert_eq!(found, expected);
-    assert_eq!(s.told.launches[0].bytes, 64);
+    assert_eq!(s.told.launches[0].work.bytes, 64);
     let outer = s.told.calls.last().unwrap();
     assert_eq!(
-        (outer.nested_ns, outer.works),
+        (outer.nesting.nested_ns, outer.work.launches),
         (10, 1),
         "the copy is not part of it"
     );
@@ -208,11 +247,11 @@ fn a_fill_done_by_a_kernel_is_one_launch() {
         panic!("{:?}", s.told.launches)
     };
     assert_eq!(
-        (launch.kind, launch.name.clone()),
+        (launch.kind, launch.work.name.clone()),
         (CallKind::Launch, named("gemm"))
     );
     assert_eq!(
-        (&*launch.function, launch.bytes),
+        (&*launch.by.function, launch.work.bytes),
         ("urEnqueueMemBufferFill", 4096)
     );
 }
@@ -228,10 +267,10 @@ fn several_launches_inside_count_and_the_call_around_them_does_not() {
     s.leave("cudaGraphLaunch", UR, 0, &[]);
     assert_eq!(s.names(), ["gemm", "relu", "gemm"]);
     for launch in &s.told.launches {
-        assert_eq!(&*launch.function, "cudaGraphLaunch");
-        assert_eq!(launch.correlation, Some(900 + launch.kernel));
+        assert_eq!(&*launch.by.function, "cudaGraphLaunch");
+        assert_eq!(launch.correlation, Some(900 + launch.work.kernel));
     }
-    assert_eq!(s.told.calls.last().unwrap().works, 3);
+    assert_eq!(s.told.calls.last().unwrap().work.launches, 3);
 }
 
 #[test]
@@ -244,10 +283,17 @@ fn a_span_of_the_host_and_a_wait_are_around_launches_not_them() {
     s.leave("urQueueFinish", UR, 0, &[]);
     s.leave("dnnl_primitive_execute", UR, 0, &[]);
     assert_eq!(s.names(), ["gemm", "gemm"]);
-    assert!(s.told.launches.iter().all(|l| &*l.function == APPEND));
-    let depths: Vec<_> = s.told.calls.iter().rev().take(4).map(|c| c.depth).collect();
+    assert!(s.told.launches.iter().all(|l| &*l.by.function == APPEND));
+    let depths: Vec<_> = s
+        .told
+        .calls
+        .iter()
+        .rev()
+        .take(4)
+        .map(|c| c.nesting.depth)
+        .collect();
     assert_eq!(depths, [0, 1, 2, 2]);
-    assert!(s.told.calls.iter().all(|c| !c.is_part));
+    assert!(s.told.calls.iter().all(|c| !c.nesting.is_part));
 }
 
 #[test]
@@ -314,7 +360,10 @@ fn a_call_on_another_stack_is_inside_if_the_kernel_side_says_so() {
         }
         s.sp -= 1 << 30;
         s.call(APPEND, &[IMMEDIATE, 0x21], &[]);
-        assert_eq!(s.told.calls.last().unwrap().depth, u32::from(inside));
+        assert_eq!(
+            s.told.calls.last().unwrap().nesting.depth,
+            u32::from(inside)
+        );
         assert_eq!(s.names(), ["gemm"]);
     }
 }
@@ -330,7 +379,7 @@ fn deeper_calls_are_not_inside_of_what_is_over() {
     }
     s.finish();
     assert_eq!(s.names(), ["gemm"; 5]);
-    assert!(s.told.calls.iter().all(|call| call.depth == 0));
+    assert!(s.told.calls.iter().all(|call| call.nesting.depth == 0));
 }
 
 #[test]
@@ -342,11 +391,11 @@ fn calls_older_than_a_lost_one_stay_open() {
     s.open.get_mut(&1).unwrap().push(lost);
     s.now += 10;
     s.call(APPEND, &[IMMEDIATE, 0x21], &[]);
-    assert_eq!(s.told.calls.last().unwrap().depth, 1);
+    assert_eq!(s.told.calls.last().unwrap().nesting.depth, 1);
     s.open.get_mut(&1).unwrap().pop();
     s.leave("dnnl_primitive_execute", UR, 0, &[]);
     let outer = s.told.calls.last().unwrap();
-    assert_eq!((outer.depth, outer.end_ns), (0, Some(s.now)));
+    assert_eq!((outer.nesting.depth, outer.end_ns), (0, Some(s.now)));
 }
 
 #[test]
@@ -361,14 +410,14 @@ fn an_ioctl_counts_only_where_no_runtime_was_seen() {
     s.leave(APPEND, LOADER, 0, &[]);
     assert_eq!(s.names(), ["gemm"]);
     let ioctl = &s.told.calls[s.told.calls.len() - 2];
-    assert_eq!((ioctl.depth, ioctl.is_part), (1, false));
+    assert_eq!((ioctl.nesting.depth, ioctl.nesting.is_part), (1, false));
 
     let outside = s.sp;
     s.enter(EXEC, 0, &[3, 0xba7c]);
     s.sp = outside;
     s.leave(EXEC, 0, 0, &[]);
     let launch = s.told.launches.last().unwrap();
-    assert_eq!((launch.kind, launch.queue), (CallKind::Submit, 3));
+    assert_eq!((launch.kind, launch.on.queue), (CallKind::Submit, 3));
     s.enter(EXEC, 0, &[3, 0xba7c]);
     s.sp = outside;
     s.leave(EXEC, 0, (-12_i64).cast_unsigned(), &[]);
@@ -389,7 +438,12 @@ fn threads_do_not_disturb_one_another() {
         s.call(APPEND, &[IMMEDIATE, 0x21], &[]);
         s.leave("urEnqueueKernelLaunch", UR, 0, &[]);
     }
-    let tids: Vec<_> = s.told.launches.iter().map(|l| l.tid).collect();
+    let tids: Vec<_> = s.told.launches.iter().map(|l| l.by.tid).collect();
     assert_eq!(tids, [5, 4, 3, 2]);
-    assert!(s.told.launches.iter().all(|l| &*l.api == "Unified Runtime"));
+    assert!(
+        s.told
+            .launches
+            .iter()
+            .all(|l| &*l.by.api == "Unified Runtime")
+    );
 }

@@ -329,7 +329,7 @@ fn run(seed: u64, exits: bool, outer_only: bool) {
     script.finish();
     let mut found: BTreeMap<(String, String), u64> = BTreeMap::new();
     for launch in &script.told.launches {
-        let key = (launch.name.to_string(), launch.function.to_string());
+        let key = (launch.work.name.to_string(), launch.by.function.to_string());
         *found.entry(key).or_default() += 1;
     }
     assert!(found.values().sum::<u64>() > 200, "seed {seed}: {found:?}");
@@ -348,8 +348,8 @@ fn run(seed: u64, exits: bool, outer_only: bool) {
         .iter()
         .filter(|(kind, _)| *kind != LossKind::CallsNoEnd);
     assert_eq!(unexpected.next(), None, "seed {seed}");
-    let tops = script.told.calls.iter().filter(|c| !c.is_part);
-    let works: u64 = tops.map(|c| u64::from(c.works)).sum();
+    let tops = script.told.calls.iter().filter(|c| !c.nesting.is_part);
+    let works: u64 = tops.map(|c| u64::from(c.work.launches)).sum();
     let executed = script
         .told
         .launches

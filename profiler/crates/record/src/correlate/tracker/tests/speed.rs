@@ -10,7 +10,7 @@ struct Count(u64);
 impl CallSink for Count {
     fn found(&mut self, found: &Tracked<'_>) {
         match found {
-            Tracked::Call(call) => self.0 += u64::from(!call.is_part),
+            Tracked::Call(call) => self.0 += u64::from(!call.nesting.is_part),
             Tracked::Launch(launch) => self.0 += launch.id & 1,
             _ => {}
         }

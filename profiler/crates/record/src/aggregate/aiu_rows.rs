@@ -1,10 +1,11 @@
 //! Cycles of AIUs as samples of a profile.
 
-use super::super::{
-    device_rows::{Locate, Writer, text},
+use super::{
+    aiu::{Aiu, AiuRowKey, AiuTotals},
+    device_rows::DeviceRowWriter,
     devices::Devices,
+    driver::text,
 };
-use super::{Aiu, AiuTotals, RowKey};
 use crate::aiu::operation::{PHASES, phase_name};
 use crate::correlate::Recorder;
 use aiprof_model::profile::{
@@ -14,15 +15,10 @@ use aiprof_model::profile::{
 use rustc_hash::FxHashSet;
 
 /// Puts what AIUs did into a profile.
-pub(in super::super) fn add(
-    devices: &Devices,
-    writer: &mut Writer<'_>,
-    builder: &mut ProfileBuilder,
-    locate: &mut Locate<'_>,
-    cgroup: &dyn Fn(u64) -> Option<String>,
-) {
+pub(super) fn add(writer: &mut DeviceRowWriter<'_, '_>) {
+    let devices = writer.devices;
     let aiu = &devices.aiu;
-    let mut rows: Vec<(RowKey, AiuTotals)> = aiu.rows.iter().map(|(k, r)| (*k, *r)).collect();
+    let mut rows: Vec<(AiuRowKey, AiuTotals)> = aiu.rows.iter().map(|(k, r)| (*k, *r)).collect();
     rows.sort_unstable_by_key(|(key, _)| *key);
     let mut carry = 0.0;
     let sampled = sampled(devices);
@@ -34,15 +30,14 @@ pub(in super::super) fn add(
         let time = row.time_ns + carry;
         let time_ns = time.max(0.0) as u64;
         carry = time - time_ns as f64;
-        let device = builder.device(Device {
+        let device = writer.builder.device(Device {
             name: device_name(&key),
             replayed: false,
         });
-        let frames = frames(aiu, builder, &key);
-        let device = sample(aiu, builder, device, &key, row.ticks);
-        let origin = (key.path, key.pid);
-        let sample = writer.launched(builder, locate, cgroup, origin, frames);
-        builder.sample(Sample {
+        let frames = frames(aiu, writer.builder, &key);
+        let device = sample(aiu, writer.builder, device, &key, row.ticks);
+        let sample = writer.launched((key.path, key.pid), frames);
+        writer.builder.sample(Sample {
             count: row.ticks,
             time_ns,
             device: Some(device),
@@ -58,14 +53,14 @@ fn sampled(devices: &Devices) -> FxHashSet<u32> {
     paths.map(|path| path.pid).collect()
 }
 
-fn device_name(key: &RowKey) -> String {
+fn device_name(key: &AiuRowKey) -> String {
     let name = key.recorder.device();
     key.device
         .map_or_else(|| name.to_owned(), |number| format!("{name} {number}"))
 }
 
 /// The kernel or the operation, and its phase.
-fn frames(aiu: &Aiu, builder: &mut ProfileBuilder, key: &RowKey) -> Vec<LocationId> {
+fn frames(aiu: &Aiu, builder: &mut ProfileBuilder, key: &AiuRowKey) -> Vec<LocationId> {
     let mut frames = vec![text(builder, work(aiu, key), FrameKind::DeviceSoftware)];
     let phase = key.phase.and_then(|at| PHASES.get(usize::from(at)));
     if let Some(phase) = phase {
@@ -74,7 +69,7 @@ fn frames(aiu: &Aiu, builder: &mut ProfileBuilder, key: &RowKey) -> Vec<Location
     frames
 }
 
-fn work<'a>(aiu: &'a Aiu, key: &RowKey) -> &'a str {
+fn work<'a>(aiu: &'a Aiu, key: &AiuRowKey) -> &'a str {
     aiu.works.get(key.work).map_or("", |name| name)
 }
 
@@ -82,7 +77,7 @@ fn sample(
     aiu: &Aiu,
     builder: &mut ProfileBuilder,
     device: DeviceId,
-    key: &RowKey,
+    key: &AiuRowKey,
     ticks: u64,
 ) -> DeviceSample {
     DeviceSample {

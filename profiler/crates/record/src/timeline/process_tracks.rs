@@ -17,7 +17,7 @@ const MAX_ALIVE: usize = 1 << 22;
 
 /// Follows processes and threads.
 #[derive(Debug, Default)]
-pub(super) struct People {
+pub(super) struct ProcessTracks {
     /// Names of the threads alive, by id.
     alive: FxHashMap<u32, Box<str>>,
     /// Names of threads with something to show, by process and thread.
@@ -30,7 +30,7 @@ pub(super) struct People {
     submitters: FxHashMap<u32, Box<str>>,
 }
 
-impl People {
+impl ProcessTracks {
     /// Takes an event in.
     pub(super) fn event(&mut self, processes: &ProcessTable, event: &Event) {
         match event {
