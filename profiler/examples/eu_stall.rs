@@ -8,7 +8,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "not part of the program")]
 
-use aiprof::correlate::device::{Begun, Join, Limits, PARTS, Placement, Share, Waited};
+use aiprof::correlate::device::{Begun, Join, JoinLimits, PARTS, Placement, Share, Waited};
 use aiprof::eu_stall::{Layout, RECORD_SIZE, Sums};
 use aiprof::symbolize::device::{Module, isa};
 use aiprof::wire::{DeviceStream, StallWindow};
@@ -171,7 +171,7 @@ fn joined(addresses: u64) -> Option<f64> {
     let module = Module::parse(&module).ok()?;
     let start = Instant::now();
     let mut sums = Sums::new(Layout::Xe2, RECORD_SIZE, MAX_ADDRESSES);
-    let mut join = Join::new(Limits::default());
+    let mut join = Join::new(JoinLimits::default());
     join.stream(&DeviceStream {
         id: 0,
         name: String::new(),

@@ -429,12 +429,10 @@ fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
     let output = Output::open(args.output.as_deref())?;
     let mut tracer = Tracer::new(options, output.writer()?);
     let mut recording = Recording::default();
-    let (mut calls, mut damaged) = (0_u64, 0_u64);
-    let mut last_ns = 0;
+    let (mut calls, mut last_ns) = (0_u64, 0);
     capture::for_each_event(from, |event| {
         last_ns = event.time_ns().max(last_ns);
         calls += u64::from(matches!(event, Event::Call(_)));
-        damaged += u64::from(!event.has_possible_ids());
         let taken = recording.apply(&event, &mut [&mut tracer]);
         taken.is_ok() && !tracer.has_failed()
     })?;
@@ -446,7 +444,6 @@ fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
     if let (false, Some(printed)) = (verbosity.is_quiet(), printed) {
         let mut losses = contents.losses.clone();
         losses.merge(&recording.take_losses());
-        losses.add(LossKind::Undecodable, damaged);
         tell(printed, &recording.tracker().counts(), &losses);
     }
     Ok(if contents.problem.is_some() {

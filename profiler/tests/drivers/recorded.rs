@@ -87,7 +87,7 @@ pub(crate) fn record(
 fn read_of(file: &Path, pid: u64) -> anyhow::Result<Recorded> {
     let mut recorded = read(file)?;
     recorded.calls.retain(|call| u64::from(call.pid) == pid);
-    recorded.launches.retain(|l| u64::from(l.pid) == pid);
+    recorded.launches.retain(|l| u64::from(l.by.pid) == pid);
     recorded.submissions.retain(|s| u64::from(s.pid) == pid);
     Ok(recorded)
 }

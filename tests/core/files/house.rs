@@ -41,12 +41,12 @@ const CALL_RECORDS: [&str; 11] = [
     "live/src/session/reading.rs",
     // Keeps the records of the last seconds as they came.
     "live/src/session/window.rs",
-    "record/src/correlate/calls.rs",
-    "record/src/correlate/data.rs",
-    "record/src/correlate/open.rs",
-    "record/src/correlate/thread.rs",
-    "record/src/correlate/view.rs",
-    "record/src/correlate/world.rs",
+    "record/src/correlate/tracker/calls.rs",
+    "record/src/correlate/tracker/data.rs",
+    "record/src/correlate/tracker/open.rs",
+    "record/src/correlate/tracker/state.rs",
+    "record/src/correlate/tracker/thread.rs",
+    "record/src/correlate/tracker/view.rs",
 ];
 
 fn root() -> PathBuf {

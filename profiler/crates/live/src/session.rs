@@ -62,7 +62,6 @@ use aiprof_model::{
     timeline::recorded::Recorded,
     wire::{self, Event, ProcessEvent, ProcessEventKind, PythonPieces, Record, Sample},
 };
-use aiprof_record::aggregate::Weighting;
 use aiprof_record::capture::CaptureWriter;
 use aiprof_record::correlate::Counts;
 use aiprof_record::store::Store;
@@ -336,17 +335,14 @@ impl Session {
         let period_ns = period_of(frequency_hz);
         let clock = match config.event {
             EventKind::CpuClock => Clock::CpuClock { period_ns },
-            // A cycle is no fixed time: see `Weighting`.
+            // A cycle is no fixed time: see `Aggregator::new`.
             EventKind::Cycles => Clock::Cycles {
                 frequency_hz: frequency_hz.into(),
             },
         };
-        let weighting = Weighting {
-            period_ns: if config.event == EventKind::Cycles {
-                0
-            } else {
-                period_ns
-            },
+        let sample_ns = match config.event {
+            EventKind::CpuClock => period_ns,
+            EventKind::Cycles => 0,
         };
         let drivers = driver_plan(config)?;
         let options = BpfOptions {
@@ -371,7 +367,7 @@ impl Session {
         match keep {
             Keep::Nothing => {}
             Keep::Capture(out) => {
-                let writer = CaptureWriter::new(out, &meta, weighting.period_ns);
+                let writer = CaptureWriter::new(out, &meta, sample_ns);
                 capture = Some(writer.map_err(CollectError::Capture)?);
             }
             Keep::Timeline(store, detail) => {
@@ -416,7 +412,7 @@ impl Session {
             samplers: None,
             places: config.devices.is_on().then(KernelPlaces::default),
             events: events::Events::new(
-                starting::aggregate(config, weighting),
+                starting::aggregate(config, sample_ns),
                 capture,
                 timeline,
                 config.python_c_frames,
@@ -460,7 +456,7 @@ impl Session {
             known: known::KnownProcesses::default(),
             triggers: triggers::Triggers::new(&config.triggers, config.window.is_none()),
             turning: config.window.map(dump::Turning::new),
-            sample_ns: weighting.period_ns,
+            sample_ns,
             window_base: Losses::default(),
             window_losses: Losses::default(),
             busy_before,

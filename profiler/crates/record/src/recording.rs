@@ -3,7 +3,7 @@
 
 use crate::correlate::{CallSink, Tracked, Tracker};
 use aiprof_model::process::ProcessTable;
-use aiprof_model::profile::Losses;
+use aiprof_model::profile::{LossKind, Losses};
 use aiprof_model::wire::Event;
 use std::io;
 
@@ -32,9 +32,6 @@ pub trait RecordingSink {
         let _ = (processes, found);
     }
 
-    /// An event is damaged, and is not taken in.
-    fn damaged(&mut self) {}
-
     /// A live recording has taken an event in, and all that was found in it.
     fn taken(&mut self, event: &Event) {
         let _ = event;
@@ -61,6 +58,8 @@ pub struct Recording {
     /// As the last event left them.
     pub processes: ProcessTable,
     tracker: Tracker,
+    /// Events that are damaged.
+    damaged: u64,
 }
 
 impl Recording {
@@ -68,7 +67,7 @@ impl Recording {
     pub fn new(python_c_frames: bool) -> Self {
         Self {
             processes: ProcessTable::new(python_c_frames),
-            tracker: Tracker::default(),
+            ..Self::default()
         }
     }
 
@@ -77,7 +76,8 @@ impl Recording {
         &self.tracker
     }
 
-    /// Takes an event in. Returns whether the mappings of its process changed.
+    /// Takes an event in, unless it is damaged. Returns whether the mappings of its process
+    /// changed.
     ///
     /// # Errors
     /// The first of a sink; then the event is not taken in.
@@ -87,7 +87,7 @@ impl Recording {
         sinks: &mut [&mut dyn RecordingSink],
     ) -> io::Result<bool> {
         if !event.has_possible_ids() {
-            sinks.iter_mut().for_each(|sink| sink.damaged());
+            self.damaged += 1;
             return Ok(false);
         }
         let before = Before {
@@ -121,9 +121,11 @@ impl Recording {
         self.track(sinks, |tracker, all| tracker.finish(now_ns, all));
     }
 
-    /// What was lost of calls since this was asked last.
+    /// What was lost of calls since this was asked last, and the damaged events.
     pub fn take_losses(&mut self) -> Losses {
-        self.tracker.take_losses()
+        let mut losses = self.tracker.take_losses();
+        losses.add(LossKind::Undecodable, std::mem::take(&mut self.damaged));
+        losses
     }
 
     fn track(

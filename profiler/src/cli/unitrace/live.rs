@@ -34,8 +34,6 @@ impl EventSink for HeldCommands {
 /// Prints lines while COMMAND runs.
 pub(super) struct LiveLines {
     builder: Builder<HeldCommands>,
-    /// There may be something to print.
-    has_news: bool,
     scope: Scope,
     /// Nothing can be written any more.
     has_failed: bool,
@@ -49,7 +47,6 @@ impl LiveLines {
         };
         Self {
             builder: Builder::new(0, HeldCommands::default()).with_commands(detail),
-            has_news: false,
             scope: Scope {
                 backends: backends(settings),
                 commands: settings.commands.clone(),
@@ -61,7 +58,6 @@ impl LiveLines {
 
     /// Prints what has become known.
     fn print(&mut self) -> io::Result<()> {
-        self.has_news = false;
         let base_ns = self.builder.origin_ns();
         let (recorded, held) = self.builder.so_far()?;
         match held.0.is_empty() {
@@ -89,7 +85,7 @@ pub(super) struct Watcher(pub(super) Rc<RefCell<LiveLines>>);
 impl RecordingSink for Watcher {
     fn event(&mut self, before: Before<'_>, event: &wire::Event) -> io::Result<()> {
         let mut lines = self.0.borrow_mut();
-        // Samples reveal nothing, and are many.
+        // They are many, and show nothing of devices.
         if !matches!(event, wire::Event::Sample(_)) && !lines.has_failed {
             lines.has_failed = lines.builder.event(before, event).is_err();
         }
@@ -99,15 +95,14 @@ impl RecordingSink for Watcher {
     fn found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
         let mut lines = self.0.borrow_mut();
         if !lines.has_failed {
-            lines.has_news = true;
             lines.builder.found(processes, found);
         }
     }
 
     fn taken(&mut self, event: &wire::Event) {
         let mut lines = self.0.borrow_mut();
-        let may_be_known = lines.has_news || !matches!(event, wire::Event::Sample(_));
-        if may_be_known && !lines.has_failed {
+        // Samples reveal nothing, and are many.
+        if !matches!(event, wire::Event::Sample(_)) && !lines.has_failed {
             lines.has_failed = lines.print().is_err();
         }
     }

@@ -7,7 +7,7 @@ use aiprof_model::{
     profile::StallReason,
     wire::{KernelPlaced, PlacedBy, StallCount},
 };
-use aiprof_record::correlate::Limits;
+use aiprof_record::correlate::TrackerLimits;
 use aiprof_testkit::script::{self, LOADER, Script};
 
 const CREATE: &str = "zeKernelCreate";
@@ -34,7 +34,7 @@ fn places() -> Watch {
         CallKind::Kernel,
         &values,
     ));
-    let mut script = Script::with(Limits::default(), probes);
+    let mut script = Script::with(TrackerLimits::default(), probes);
     script.pid = std::process::id();
     let mut places = KernelPlaces::default();
     places.stream(&DeviceStream {

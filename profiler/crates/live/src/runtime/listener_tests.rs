@@ -8,7 +8,7 @@ use aiprof_model::{
     wire::Event,
 };
 use aiprof_record::{
-    aggregate::{Aggregator, Limits, Weighting},
+    aggregate::{Aggregator, Limits},
     correlate::{KernelEvent, KernelStep, Tracked},
     recording::{Recording, RecordingSink},
 };
@@ -77,8 +77,7 @@ impl Listeners {
     fn new() -> Self {
         Self {
             recording: Recording::default(),
-            aggregate: Aggregator::new(Weighting { period_ns: 1 }, Limits::default())
-                .with_devices(),
+            aggregate: Aggregator::new(1, Limits::default()).with_devices(),
             beside: Aggregator::of_calls(false, Limits::default()).beside(),
             handed_out: HandedOut::default(),
             conditional: Conditional::default(),

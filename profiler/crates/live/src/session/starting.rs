@@ -9,7 +9,7 @@ use crate::{
     driver::{DriverPlan, DriverProbes},
     runtime::{CALL_PROGRAMS, RuntimeProbes},
 };
-use aiprof_record::aggregate::{Aggregator, LaunchOptions, Limits, Weighting};
+use aiprof_record::aggregate::{Aggregator, LaunchOptions, Limits};
 use std::{
     sync::mpsc::{Receiver, TryRecvError, sync_channel},
     thread,
@@ -113,15 +113,15 @@ impl Session {
 }
 
 /// What adds the events up.
-pub(super) fn aggregate(config: &RecordConfig, weighting: Weighting) -> Aggregator {
+pub(super) fn aggregate(config: &RecordConfig, sample_ns: u64) -> Aggregator {
     let limits = Limits::default();
     if let Some(waits) = config.waits {
-        return Aggregator::new(weighting, limits).with_waits(waits.options);
+        return Aggregator::new(sample_ns, limits).with_waits(waits.options);
     }
     let aggregate = match config.launches {
         Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, limits),
-        None if config.devices.is_on() => Aggregator::new(weighting, limits).with_devices(),
-        None => Aggregator::new(weighting, limits),
+        None if config.devices.is_on() => Aggregator::new(sample_ns, limits).with_devices(),
+        None => Aggregator::new(sample_ns, limits),
     };
     aggregate.with_driver_frames(config.driver_frames)
 }

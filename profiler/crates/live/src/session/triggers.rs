@@ -183,17 +183,19 @@ impl RecordingSink for Triggers {
 
 impl Triggers {
     fn launched(&mut self, launch: &Launch) {
-        let KernelName::Known(name) = &launch.name else {
+        let KernelName::Known(name) = &launch.work.name else {
             return;
         };
         let is_it = |trigger: &Trigger| match &trigger.on {
             TriggerOn::Kernel(part) => {
-                trigger.longer_ns.is_none() && launch.kernel != 0 && name.contains(part.as_str())
+                trigger.longer_ns.is_none()
+                    && launch.work.kernel != 0
+                    && name.contains(part.as_str())
             }
             TriggerOn::Call(_) => false,
         };
         if self.wanted.iter().any(is_it) {
-            let time_ns = launch.start_ns;
+            let time_ns = launch.by.start_ns;
             let what = format!("{name} was launched");
             self.fired.get_or_insert(Fired { time_ns, what });
         }
@@ -204,38 +206,16 @@ impl Triggers {
 mod tests {
     use super::*;
     use aiprof_model::probes::CallKind;
+    use aiprof_record::correlate::LaunchingCall;
 
     fn launch(name: &str, kernel: u64) -> Launch {
-        Launch {
-            name: KernelName::Known(name.into()),
-            kernel,
-            id: 1,
-            call: 1,
-            submit: None,
-            executed: None,
-            kind: CallKind::Launch,
-            api: "Api".into(),
-            function: "launch".into(),
-            pid: 1,
-            tid: 1,
+        let by = LaunchingCall {
             start_ns: 7,
-            end_ns: None,
-            submitted_ns: 7,
-            handed_over_ns: 7,
-            device: 0,
-            queue: 0,
-            list: 0,
-            kernel_number: 0,
-            module: None,
-            groups: [0; 3],
-            local: [0; 3],
-            bytes: 0,
-            event: 0,
-            correlation: None,
-            flags: 0,
-            stack: 0,
-            driver: None,
-        }
+            ..LaunchingCall::default()
+        };
+        let mut launch = Launch::of(by, CallKind::Launch, KernelName::Known(name.into()));
+        launch.work.kernel = kernel;
+        launch
     }
 
     #[test]

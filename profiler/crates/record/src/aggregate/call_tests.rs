@@ -288,7 +288,7 @@ fn calls_whose_ends_were_not_seen_are_counted_not_guessed() {
 fn a_profile_of_cpu_samples_has_the_addresses_of_calls_named_and_no_more() {
     let s = script();
     let mut recording = Recording::default();
-    let mut aggregate = Aggregator::new(Weighting { period_ns: 10 }, Limits::default());
+    let mut aggregate = Aggregator::new(10, Limits::default());
     for event in &s.events {
         recording.apply(event, &mut [&mut aggregate]).unwrap();
     }

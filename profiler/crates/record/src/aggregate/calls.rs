@@ -1,23 +1,21 @@
 //! Launches and calls by the stacks that made them.
 
 use super::{
-    Aggregator, Code, SampleKey, Weigh,
-    devices::{Devices, Path as CallPath},
+    Aggregator, Code, SampleKey, SampleTable, SampleValue,
+    devices::{Devices, LaunchPath},
     driver::{self, DriverFrames},
+    stacks::{KnownStacks, MAX_STACKS},
 };
-use crate::correlate::{DriverCalls, FinishedCall, KernelName, Launch, Tracked};
+use crate::correlate::{DriverCalls, FinishedCall, KernelName, Launch, Tracked, device::PathId};
 use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
     process::ProcessTable,
-    profile::LossKind,
-    wire::{CallStack, Event, ProcessEventKind, Wait},
+    profile::{LossKind, Losses},
+    wire::{Event, ProcessEventKind, Wait},
 };
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, rc::Rc};
-
-/// Most stacks and threads that are remembered for calls that refer to them.
-const MAX_STACKS: usize = 1 << 17;
+use std::{borrow::Cow, collections::BTreeSet, rc::Rc};
 
 /// Why a call has no stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -62,16 +60,9 @@ impl NoStack {
     }
 }
 
-/// A stack that calls refer to.
-pub(super) struct KnownStack {
-    /// Leaf first. The leaf is the probed function itself.
-    pub(super) codes: Rc<[Code]>,
-    pub(super) cgroup: u64,
-}
-
 /// What leads to a row of the profile.
 #[derive(PartialEq, Eq, Hash)]
-struct Path {
+struct StackPath {
     stack: u64,
     function: u32,
     driver: Option<Rc<DriverCalls>>,
@@ -81,12 +72,12 @@ struct Path {
 }
 
 /// The calls' part of an [`Aggregator`].
-pub(super) struct Calls {
+#[derive(Default)]
+pub(super) struct CallSums {
     /// Launches are joined with samples of devices, instead of counted.
     pub(super) devices: Option<Box<Devices>>,
     /// The time in calls is wanted: those of unknown length are missing.
     timed: bool,
-    stacks: FxHashMap<u64, KnownStack>,
     /// Names of threads by id.
     threads: FxHashMap<u32, Rc<str>>,
     /// Handles of names in this window.
@@ -94,30 +85,17 @@ pub(super) struct Calls {
     /// Names of kernels created before attach, by process and handle.
     unnamed: FxHashMap<(u32, u64), u32>,
     /// Interned stacks in this window.
-    paths: FxHashMap<Path, u32>,
+    paths: FxHashMap<StackPath, u32>,
     /// Submissions in this window.
     pub(super) submissions: u64,
 }
 
-impl Calls {
+impl CallSums {
     /// For the join with samples of devices, of at most `limit` instructions.
     pub(super) fn for_devices(limit: usize) -> Self {
         Self {
             devices: Some(Box::new(Devices::new(limit))),
-            ..Self::new(false)
-        }
-    }
-
-    fn new(timed: bool) -> Self {
-        Self {
-            devices: None,
-            timed,
-            stacks: FxHashMap::default(),
-            threads: FxHashMap::default(),
-            texts: FxHashMap::default(),
-            unnamed: FxHashMap::default(),
-            paths: FxHashMap::default(),
-            submissions: 0,
+            ..Self::default()
         }
     }
 
@@ -147,9 +125,13 @@ impl Aggregator {
     /// One that counts launches and the time in calls instead of CPU samples.
     /// `timed`: calls of unknown length count as losses.
     pub fn of_calls(timed: bool, limits: super::Limits) -> Self {
+        let calls = CallSums {
+            timed,
+            ..CallSums::default()
+        };
         Self {
-            calls: Some(Box::new(Calls::new(timed))),
-            ..Self::new(super::Weighting::default(), limits)
+            calls: Some(Box::new(calls)),
+            ..Self::new(0, limits)
         }
     }
 
@@ -197,91 +179,63 @@ impl Aggregator {
     }
 
     /// Adds up what the tracker found; nothing without calls.
-    pub(super) fn take_found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
-        let Some(mut calls) = self.calls.take() else {
-            return;
-        };
-        let mut taker = Taker {
-            aggregate: self,
-            calls: &mut calls,
-            processes,
-        };
-        taker.found(found);
-        self.calls = Some(calls);
-    }
-
-    /// Normalizes a stack now, for its process may be gone when a call refers to it.
-    pub(super) fn take_stack(&mut self, processes: &ProcessTable, stack: &CallStack) {
-        if self.codes.values.len() > self.limits.codes {
-            self.losses.add(LossKind::TableFull, 1);
-            return;
-        }
-        let process = processes.get(stack.sample.thread.pid);
-        let ids = self.stack_codes(processes, process, &stack.sample);
-        let codes: Rc<[Code]> = ids
-            .iter()
-            .map(|&id| self.codes.values[id as usize])
-            .collect();
-        let cgroup = stack.sample.cgroup;
-        let Some(calls) = &mut self.calls else {
-            return;
-        };
-        if calls.stacks.len() >= MAX_STACKS && !calls.stacks.contains_key(&stack.id) {
-            self.losses.add(LossKind::TableFull, 1);
-            return;
-        }
-        calls.stacks.insert(stack.id, KnownStack { codes, cgroup });
-        if let Some(devices) = &mut calls.devices {
-            devices.forget_stack(stack.id);
-        }
-    }
-
-    /// Has the addresses of a stack named, though nothing here refers to it: who
-    /// reads the capture of this recording may ask for its calls.
-    pub(super) fn note_codes(&mut self, processes: &ProcessTable, stack: &CallStack) {
-        if self.codes.values.len() > self.limits.codes {
-            return;
-        }
-        let losses = self.losses.clone();
-        let process = processes.get(stack.sample.thread.pid);
-        self.stack_codes(processes, process, &stack.sample);
-        // It is no sample: what is wrong with it is no loss of this profile.
-        self.losses = losses;
-    }
-
-    /// The files that calls of later windows may refer to, by their handles.
-    pub fn files_of_calls(&self) -> impl Iterator<Item = u32> {
-        let calls = self.calls.iter();
-        let known = calls.flat_map(|calls| calls.stacks.values().map(|known| &known.codes));
-        let known = known.chain(self.waits.iter().flat_map(|waits| waits.codes()));
-        let devices = self.calls.iter().filter_map(|calls| calls.devices.as_ref());
-        let paths = devices.flat_map(|devices| devices.all_codes());
-        let codes = known.chain(paths).flat_map(|codes| codes.iter());
-        codes.filter_map(|code| match code {
-            Code::File { file, .. } => Some(*file),
-            _ => None,
-        })
-    }
-
-    /// Forgets the stacks that calls refer to, for files have got new numbers.
-    pub fn forget_files(&mut self) {
-        if let Some(waits) = &mut self.waits {
-            waits.forget_stacks();
-        }
+    pub(super) fn add_found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
         if let Some(calls) = &mut self.calls {
-            calls.stacks.clear();
-            if let Some(devices) = &mut calls.devices {
-                devices.forget_files();
+            let mut adder = CallAdder {
+                table: &mut self.table,
+                losses: &mut self.losses,
+                taken: &mut self.taken,
+                stacks: &self.known_stacks,
+                calls,
+                processes,
+                with_driver: !self.no_driver_frames,
+            };
+            adder.found(found);
+        }
+    }
+
+    /// Has samples of devices joined with launches; nothing while launches are
+    /// counted instead.
+    pub fn with_devices(mut self) -> Self {
+        if self.calls.is_none() {
+            let limit = self.table.limits.samples;
+            self.calls = Some(Box::new(CallSums::for_devices(limit)));
+        }
+        self
+    }
+
+    /// Shares what waits; `last`: nothing more will come. Makes the codes of the
+    /// stacks known, so that they can be named.
+    pub fn settle_devices(&mut self, last: bool) {
+        let devices = self.calls.as_mut().and_then(|calls| calls.devices.as_mut());
+        let Some(devices) = devices else {
+            return;
+        };
+        if last {
+            devices.finish();
+        }
+        devices.describe();
+        devices.aiu.settle(last);
+        self.losses.merge(&devices.take_losses());
+        let rows = devices.rows.keys().filter_map(|row| row.path);
+        let paths: BTreeSet<PathId> = rows.chain(devices.aiu.paths()).collect();
+        for path in paths.into_iter().filter_map(|path| devices.path(path)) {
+            for &code in path.all_codes().flat_map(|codes| codes.iter()) {
+                self.table.codes.intern(code);
             }
         }
     }
 }
 
 /// Puts what the tracker finds into the aggregate.
-struct Taker<'a> {
-    aggregate: &'a mut Aggregator,
-    calls: &'a mut Calls,
+struct CallAdder<'a> {
+    table: &'a mut SampleTable,
+    losses: &'a mut Losses,
+    taken: &'a mut u64,
+    stacks: &'a KnownStacks,
+    calls: &'a mut CallSums,
     processes: &'a ProcessTable,
+    with_driver: bool,
 }
 
 /// What a launch and a call have in common.
@@ -296,7 +250,7 @@ struct Origin<'a> {
     launch: Option<&'a Launch>,
 }
 
-impl Taker<'_> {
+impl CallAdder<'_> {
     fn found(&mut self, found: &Tracked<'_>) {
         match *found {
             Tracked::Call(call) => return self.call(call),
@@ -325,16 +279,16 @@ impl Taker<'_> {
     }
 
     fn call(&mut self, call: &FinishedCall) {
-        if self.calls.devices.is_some() || call.is_part {
+        if self.calls.devices.is_some() || call.nesting.is_part {
             return;
         }
         let Some(took) = call.duration_ns() else {
             let missing = u64::from(self.calls.timed);
-            self.aggregate.losses.add(LossKind::CallsUntimed, missing);
+            self.losses.add(LossKind::CallsUntimed, missing);
             return;
         };
         // Several launches of one call share its time in no known way.
-        let work = call.work.as_ref().filter(|_| call.works == 1);
+        let work = call.work.first.as_ref().filter(|_| call.work.launches == 1);
         let origin = Origin {
             pid: call.pid,
             tid: call.tid,
@@ -344,63 +298,66 @@ impl Taker<'_> {
             function: &call.probe.function,
             launch: None,
         };
-        let weight = Weigh {
-            time_ns: took.saturating_sub(call.nested_ns),
-            ..Weigh::default()
+        let value = SampleValue {
+            time_ns: took.saturating_sub(call.nesting.nested_ns),
+            ..SampleValue::default()
         };
-        self.add(&origin, work, weight);
+        self.add(&origin, work, value);
     }
 
     fn launch(&mut self, launch: &Launch) {
         if self.calls.devices.is_some() {
             return self.join(launch);
         }
-        self.aggregate.taken += 1;
+        *self.taken += 1;
         let origin = Origin {
-            pid: launch.pid,
-            tid: launch.tid,
-            stack: launch.stack,
-            flags: launch.flags,
+            pid: launch.by.pid,
+            tid: launch.by.tid,
+            stack: launch.by.stack,
+            flags: launch.by.flags,
             is_ioctl: false,
-            function: &launch.function,
-            launch: (!self.aggregate.no_driver_frames).then_some(launch),
+            function: &launch.by.function,
+            launch: self.with_driver.then_some(launch),
         };
-        let weight = Weigh {
+        let value = SampleValue {
             count: 1,
-            bytes: launch.bytes,
+            bytes: launch.work.bytes,
             time_ns: 0,
         };
-        self.add(&origin, Some(&launch.name), weight);
+        self.add(&origin, Some(&launch.work.name), value);
     }
 
     fn kernel_named(&mut self, pid: u32, kernel: u64, name: &Rc<str>) {
         let known = self.calls.unnamed.get(&(pid, kernel));
-        if let Some(text) = known.and_then(|&id| self.aggregate.names.values.get_mut(id as usize)) {
+        if let Some(text) = known.and_then(|&id| self.table.names.values.get_mut(id as usize)) {
             text.clear();
             text.push_str(name);
         }
     }
-}
 
-impl Taker<'_> {
     /// Has a launch's samples go to its stack.
     fn join(&mut self, launch: &Launch) {
-        let Some(mut devices) = self.calls.devices.take() else {
+        let CallSums {
+            devices: Some(devices),
+            threads,
+            ..
+        } = &mut *self.calls
+        else {
             return;
         };
-        let with_driver = !self.aggregate.no_driver_frames;
+        let with_driver = self.with_driver;
         let unknown = devices.launch(launch, with_driver, || {
             let driver = match with_driver {
-                true => driver::frames(&self.calls.stacks, launch),
+                true => driver::frames(self.stacks, launch),
                 false => Ok(None),
             };
-            let process = self.processes.get(launch.pid);
-            let labels = self.aggregate.labels_of(process);
+            let process = self.processes.get(launch.by.pid);
+            let labels = self.table.labels_of(process);
             let comm = process.map_or("", |process| process.comm.as_str());
-            let thread = self.calls.threads.get(&launch.tid).map(|name| &**name);
-            let stack = self.calls.stacks.get(&launch.stack);
-            let path = CallPath {
-                pid: launch.pid,
+            let thread = threads.get(&launch.by.tid).map(|name| &**name);
+            let stack = self.stacks.get(&launch.by.stack);
+            let path = LaunchPath {
+                pid: launch.by.pid,
                 comm: Some(comm)
                     .filter(|comm| !comm.is_empty())
                     .or(thread)
@@ -410,34 +367,33 @@ impl Taker<'_> {
                 labels,
                 codes: match stack {
                     Some(stack) => above(&stack.codes, false).collect(),
-                    None => Rc::from([Code::NoStack(NoStack::of(launch.stack, launch.flags))]),
+                    None => {
+                        Rc::from([Code::NoStack(NoStack::of(launch.by.stack, launch.by.flags))])
+                    }
                 },
-                function: launch.function.clone(),
+                function: launch.by.function.clone(),
                 driver: driver.clone().ok().flatten(),
             };
             (path, driver.is_ok())
         });
-        self.calls.devices = Some(devices);
         self.no_driver(unknown);
     }
 
     /// Counts a launch whose driver's frames are not known.
     fn no_driver(&mut self, is_unknown: bool) {
         let count = u64::from(is_unknown);
-        self.aggregate
-            .losses
-            .add(LossKind::DriverFramesUnknown, count);
+        self.losses.add(LossKind::DriverFramesUnknown, count);
     }
 
-    fn add(&mut self, origin: &Origin<'_>, work: Option<&KernelName>, weight: Weigh) {
-        if self.aggregate.names.values.len() > self.aggregate.limits.samples {
-            self.aggregate.losses.add(LossKind::TableFull, 1);
+    fn add(&mut self, origin: &Origin<'_>, work: Option<&KernelName>, value: SampleValue) {
+        if self.table.names.values.len() > self.table.limits.samples {
+            self.losses.add(LossKind::TableFull, 1);
             return;
         }
         let function = self.text(origin.function);
         let work = work.map(|name| self.work(origin.pid, name));
         let Some(stack) = self.stack(origin, function, work) else {
-            self.aggregate.losses.add(LossKind::TableFull, 1);
+            self.losses.add(LossKind::TableFull, 1);
             return;
         };
         let process = self.processes.get(origin.pid);
@@ -446,8 +402,8 @@ impl Taker<'_> {
         let thread = thread.as_deref().unwrap_or(process);
         let comm = if process.is_empty() { thread } else { process };
         let (comm, thread) = (self.text(comm), self.text(thread));
-        let labels = self.aggregate.labels_of(self.processes.get(origin.pid));
-        let known = self.calls.stacks.get(&origin.stack);
+        let labels = self.table.labels_of(self.processes.get(origin.pid));
+        let known = self.stacks.get(&origin.stack);
         let key = SampleKey {
             pid: origin.pid,
             tid: origin.tid,
@@ -458,7 +414,7 @@ impl Taker<'_> {
             stack,
             cpu: 0,
         };
-        self.aggregate.weigh(key, weight);
+        self.table.add(key, value, self.losses);
     }
 
     /// The handle of a name.
@@ -466,7 +422,7 @@ impl Taker<'_> {
         if let Some(&known) = self.calls.texts.get(name) {
             return known;
         }
-        let id = self.aggregate.names.intern(name.to_owned());
+        let id = self.table.names.intern(name.to_owned());
         self.calls.texts.insert(name.into(), id);
         id
     }
@@ -481,7 +437,7 @@ impl Taker<'_> {
                     return known;
                 }
                 // A name of its own: it may be found out later, for this process.
-                let id = self.aggregate.names.push(name.to_string());
+                let id = self.table.names.push(name.to_string());
                 self.calls.unnamed.insert((pid, *handle), id);
                 return id;
             }
@@ -493,7 +449,7 @@ impl Taker<'_> {
     fn stack(&mut self, origin: &Origin<'_>, function: u32, work: Option<u32>) -> Option<u32> {
         let launch = origin.launch;
         let executed = launch.and_then(|launch| launch.executed.as_ref());
-        let path = Path {
+        let path = StackPath {
             stack: origin.stack,
             function,
             driver: launch.and_then(|launch| launch.driver.clone()),
@@ -506,9 +462,7 @@ impl Taker<'_> {
         {
             return Some(known);
         }
-        let driver = launch.map_or(Ok(None), |launch| {
-            driver::frames(&self.calls.stacks, launch)
-        });
+        let driver = launch.map_or(Ok(None), |launch| driver::frames(self.stacks, launch));
         self.no_driver(driver.is_err());
         let is_known = origin.stack != 0 && driver.is_ok();
         let mut codes = Vec::new();
@@ -524,15 +478,15 @@ impl Taker<'_> {
             codes.extend(function.map(|name| Code::Function { name }));
         }
         codes.push(Code::Function { name: function });
-        match self.calls.stacks.get(&origin.stack) {
+        match self.stacks.get(&origin.stack) {
             Some(stack) => codes.extend(above(&stack.codes, origin.is_ioctl)),
             None => codes.push(Code::NoStack(NoStack::of(origin.stack, origin.flags))),
         }
         let ids: Vec<u32> = codes
             .into_iter()
-            .map(|code| self.aggregate.codes.intern(code))
+            .map(|code| self.table.codes.intern(code))
             .collect();
-        let stack = self.aggregate.intern_stack(&ids)?;
+        let stack = self.table.intern_stack(&ids)?;
         if is_known {
             self.calls.paths.insert(path, stack);
         }

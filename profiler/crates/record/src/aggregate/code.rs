@@ -1,7 +1,7 @@
 //! Addresses of samples as places in files: what stays true after their process has gone.
 
 use super::NoStack;
-use super::python::Placed;
+use super::python::PlacedPython;
 use aiprof_common::{
     ADDR_EXACT, ADDR_GUESSED, ADDR_MIDDLE, JsFunction, is_caller_guessed, java_method,
 };
@@ -165,7 +165,7 @@ pub(crate) fn each_code(
     let known = process.map(|process| &*process.python);
     // What was unwound with the mappings of a dead image has Python frames of that.
     let mut python = known.filter(|_| !stale).map(|known| {
-        Placed::new(
+        PlacedPython::new(
             known,
             sample,
             user,

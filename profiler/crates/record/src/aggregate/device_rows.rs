@@ -1,72 +1,35 @@
 //! Device samples of an aggregate as samples of a profile.
 
 use super::{
-    Aggregator, Code,
-    devices::{Devices, Path, Row, RowKey},
-    driver::HostStack,
-    modules::ModuleKernel,
+    Aggregator, Code, SampleTable, aiu_rows,
+    devices::{Devices, LaunchPath, StallKey, StallTotals},
+    driver::{HostStack, text},
+    modules::DescribedKernel,
 };
 use crate::correlate::device::{CodeId, PARTS, PathId};
 use aiprof_model::profile::{
     Device, DeviceCode, DeviceId, DeviceSample, FrameKind, Location, LocationId, Method,
     ProfileBuilder, Sample, Stack,
 };
-use aiprof_symbols::symbolize::device::{Kernel, isa};
 use rustc_hash::FxHashMap;
 
-/// Instructions of a kernel by offset.
-type Listing = FxHashMap<u32, std::borrow::Cow<'static, str>>;
-
-/// A kernel that samples are of, with what its frames are made of.
-#[derive(Debug)]
-pub(super) struct Described {
-    name: String,
-    found: Option<ModuleKernel>,
-    listing: Listing,
-}
-
-impl Described {
-    pub(super) fn new(name: &str, found: Option<ModuleKernel>) -> Self {
-        let code = found.as_ref().and_then(|f| f.kernel().zip(f.platform()));
-        let listing = code.map_or_else(Listing::default, |(kernel, platform)| {
-            let decoded = isa::decode(&kernel.code, platform);
-            let instructions = decoded.instructions.into_iter();
-            instructions.map(|i| (i.offset, i.mnemonic)).collect()
-        });
-        Self {
-            name: name.to_owned(),
-            found,
-            listing,
-        }
-    }
-
-    /// The kernel in its module.
-    pub(super) fn found(&self) -> Option<&ModuleKernel> {
-        self.found.as_ref()
-    }
-
-    fn kernel(&self) -> Option<&Kernel> {
-        self.found.as_ref()?.kernel()
-    }
-}
-
 /// A frame before it is in a profile.
-struct Named {
+struct DeviceFrame {
     name: String,
     kind: FrameKind,
     source: Option<(String, u32)>,
 }
 
-fn software(name: impl Into<String>) -> Named {
-    Named {
+fn software(name: impl Into<String>) -> DeviceFrame {
+    DeviceFrame {
         name: name.into(),
         kind: FrameKind::DeviceSoftware,
         source: None,
     }
 }
 
-fn hardware(name: impl Into<String>) -> Named {
-    Named {
+fn hardware(name: impl Into<String>) -> DeviceFrame {
+    DeviceFrame {
         kind: FrameKind::DeviceHardware,
         ..software(name)
     }
@@ -84,7 +47,7 @@ fn split_path(path: &str) -> (Option<&str>, &str) {
 
 /// The frames of an instruction, from the source's folder to the mnemonic: the
 /// grammar is in `docs/output-formats.md`.
-fn frames_of(code: Option<&Described>, offset: u64) -> Vec<Named> {
+fn frames_of(code: Option<&DescribedKernel>, offset: u64) -> Vec<DeviceFrame> {
     let Some(described) = code else {
         return vec![software("[unknown kernel]")];
     };
@@ -108,7 +71,7 @@ fn frames_of(code: Option<&Described>, offset: u64) -> Vec<Named> {
         let frame = source.get(i)?;
         (frame.line > 0).then(|| (frame.file.clone(), frame.line))
     };
-    frames.push(Named {
+    frames.push(DeviceFrame {
         source: place(0),
         ..software(described.name.as_str())
     });
@@ -116,7 +79,7 @@ fn frames_of(code: Option<&Described>, offset: u64) -> Vec<Named> {
     for (i, frame) in source.iter().enumerate() {
         let is_own = i == 0 && kernel.is_some_and(|k| frame.function == k.display);
         if !is_own && !frame.function.is_empty() {
-            frames.push(Named {
+            frames.push(DeviceFrame {
                 source: place(i),
                 ..software(frame.function.as_str())
             });
@@ -124,7 +87,7 @@ fn frames_of(code: Option<&Described>, offset: u64) -> Vec<Named> {
     }
     if let Some((file, line)) = source.len().checked_sub(1).and_then(place) {
         let (_, name) = split_path(&file);
-        frames.push(Named {
+        frames.push(DeviceFrame {
             name: format!("{name}:{line}"),
             source: Some((file.clone(), line)),
             ..software("")
@@ -138,37 +101,17 @@ fn frames_of(code: Option<&Described>, offset: u64) -> Vec<Named> {
     frames
 }
 
-impl Devices {
-    /// Finds what the frames of all rows are made of.
-    pub(super) fn describe(&mut self) {
-        let codes: std::collections::BTreeSet<CodeId> =
-            self.rows.keys().filter_map(|row| row.code).collect();
-        for code in codes {
-            let stale = self
-                .described
-                .get(&code)
-                .is_none_or(|d| d.listing.is_empty());
-            if stale {
-                let found = self.find(code);
-                let name = self.kernel(code).map_or("", |kernel| &kernel.name);
-                let described = Described::new(name, found);
-                self.described.insert(code, described);
-            }
-        }
-    }
-}
-
 /// Whole samples for rows that hold parts: their sum is kept, and over many
 /// instructions every path's.
-pub(super) fn whole(rows: &[(RowKey, Row)]) -> Vec<u64> {
+pub(super) fn whole(rows: &[(StallKey, StallTotals)]) -> Vec<u64> {
     let mut counts: Vec<u64> = rows.iter().map(|(_, row)| row.parts / PARTS).collect();
     // What each path has got too little of until here.
     let mut owed: FxHashMap<Option<PathId>, i64> = FxHashMap::default();
     let mut spare = 0;
     let mut first = 0;
-    let instruction = |key: &RowKey| (key.stream, key.code, key.offset, key.reason);
+    let instruction = |key: &StallKey| (key.stream, key.code, key.offset, key.reason);
     while let Some((key, _)) = rows.get(first) {
-        let same = |(other, _): &&(RowKey, Row)| instruction(other) == instruction(key);
+        let same = |(other, _): &&(StallKey, StallTotals)| instruction(other) == instruction(key);
         let count = rows.iter().skip(first).take_while(same).count();
         let group = first..first + count;
         first += count;
@@ -209,139 +152,136 @@ pub(super) fn whole(rows: &[(RowKey, Row)]) -> Vec<u64> {
 pub(super) fn add(
     aggregate: &Aggregator,
     builder: &mut ProfileBuilder,
-    mut locate: impl FnMut(&mut ProfileBuilder, u32) -> LocationId,
-    cgroup: impl Fn(u64) -> Option<String>,
+    locate: &mut Locate<'_>,
+    cgroup: &dyn Fn(u64) -> Option<String>,
 ) {
     let calls = aggregate.calls.as_ref();
     let Some(devices) = calls.and_then(|calls| calls.devices.as_deref()) else {
         return;
     };
-    let mut writer = Writer {
-        aggregate,
+    let mut writer = DeviceRowWriter {
+        table: &aggregate.table,
         devices,
-        ids: Vec::new(),
+        builder,
+        locate,
+        cgroup,
         launches: FxHashMap::default(),
         instructions: FxHashMap::default(),
     };
-    for stream in &devices.streams {
-        let device = Device {
-            name: stream.name.clone(),
-            replayed: stream.replayed.is_some(),
-        };
-        writer.ids.push((stream.id, builder.device(device)));
-    }
-    let mut rows: Vec<(RowKey, Row)> = devices.rows.iter().map(|(k, r)| (*k, *r)).collect();
-    rows.sort_unstable_by_key(|(key, _)| *key);
-    let counts = whole(&rows);
-    let mut carry = 0.0;
-    for ((key, row), count) in rows.into_iter().zip(counts) {
-        let time = row.time_ns + carry;
-        let time_ns = time.max(0.0) as u64;
-        carry = time - time_ns as f64;
-        let Some(sample) = writer.sample(builder, &mut locate, &cgroup, &key) else {
-            continue;
-        };
-        let device = sample.device.map(|device| DeviceSample {
-            certain: row.certain,
-            possible: row.possible,
-            ..device
-        });
-        builder.sample(Sample {
-            count,
-            time_ns,
-            device,
-            ..sample
-        });
-    }
-    super::aiu::add(devices, &mut writer, builder, &mut locate, &cgroup);
+    writer.write_stalls();
+    aiu_rows::add(&mut writer);
 }
 
 /// The location of a code of a launch stack.
 pub(super) type Locate<'a> = dyn FnMut(&mut ProfileBuilder, u32) -> LocationId + 'a;
 
 /// Writes samples of devices.
-pub(super) struct Writer<'a> {
-    aggregate: &'a Aggregator,
-    devices: &'a Devices,
-    ids: Vec<(u32, DeviceId)>,
+pub(super) struct DeviceRowWriter<'a, 'l> {
+    table: &'a SampleTable,
+    pub(super) devices: &'a Devices,
+    pub(super) builder: &'a mut ProfileBuilder,
+    locate: &'a mut Locate<'l>,
+    cgroup: &'a dyn Fn(u64) -> Option<String>,
     /// Launch stacks.
     launches: FxHashMap<PathId, Stack>,
     /// Locations of instructions.
     instructions: FxHashMap<(Option<CodeId>, u64), Vec<LocationId>>,
 }
 
-impl Writer<'_> {
-    /// A sample of a row, without its weights.
-    fn sample(
-        &mut self,
-        builder: &mut ProfileBuilder,
-        locate: &mut Locate<'_>,
-        cgroup: &dyn Fn(u64) -> Option<String>,
-        key: &RowKey,
-    ) -> Option<Sample> {
-        let device = self.ids.iter().find(|(id, _)| *id == key.stream)?.1;
-        let mut frames = self.instruction(builder, key);
-        frames.push(text(builder, key.reason.name(), FrameKind::DeviceHardware));
-        let place = match key.offset {
+impl DeviceRowWriter<'_, '_> {
+    fn write_stalls(&mut self) {
+        let mut ids = Vec::new();
+        for stream in &self.devices.streams {
+            let device = Device {
+                name: stream.name.clone(),
+                replayed: stream.replayed.is_some(),
+            };
+            ids.push((stream.id, self.builder.device(device)));
+        }
+        let rows = self.devices.rows.iter();
+        let mut rows: Vec<(StallKey, StallTotals)> = rows.map(|(k, r)| (*k, *r)).collect();
+        rows.sort_unstable_by_key(|(key, _)| *key);
+        let counts = whole(&rows);
+        let mut carry = 0.0;
+        for ((key, row), count) in rows.into_iter().zip(counts) {
+            let time = row.time_ns + carry;
+            let time_ns = time.max(0.0) as u64;
+            carry = time - time_ns as f64;
+            let Some((_, device)) = ids.iter().find(|(id, _)| *id == key.stream) else {
+                continue;
+            };
+            let sample = self.sample(*device, &key, &row);
+            self.builder.sample(Sample {
+                count,
+                time_ns,
+                ..sample
+            });
+        }
+    }
+
+    /// A sample of a row, without its values.
+    fn sample(&mut self, device: DeviceId, key: &StallKey, row: &StallTotals) -> Sample {
+        let mut frames = self.instruction(key);
+        let offset = match key.offset {
             u64::MAX => "[too many instructions]".to_owned(),
             offset => format!("{offset:#x}"),
         };
-        frames.push(text(builder, &place, FrameKind::DeviceHardware));
+        for name in [key.reason.name(), &offset] {
+            frames.push(text(self.builder, name, FrameKind::DeviceHardware));
+        }
         let kernel = key.code.and_then(|code| self.devices.kernel(code));
         let code = kernel.map(|kernel| DeviceCode {
-            kernel: builder.string(&kernel.name),
+            kernel: self.builder.string(&kernel.name),
             offset: key.offset,
         });
         let is_known = key.path.and_then(|path| self.devices.path(path)).is_some();
-        let origin = (key.path, key.pid.unwrap_or(0));
-        Some(Sample {
+        let method = match is_known {
+            true => key.method,
+            false => Method::Unattributed,
+        };
+        Sample {
             device: Some(DeviceSample {
                 device,
                 reason: Some(key.reason),
                 code,
-                method: if is_known {
-                    key.method
-                } else {
-                    Method::Unattributed
-                },
-                certain: 0,
-                possible: 0,
+                method,
+                certain: row.certain,
+                possible: row.possible,
             }),
-            ..self.launched(builder, locate, cgroup, origin, frames)
-        })
+            ..self.launched((key.path, key.pid.unwrap_or(0)), frames)
+        }
     }
 
     /// A sample of what a path launched, or of an unknown launch; `frames` are the device's.
     pub(super) fn launched(
         &mut self,
-        builder: &mut ProfileBuilder,
-        locate: &mut Locate<'_>,
-        cgroup: &dyn Fn(u64) -> Option<String>,
         (path_id, pid): (Option<PathId>, u32),
         frames: Vec<LocationId>,
     ) -> Sample {
-        let path = path_id.and_then(|path| self.devices.path(path));
+        let devices = self.devices;
+        let path = path_id.and_then(|path| devices.path(path));
         let mut stack = match (path_id, path) {
-            (Some(id), Some(path)) => self.launch(builder, locate, id, path),
+            (Some(id), Some(path)) => self.launch(id, path),
             _ => Stack {
-                locations: vec![text(builder, "[unattributed]", FrameKind::Unknown)],
+                locations: vec![text(self.builder, "[unattributed]", FrameKind::Unknown)],
                 complete: true,
                 driver: 0,
             },
         };
-        stack.locations.push(text(builder, "-", FrameKind::Native));
+        let separator = text(self.builder, "-", FrameKind::Native);
+        stack.locations.push(separator);
         stack.locations.extend(frames);
         let pid = path.map_or(pid, |path| path.pid);
         let comm = path.map_or("[unattributed]", |path| &path.comm);
-        let labels = path.and_then(|path| self.aggregate.labels.get(&path.labels));
+        let labels = path.and_then(|path| self.table.labels.get(&path.labels));
         let labels = labels.map(|labels| labels.to_vec()).unwrap_or_default();
-        let group = path.and_then(|path| cgroup(path.cgroup));
+        let group = path.and_then(|path| (self.cgroup)(path.cgroup));
         Sample {
-            process: builder.labelled_process(pid, comm, &labels),
+            process: self.builder.labelled_process(pid, comm, &labels),
             tid: pid,
-            thread: builder.string(comm),
-            cgroup: group.map(|group| builder.string(&group)),
-            stack: builder.stack(stack),
+            thread: self.builder.string(comm),
+            cgroup: group.map(|group| self.builder.string(&group)),
+            stack: self.builder.stack(stack),
             count: 0,
             time_ns: 0,
             bytes: 0,
@@ -349,31 +289,18 @@ impl Writer<'_> {
         }
     }
 
-    fn launch(
-        &mut self,
-        builder: &mut ProfileBuilder,
-        locate: &mut Locate<'_>,
-        id: PathId,
-        path: &Path,
-    ) -> Stack {
+    fn launch(&mut self, id: PathId, path: &LaunchPath) -> Stack {
         if let Some(known) = self.launches.get(&id) {
             return known.clone();
         }
         let mut host = HostStack::default();
-        let index = &self.aggregate.codes.index;
-        let mut push = |host: &mut HostStack, builder: &mut ProfileBuilder, codes: &[Code]| {
-            for &code in codes.iter().rev().filter_map(|code| index.get(code)) {
-                let location = locate(builder, code);
-                host.push(builder, location);
-            }
-        };
-        push(&mut host, builder, &path.codes);
-        host.function(builder, &path.function);
+        self.push(&mut host, &path.codes);
+        host.function(self.builder, &path.function);
         if let Some(driver) = &path.driver {
             if let Some(function) = &driver.function {
-                host.function(builder, function);
+                host.function(self.builder, function);
             }
-            push(&mut host, builder, &driver.codes);
+            self.push(&mut host, &driver.codes);
         }
         let complete = path
             .codes
@@ -388,9 +315,18 @@ impl Writer<'_> {
         stack
     }
 
-    fn instruction(&mut self, builder: &mut ProfileBuilder, key: &RowKey) -> Vec<LocationId> {
-        let place = (key.code, key.offset);
-        if let Some(known) = self.instructions.get(&place) {
+    /// Adds frames to a stack; they are leaf first.
+    fn push(&mut self, host: &mut HostStack, codes: &[Code]) {
+        let index = &self.table.codes.index;
+        for &code in codes.iter().rev().filter_map(|code| index.get(code)) {
+            let location = (self.locate)(self.builder, code);
+            host.push(self.builder, location);
+        }
+    }
+
+    fn instruction(&mut self, key: &StallKey) -> Vec<LocationId> {
+        let instruction = (key.code, key.offset);
+        if let Some(known) = self.instructions.get(&instruction) {
             return known.clone();
         }
         let described = key.code.and_then(|code| self.devices.described.get(&code));
@@ -400,25 +336,15 @@ impl Writer<'_> {
             .map(|frame| {
                 let source = frame.source.as_ref();
                 let source = source.map(|(file, line)| (file.as_str(), *line));
-                let id = builder.frame(&frame.name, frame.kind, source);
-                builder.location(Location {
+                let id = self.builder.frame(&frame.name, frame.kind, source);
+                self.builder.location(Location {
                     binary: None,
                     address: 0,
                     frames: vec![id],
                 })
             })
             .collect();
-        self.instructions.insert(place, locations.clone());
+        self.instructions.insert(instruction, locations.clone());
         locations
     }
-}
-
-/// A location that is only a name.
-pub(super) fn text(builder: &mut ProfileBuilder, name: &str, kind: FrameKind) -> LocationId {
-    let frames = vec![builder.frame(name, kind, None)];
-    builder.location(Location {
-        binary: None,
-        address: 0,
-        frames,
-    })
 }

@@ -1,16 +1,15 @@
 //! Samples of devices by the stacks that launched what they were taken of.
 
 use super::{
-    Aggregator, Code, NoStack,
+    Code, NoStack,
     aiu::Aiu,
-    calls::Calls,
-    device_rows::Described,
     driver::DriverFrames,
-    modules::{ModuleKernel, Modules},
+    modules::{DescribedKernel, Modules, SampledKernel},
+    numbers::Numbers,
 };
 use crate::correlate::{
     DeviceFact, DeviceFactKind, DriverCalls, ImagePiece, KernelName, Launch, PlacedKernel,
-    device::{Begun, CodeId, Join, Limits, PARTS, PathId, Placement, Share, ShareSink, Waited},
+    device::{Begun, CodeId, Join, JoinLimits, PARTS, PathId, Placement, Share, ShareSink, Waited},
 };
 use aiprof_model::{
     probes::CallKind,
@@ -18,18 +17,16 @@ use aiprof_model::{
     wire::{DeviceStream, Event, StallWindow},
 };
 use rustc_hash::FxHashMap;
-use std::rc::Rc;
+use std::{collections::BTreeSet, rc::Rc};
 
 /// Bytes of code that a kernel of unknown size may have.
 const UNKNOWN_SIZE: u64 = 1 << 20;
-/// Most call paths and kernels that are kept apart; all others are one.
-const MAX_PATHS: usize = 1 << 17;
 /// Part of the address that is the same all over a heap of instructions: 4 GiB.
 const HEAP: u64 = !0xffff_ffff;
 
 /// A call path that launches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Path {
+pub(super) struct LaunchPath {
     pub(super) pid: u32,
     pub(super) comm: Rc<str>,
     pub(super) cgroup: u64,
@@ -43,7 +40,7 @@ pub(super) struct Path {
     pub(super) driver: Option<DriverFrames>,
 }
 
-impl Path {
+impl LaunchPath {
     /// All codes of its frames.
     pub(super) fn all_codes(&self) -> impl Iterator<Item = &Rc<[Code]>> {
         let driver = self.driver.iter().map(|driver| &driver.codes);
@@ -62,20 +59,9 @@ struct KnownPath {
     number: PathId,
 }
 
-/// A kernel's code.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct SampledKernel {
-    /// Process whose memory it may have to be looked for in.
-    pub(super) pid: u32,
-    /// Its name for people.
-    pub(super) name: Rc<str>,
-    /// Digest of the module that its program gave the runtime.
-    pub(super) module: Option<[u8; 32]>,
-}
-
 /// What device samples are added up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct RowKey {
+pub(super) struct StallKey {
     pub(super) stream: u32,
     pub(super) code: Option<CodeId>,
     pub(super) offset: u64,
@@ -87,59 +73,26 @@ pub(super) struct RowKey {
 
 /// What they weigh.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Row {
+pub(super) struct StallTotals {
     pub(super) parts: u64,
     pub(super) certain: u64,
     pub(super) possible: u64,
     pub(super) time_ns: f64,
 }
 
-/// Numbers for values, bounded: number 0 is that of all that find no room.
-#[derive(Debug)]
-pub(super) struct Numbers<T> {
-    all: Vec<T>,
-    index: FxHashMap<T, u32>,
-}
-
-impl<T: Clone + Eq + std::hash::Hash> Numbers<T> {
-    pub(super) fn new(rest: T) -> Self {
-        Self {
-            index: FxHashMap::from_iter([(rest.clone(), 0)]),
-            all: vec![rest],
-        }
-    }
-
-    pub(super) fn number(&mut self, value: T) -> u32 {
-        if let Some(&known) = self.index.get(&value) {
-            return known;
-        }
-        if self.all.len() >= MAX_PATHS {
-            return 0;
-        }
-        let number = u32::try_from(self.all.len()).unwrap_or(0);
-        self.all.push(value.clone());
-        self.index.insert(value, number);
-        number
-    }
-
-    pub(super) fn get(&self, number: u32) -> Option<&T> {
-        self.all.get(number as usize)
-    }
-}
-
-/// The devices' part of an [`Aggregator`].
+/// The devices' part of an [`Aggregator`](super::Aggregator).
 #[derive(Debug)]
 pub(super) struct Devices {
     join: Join,
     pub(super) streams: Vec<DeviceStream>,
-    paths: Numbers<Path>,
+    paths: Numbers<LaunchPath>,
     kernels: Numbers<SampledKernel>,
-    pub(super) rows: FxHashMap<RowKey, Row>,
+    pub(super) rows: FxHashMap<StallKey, StallTotals>,
     /// Numbers of paths by the stack.
     known: FxHashMap<u64, Vec<KnownPath>>,
     modules: Modules,
     /// What the frames of kernels are made of.
-    pub(super) described: FxHashMap<CodeId, Described>,
+    pub(super) described: FxHashMap<CodeId, DescribedKernel>,
     /// What AIUs did, by their own records.
     pub(super) aiu: Aiu,
     limit: usize,
@@ -147,7 +100,7 @@ pub(super) struct Devices {
 
 impl Devices {
     pub(super) fn new(limit: usize) -> Self {
-        let path = Path {
+        let path = LaunchPath {
             pid: 0,
             comm: "".into(),
             cgroup: 0,
@@ -162,7 +115,7 @@ impl Devices {
             module: None,
         };
         Self {
-            join: Join::new(Limits::default()),
+            join: Join::new(JoinLimits::default()),
             streams: Vec::new(),
             paths: Numbers::new(path),
             kernels: Numbers::new(kernel),
@@ -175,7 +128,7 @@ impl Devices {
         }
     }
 
-    pub(super) fn path(&self, number: PathId) -> Option<&Path> {
+    pub(super) fn path(&self, number: PathId) -> Option<&LaunchPath> {
         self.paths.get(number)
     }
 
@@ -191,14 +144,14 @@ impl Devices {
 
     /// The stacks of all paths that are remembered.
     pub(super) fn all_codes(&self) -> impl Iterator<Item = &Rc<[Code]>> {
-        self.paths.all.iter().flat_map(Path::all_codes)
+        self.paths.0.values.iter().flat_map(LaunchPath::all_codes)
     }
 
     /// Files have got new numbers: stacks are of no use any more.
     pub(super) fn forget_files(&mut self) {
         self.known.clear();
-        self.paths.index.clear();
-        for path in &mut self.paths.all {
+        self.paths.0.index.clear();
+        for path in &mut self.paths.0.values {
             path.codes = Rc::from([Code::NoStack(NoStack::Lost)]);
             path.driver = None;
         }
@@ -237,14 +190,14 @@ impl Devices {
     /// is known.
     pub(super) fn advance(&mut self, now_ns: u64) {
         if self.join.is_waiting() {
-            let mut rows = Rows::of(&mut self.rows, self.limit);
+            let mut rows = StallRows::of(&mut self.rows, self.limit);
             self.join.advance(now_ns, &mut rows);
             self.join.losses.merge(&rows.losses);
         }
     }
 
     pub(super) fn window(&mut self, window: &StallWindow) {
-        let mut rows = Rows::of(&mut self.rows, self.limit);
+        let mut rows = StallRows::of(&mut self.rows, self.limit);
         self.join.window(window, &mut rows);
         self.join.losses.merge(&rows.losses);
         // Launches of that time are still to come; those of a second ago are not.
@@ -253,7 +206,7 @@ impl Devices {
 
     /// Nothing more will come.
     pub(super) fn finish(&mut self) {
-        let mut rows = Rows::of(&mut self.rows, self.limit);
+        let mut rows = StallRows::of(&mut self.rows, self.limit);
         self.join.finish(&mut rows);
         self.join.losses.merge(&rows.losses);
     }
@@ -296,18 +249,18 @@ impl Devices {
         &mut self,
         launch: &Launch,
         with_driver: bool,
-        path: impl FnOnce() -> (Path, bool),
+        path: impl FnOnce() -> (LaunchPath, bool),
     ) -> (PathId, bool) {
         let driver = launch.driver.as_ref().filter(|_| with_driver);
         let executed = launch.executed.as_ref().filter(|_| with_driver);
         let executed = executed.map(|call| &call.function);
         let same = |path: &&KnownPath| {
-            path.pid == launch.pid
-                && path.function == launch.function
+            path.pid == launch.by.pid
+                && path.function == launch.by.function
                 && path.driver.as_ref() == driver
                 && path.executed.as_ref() == executed
         };
-        let known = self.known.get(&launch.stack);
+        let known = self.known.get(&launch.by.stack);
         if let Some(known) = known.and_then(|known| known.iter().find(same)) {
             return (known.number, true);
         }
@@ -317,11 +270,11 @@ impl Devices {
             self.join.losses.add(LossKind::LaunchesRefused, 1);
         }
         // What is missing may come yet.
-        if launch.stack != 0 && number != 0 && is_whole {
-            let known = self.known.entry(launch.stack).or_default();
+        if launch.by.stack != 0 && number != 0 && is_whole {
+            let known = self.known.entry(launch.by.stack).or_default();
             known.push(KnownPath {
-                pid: launch.pid,
-                function: launch.function.clone(),
+                pid: launch.by.pid,
+                function: launch.by.function.clone(),
                 driver: driver.cloned(),
                 executed: executed.cloned(),
                 number,
@@ -336,10 +289,11 @@ impl Devices {
         &mut self,
         launch: &Launch,
         with_driver: bool,
-        path: impl FnOnce() -> (Path, bool),
+        path: impl FnOnce() -> (LaunchPath, bool),
     ) -> bool {
-        let is_aiu = *launch.api == *crate::aiu::API;
-        let is_placed = !is_aiu && launch.kind == CallKind::Launch && launch.kernel_number != 0;
+        let is_aiu = *launch.by.api == *crate::aiu::API;
+        let is_placed =
+            !is_aiu && launch.kind == CallKind::Launch && launch.work.kernel_number != 0;
         let may_be_recorded = is_aiu || launch.may_be_timed_inside();
         if !is_placed && !may_be_recorded {
             return false;
@@ -351,17 +305,17 @@ impl Devices {
         if !is_placed {
             return !is_whole;
         }
-        let items = launch.groups.iter().chain(&launch.local);
+        let items = launch.work.groups.iter().chain(&launch.work.local);
         let work = items.fold(1_u64, |work, &n| work.saturating_mul(n.into()));
         self.join.executions.begun(&Begun {
-            pid: launch.pid,
-            kernel: launch.kernel_number,
+            pid: launch.by.pid,
+            kernel: launch.work.kernel_number,
             path,
             submitted_ns: launch.submitted_ns,
             work,
-            queue: launch.queue,
-            device: launch.device,
-            event: launch.event,
+            queue: launch.on.queue,
+            device: launch.on.device,
+            event: launch.on.event,
             submit: launch.submit.unwrap_or(0),
         });
         !is_whole
@@ -401,9 +355,19 @@ impl Devices {
         (size > 0).then_some(size)
     }
 
-    /// A kernel in its module.
-    pub(super) fn find(&mut self, code: CodeId) -> Option<ModuleKernel> {
-        self.modules.find(self.kernels.get(code)?)
+    /// Finds what the frames of all rows are made of.
+    pub(super) fn describe(&mut self) {
+        let codes: BTreeSet<CodeId> = self.rows.keys().filter_map(|row| row.code).collect();
+        for code in codes {
+            let known = self.described.get(&code);
+            if known.is_none_or(|known| known.listing.is_empty()) {
+                let kernel = self.kernels.get(code);
+                let found = kernel.and_then(|kernel| self.modules.find(kernel));
+                let name = kernel.map_or("", |kernel| &kernel.name);
+                let described = DescribedKernel::new(name, found);
+                self.described.insert(code, described);
+            }
+        }
     }
 
     pub(super) fn gone(&mut self, pid: u32, number: u64, at_ns: u64) {
@@ -424,14 +388,14 @@ impl Devices {
 }
 
 /// Adds shares to rows.
-struct Rows<'a> {
-    rows: &'a mut FxHashMap<RowKey, Row>,
+struct StallRows<'a> {
+    rows: &'a mut FxHashMap<StallKey, StallTotals>,
     limit: usize,
     losses: Losses,
 }
 
-impl<'a> Rows<'a> {
-    fn of(rows: &'a mut FxHashMap<RowKey, Row>, limit: usize) -> Self {
+impl<'a> StallRows<'a> {
+    fn of(rows: &'a mut FxHashMap<StallKey, StallTotals>, limit: usize) -> Self {
         Self {
             rows,
             limit,
@@ -440,9 +404,9 @@ impl<'a> Rows<'a> {
     }
 }
 
-impl ShareSink for Rows<'_> {
+impl ShareSink for StallRows<'_> {
     fn share(&mut self, share: Share) {
-        let mut key = RowKey {
+        let mut key = StallKey {
             stream: share.stream,
             code: share.code,
             offset: share.offset,
@@ -464,42 +428,5 @@ impl ShareSink for Rows<'_> {
         row.certain = row.certain.saturating_add(share.certain);
         row.possible = row.possible.saturating_add(share.possible);
         row.time_ns += share.time_ns;
-    }
-}
-
-impl Aggregator {
-    /// Has samples of devices joined with launches; nothing while launches are
-    /// counted instead.
-    pub fn with_devices(mut self) -> Self {
-        if self.calls.is_none() {
-            let limit = self.limits.samples;
-            self.calls = Some(Box::new(Calls::for_devices(limit)));
-        }
-        self
-    }
-
-    /// Shares what waits; `last`: nothing more will come. Makes the codes of the
-    /// stacks known, so that they can be named.
-    pub fn settle_devices(&mut self, last: bool) {
-        let Some(mut calls) = self.calls.take() else {
-            return;
-        };
-        if let Some(devices) = &mut calls.devices {
-            if last {
-                devices.finish();
-            }
-            devices.describe();
-            devices.aiu.settle(last);
-            self.losses.merge(&devices.take_losses());
-            let rows = devices.rows.keys().filter_map(|row| row.path);
-            let paths: std::collections::BTreeSet<PathId> =
-                rows.chain(devices.aiu.paths()).collect();
-            for path in paths.into_iter().filter_map(|path| devices.path(path)) {
-                for &code in path.all_codes().flat_map(|codes| codes.iter()) {
-                    self.codes.intern(code);
-                }
-            }
-        }
-        self.calls = Some(calls);
     }
 }

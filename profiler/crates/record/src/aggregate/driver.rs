@@ -5,10 +5,9 @@
 //! of the stack of the function's call, taken as the function was entered. What the ioctl's
 //! stack has below them is the driver's.
 
-use super::{Code, calls::KnownStack, device_rows::text};
+use super::{Code, stacks::KnownStacks};
 use crate::correlate::{DriverCalls, Launch};
-use aiprof_model::profile::{FrameKind, LocationId, ProfileBuilder};
-use rustc_hash::FxHashMap;
+use aiprof_model::profile::{FrameKind, Location, LocationId, ProfileBuilder};
 use std::rc::Rc;
 
 /// What stands between the function that launched and the device.
@@ -60,6 +59,16 @@ impl HostStack {
     }
 }
 
+/// A location that is only a name.
+pub(super) fn text(builder: &mut ProfileBuilder, name: &str, kind: FrameKind) -> LocationId {
+    let frames = vec![builder.frame(name, kind, None)];
+    builder.location(Location {
+        binary: None,
+        address: 0,
+        frames,
+    })
+}
+
 /// Stacks of a call are not known, or do not fit together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unknown;
@@ -67,7 +76,7 @@ pub(super) struct Unknown;
 /// The driver's frames of a launch; `None`: no ioctl handed it over. Where a graph did
 /// without one, the function that executed it.
 pub(super) fn frames(
-    stacks: &FxHashMap<u64, KnownStack>,
+    stacks: &KnownStacks,
     launch: &Launch,
 ) -> Result<Option<DriverFrames>, Unknown> {
     let Some(calls) = launch.driver.as_deref() else {
@@ -85,7 +94,7 @@ pub(super) fn frames(
 
 /// The frames below a call that all its ioctls have, leaf first: which of them handed over
 /// which of its launches is not known.
-fn below(stacks: &FxHashMap<u64, KnownStack>, calls: &DriverCalls) -> Option<Vec<Code>> {
+fn below(stacks: &KnownStacks, calls: &DriverCalls) -> Option<Vec<Code>> {
     let call = &stacks.get(&calls.stack)?.codes;
     let mut common: Option<Vec<Code>> = None;
     for ioctl in &calls.ioctls {
@@ -125,6 +134,7 @@ fn is_same(one: &[Code], other: &[Code]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stacks::KnownStack;
     use super::*;
     use aiprof_model::{process::Runtime, wire::StopReason};
 
@@ -205,7 +215,7 @@ mod tests {
 
     #[test]
     fn of_several_ioctls_only_what_they_share_is_known() {
-        let stacks: FxHashMap<u64, KnownStack> = [
+        let stacks: KnownStacks = [
             (1, users([10, 2, 1])),
             (2, with(&[kernel(9)], &users([40, 31, 11, 2, 1]))),
             (3, with(&[kernel(9)], &users([40, 32, 11, 2, 1]))),
@@ -213,7 +223,13 @@ mod tests {
         .into_iter()
         .map(|(id, codes)| {
             let codes: Rc<[Code]> = codes.into();
-            (id, KnownStack { codes, cgroup: 0 })
+            let (cgroup, thread) = (0, "".into());
+            let known = KnownStack {
+                codes,
+                cgroup,
+                thread,
+            };
+            (id, known)
         })
         .collect();
         let calls = |ioctls: &[u64]| DriverCalls {

@@ -1,6 +1,10 @@
 //! The aggregated samples with names: the profile.
 
-use super::{Aggregator, Code, SampleKey, SpecialCode, Weigh, device_rows, driver::HostStack};
+use super::{
+    Aggregator, Code, SampleKey, SampleValue, SpecialCode, device_rows,
+    driver::{HostStack, text},
+    slices::part,
+};
 use aiprof_model::{
     process::{FileTable, Region, Runtime},
     profile::{
@@ -55,14 +59,11 @@ pub fn build_profile(
     names: &impl Names,
     meta: Meta,
 ) -> Profile {
-    let everything = |_: &Weigh| true;
-    let values = aggregate
-        .waits
-        .as_ref()
-        .map(|waits| match waits.options.wall {
-            true => Values::WallTime,
-            false => Values::WaitTime,
-        });
+    let everything = |_: &SampleValue| true;
+    let values = aggregate.waits.as_ref().map(|options| match options.wall {
+        true => Values::WallTime,
+        false => Values::WaitTime,
+    });
     build_part(aggregate, files, names, meta, (values, &everything))
 }
 
@@ -74,11 +75,11 @@ pub fn build_profiles(
     names: &impl Names,
     meta: Meta,
 ) -> (Profile, Option<Profile>) {
-    let on_cpu = |weight: &Weigh| weight.count > 0;
+    let on_cpu = |value: &SampleValue| value.count > 0;
     let cpu = build_part(aggregate, files, names, meta.clone(), (None, &on_cpu));
     let waits = aggregate.waits.as_ref().map(|_| {
         let values = Some(Values::WaitTime);
-        let waited = |weight: &Weigh| weight.count == 0;
+        let waited = |value: &SampleValue| value.count == 0;
         let mut waits = build_part(aggregate, files, names, meta, (values, &waited));
         waits.losses = Losses::default();
         waits
@@ -87,7 +88,7 @@ pub fn build_profiles(
 }
 
 /// Which samples of an aggregate a profile is of.
-type OfWeight<'a> = &'a dyn Fn(&Weigh) -> bool;
+type OfValue<'a> = &'a dyn Fn(&SampleValue) -> bool;
 
 /// Builds the profile of those samples that are wanted, which have these values; `None`: the
 /// aggregate decides which.
@@ -96,7 +97,7 @@ fn build_part(
     files: &FileTable,
     names: &impl Names,
     meta: Meta,
-    (values, wanted): (Option<Values>, OfWeight<'_>),
+    (values, wanted): (Option<Values>, OfValue<'_>),
 ) -> Profile {
     let mut builder = ProfileBuilder::new(meta);
     if let Some(calls) = aggregate
@@ -113,24 +114,27 @@ fn build_part(
     }
     builder.losses().merge(&aggregate.losses);
     builder.labels(&aggregate.recording_labels.to_vec());
-    let mut locations: Vec<Option<LocationId>> = vec![None; aggregate.codes.values.len()];
+    let mut locations: Vec<Option<LocationId>> = vec![None; aggregate.table.codes.values.len()];
     let mut timed = FxHashMap::default();
     let mut stacks = FxHashMap::default();
     let mut processes = FxHashMap::default();
-    let samples = aggregate.samples.iter();
-    let mut keys: Vec<_> = samples.filter(|(_, weight)| wanted(weight)).collect();
+    let samples = aggregate.table.samples.iter();
+    let mut keys: Vec<_> = samples.filter(|(_, value)| wanted(value)).collect();
     keys.sort_by_key(|(k, _)| (k.pid, k.tid, k.stack, k.comm, k.thread, k.cgroup, k.labels));
     let pieces = keys
         .into_iter()
-        .flat_map(|(key, &weight)| pieces(aggregate, names, key, weight));
-    for (key, at, weight) in pieces {
-        let Some(codes) = aggregate.stacks.values.get(key.stack as usize) else {
+        .flat_map(|(key, &value)| pieces(aggregate, names, key, value));
+    for (key, at, value) in pieces {
+        let Some(codes) = aggregate.table.stacks.values.get(key.stack as usize) else {
             continue;
         };
         let (stack, cut) = *stacks.entry((key.stack, at)).or_insert_with(|| {
-            let codes = codes
-                .iter()
-                .map(|&c| (c, code_at(names, aggregate.codes.values[c as usize], at)));
+            let codes = codes.iter().map(|&c| {
+                (
+                    c,
+                    code_at(names, aggregate.table.codes.values[c as usize], at),
+                )
+            });
             let (whole, cut) = split_cut(codes.collect(), names);
             let cut = cut.or_else(|| middle_cut(&whole));
             let mut host = HostStack::default();
@@ -143,8 +147,8 @@ fn build_part(
                     (Code::JitSince { .. }, _) => *timed
                         .entry(code)
                         .or_insert_with(|| location(&mut builder, files, names, code)),
-                    (_, text) => *locations[id as usize].get_or_insert_with(|| match text {
-                        Some((text, kind)) => named(&mut builder, text, kind),
+                    (_, named) => *locations[id as usize].get_or_insert_with(|| match named {
+                        Some((name, kind)) => text(&mut builder, name, kind),
                         None => location(&mut builder, files, names, code),
                     }),
                 };
@@ -165,10 +169,11 @@ fn build_part(
             )
         });
         if let Some(loss) = cut.and_then(StopReason::loss) {
-            builder.losses().add(loss, weight.count);
+            builder.losses().add(loss, value.count);
         }
         let name = |id: u32| {
             aggregate
+                .table
                 .names
                 .values
                 .get(id as usize)
@@ -176,7 +181,7 @@ fn build_part(
         };
         let process = (key.pid, key.comm, key.labels);
         let process = *processes.entry(process).or_insert_with(|| {
-            let labels = aggregate.labels.get(&key.labels);
+            let labels = aggregate.table.labels.get(&key.labels);
             let labels = labels.map(|labels| labels.to_vec()).unwrap_or_default();
             builder.labelled_process(key.pid, name(key.comm), &labels)
         });
@@ -190,27 +195,27 @@ fn build_part(
             stack,
             // A wait stands for as many samples as fit into it.
             count: match &aggregate.waits {
-                Some(_) if weight.count == 0 => (weight.time_ns + period_ns / 2) / period_ns,
-                _ => weight.count,
+                Some(_) if value.count == 0 => (value.time_ns + period_ns / 2) / period_ns,
+                _ => value.count,
             },
-            time_ns: weight.time_ns,
-            bytes: weight.bytes,
+            time_ns: value.time_ns,
+            bytes: value.bytes,
             device: None,
         });
     }
-    let locate = |builder: &mut ProfileBuilder, id: u32| {
-        let code = aggregate.codes.values.get(id as usize).copied();
+    let mut locate = |builder: &mut ProfileBuilder, id: u32| {
+        let code = aggregate.table.codes.values.get(id as usize).copied();
         let code = code.unwrap_or(Code::Special(SpecialCode::UnknownProcess));
         match locations.get_mut(id as usize) {
             Some(slot) => *slot.get_or_insert_with(|| match text_of(aggregate, code) {
-                Some((text, kind)) => named(builder, text, kind),
+                Some((name, kind)) => text(builder, name, kind),
                 None => location(builder, files, names, code),
             }),
             None => location(builder, files, names, code),
         }
     };
     let cgroup = |id| names.cgroup(id).map(str::to_owned);
-    device_rows::add(aggregate, &mut builder, locate, cgroup);
+    device_rows::add(aggregate, &mut builder, &mut locate, &cgroup);
     builder.finish()
 }
 
@@ -220,13 +225,13 @@ fn pieces<'a>(
     aggregate: &Aggregator,
     names: &impl Names,
     key: &'a SampleKey,
-    weight: Weigh,
-) -> Vec<(&'a SampleKey, Option<u64>, Weigh)> {
-    let codes = aggregate.stacks.values.get(key.stack as usize);
+    value: SampleValue,
+) -> Vec<(&'a SampleKey, Option<u64>, SampleValue)> {
+    let codes = aggregate.table.stacks.values.get(key.stack as usize);
     let codes = codes.map_or(&[][..], |codes| codes);
-    let code = |&id: &u32| aggregate.codes.values.get(id as usize);
-    let Some(times) = aggregate.times.get(key) else {
-        return vec![(key, None, weight)];
+    let code = |&id: &u32| aggregate.table.codes.values.get(id as usize);
+    let Some(times) = aggregate.times.of(key) else {
+        return vec![(key, None, value)];
     };
     let changes: BTreeSet<u64> = codes
         .iter()
@@ -234,23 +239,17 @@ fn pieces<'a>(
         .flat_map(|code| names.changes(code).iter().copied())
         .collect();
     if changes.is_empty() {
-        return vec![(key, None, weight)];
+        return vec![(key, None, value)];
     }
     let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
     for &time in times {
         let since = changes.range(..=time).next_back().copied().unwrap_or(0);
         *counts.entry(since).or_default() += 1;
     }
-    let mut left = weight;
+    let mut left = value;
     let mut pieces = Vec::with_capacity(counts.len() + 1);
     for (since, count) in counts {
-        let count = count.min(left.count);
-        let share = u128::from(left.time_ns) * u128::from(count) / u128::from(left.count.max(1));
-        let piece = Weigh {
-            count,
-            time_ns: u64::try_from(share).unwrap_or(left.time_ns),
-            bytes: 0,
-        };
+        let piece = part(left, count);
         left.count -= piece.count;
         left.time_ns -= piece.time_ns;
         pieces.push((key, Some(since), piece));
@@ -321,18 +320,8 @@ fn text_of(aggregate: &Aggregator, code: Code) -> Option<(&str, FrameKind)> {
         Code::Device => return Some(("-", FrameKind::Native)),
         _ => return None,
     };
-    let text = aggregate.names.values.get(name as usize);
+    let text = aggregate.table.names.values.get(name as usize);
     Some((text.map_or("", String::as_str), kind))
-}
-
-/// A location that is only a name.
-fn named(builder: &mut ProfileBuilder, text: &str, kind: FrameKind) -> LocationId {
-    let frames = vec![builder.frame(text, kind, None)];
-    builder.location(Location {
-        binary: None,
-        address: 0,
-        frames,
-    })
 }
 
 fn location(

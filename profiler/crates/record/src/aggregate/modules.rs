@@ -1,6 +1,5 @@
 //! Device code, for the names and lines of what was sampled.
 
-use super::devices::SampledKernel;
 use crate::correlate::ImagePiece;
 use aiprof_model::wire::DeviceCode;
 use aiprof_symbols::symbolize::device::{self, Module};
@@ -17,6 +16,17 @@ const MAX_ARRIVING: usize = 1024;
 
 /// A module's digest.
 type Sum = [u8; 32];
+
+/// A kernel's code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SampledKernel {
+    /// Process whose memory it may have to be looked for in.
+    pub(super) pid: u32,
+    /// Its name for people.
+    pub(super) name: Rc<str>,
+    /// Digest of the module that its program gave the runtime.
+    pub(super) module: Option<[u8; 32]>,
+}
 
 /// A module that arrives in pieces.
 #[derive(Debug, Default)]
@@ -172,5 +182,42 @@ impl Modules {
             without_code.get_or_insert(found);
         }
         without_code
+    }
+}
+
+/// Instructions of a kernel by offset.
+type Listing = FxHashMap<u32, std::borrow::Cow<'static, str>>;
+
+/// A kernel that samples are of, with what its frames are made of.
+#[derive(Debug)]
+pub(super) struct DescribedKernel {
+    pub(super) name: String,
+    found: Option<ModuleKernel>,
+    pub(super) listing: Listing,
+}
+
+impl DescribedKernel {
+    pub(super) fn new(name: &str, found: Option<ModuleKernel>) -> Self {
+        let code = found.as_ref().and_then(|f| f.kernel().zip(f.platform()));
+        let listing = code.map_or_else(Listing::default, |(kernel, platform)| {
+            let decoded = device::isa::decode(&kernel.code, platform);
+            let instructions = decoded.instructions.into_iter();
+            instructions.map(|i| (i.offset, i.mnemonic)).collect()
+        });
+        Self {
+            name: name.to_owned(),
+            found,
+            listing,
+        }
+    }
+
+    /// The kernel in its module.
+    pub(super) fn found(&self) -> Option<&ModuleKernel> {
+        self.found.as_ref()
+    }
+
+    /// The kernel with its code.
+    pub(super) fn kernel(&self) -> Option<&device::Kernel> {
+        self.found.as_ref()?.kernel()
     }
 }

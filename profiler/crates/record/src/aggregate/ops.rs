@@ -4,7 +4,7 @@
 //! These are below the Python frames that called them, see [`crate::ops`], and above what they ran.
 //! On a thread without Python they are at the root of the stack.
 
-use super::{Aggregator, Code, SampleKey, Weigh};
+use super::{Aggregator, Code, SampleKey, SampleTable, SampleValue};
 use crate::ops::{self, KeptStack, Op, OpsDone, OpsPlaced, OpsWindow, PythonFrame};
 use aiprof_model::{
     profile::LossKind,
@@ -13,11 +13,11 @@ use aiprof_model::{
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// A sample that was added up, and what it weighs.
+/// A sample that was added up, and its value.
 #[derive(Clone, Debug)]
 pub(super) struct AddedSample {
     pub(super) key: SampleKey,
-    pub(super) weight: Weigh,
+    pub(super) value: SampleValue,
     /// When it was taken.
     pub(super) time_ns: u64,
 }
@@ -50,7 +50,7 @@ impl Aggregator {
                 let stack = sample.of.key.stack;
                 let path = paths
                     .entry(stack)
-                    .or_insert_with(|| self.python_of(stack).into());
+                    .or_insert_with(|| self.table.python_of(stack).into());
                 (sample.time_ns, Rc::clone(path))
             });
             let stacks: Vec<_> = stacks.collect();
@@ -64,6 +64,54 @@ impl Aggregator {
         }
     }
 
+    /// Adds a sample up under a stack with its operators instead.
+    fn move_sample(
+        &mut self,
+        sample: &AddedSample,
+        ops: &[Op],
+        placed: &OpsPlaced,
+        around: &[u32],
+    ) {
+        let table = &mut self.table;
+        let Some(old) = table.stacks.values.get(sample.key.stack as usize).cloned() else {
+            return;
+        };
+        let mut frames: Vec<(usize, u32)> = Vec::with_capacity(around.len());
+        for &op in around {
+            let Some(known) = ops.get(op as usize) else {
+                continue;
+            };
+            let caller = placed.callers.get(op as usize).and_then(Option::as_ref);
+            let outer = frames.last().map_or(0, |(depth, _)| *depth);
+            let depth = caller.map_or(0, |caller| caller.depth()).max(outer);
+            let name = table.names.intern(frame_name(known).to_owned());
+            frames.push((depth, table.codes.intern(Code::Op { name })));
+        }
+        let codes = table.with_ops(&old, &frames);
+        let Some(stack) = table.intern_stack(&codes) else {
+            return self.losses.add(LossKind::OpsRefused, 1);
+        };
+        let key = SampleKey {
+            stack,
+            ..sample.key.clone()
+        };
+        if table.refuses(&key) {
+            return self.losses.add(LossKind::OpsRefused, 1);
+        }
+        let Some(known) = table.samples.get_mut(&sample.key) else {
+            return;
+        };
+        known.count = known.count.saturating_sub(sample.value.count);
+        known.time_ns = known.time_ns.saturating_sub(sample.value.time_ns);
+        if known.count == 0 {
+            table.samples.remove(&sample.key);
+        }
+        self.times.rekey(&sample.key, &key, sample.time_ns);
+        table.add(key, sample.value, &mut self.losses);
+    }
+}
+
+impl SampleTable {
     /// The Python frames of a stack, outermost first.
     fn python_of(&self, stack: u32) -> Vec<PythonFrame> {
         let codes = self.stacks.values.get(stack as usize);
@@ -76,51 +124,6 @@ impl Aggregator {
             Code::Python { function, line } => Some((*function, *line)),
             _ => None,
         }
-    }
-
-    /// Adds a sample up under a stack with its operators instead.
-    fn move_sample(
-        &mut self,
-        sample: &AddedSample,
-        ops: &[Op],
-        placed: &OpsPlaced,
-        around: &[u32],
-    ) {
-        let Some(old) = self.stacks.values.get(sample.key.stack as usize).cloned() else {
-            return;
-        };
-        let mut frames: Vec<(usize, u32)> = Vec::with_capacity(around.len());
-        for &op in around {
-            let Some(known) = ops.get(op as usize) else {
-                continue;
-            };
-            let caller = placed.callers.get(op as usize).and_then(Option::as_ref);
-            let outer = frames.last().map_or(0, |(depth, _)| *depth);
-            let depth = caller.map_or(0, |caller| caller.depth()).max(outer);
-            let name = self.names.intern(frame_name(known).to_owned());
-            frames.push((depth, self.codes.intern(Code::Op { name })));
-        }
-        let codes = self.with_ops(&old, &frames);
-        let Some(stack) = self.intern_stack(&codes) else {
-            return self.losses.add(LossKind::OpsRefused, 1);
-        };
-        let key = SampleKey {
-            stack,
-            ..sample.key.clone()
-        };
-        if self.samples.len() >= self.limits.samples && !self.samples.contains_key(&key) {
-            return self.losses.add(LossKind::OpsRefused, 1);
-        }
-        let Some(known) = self.samples.get_mut(&sample.key) else {
-            return;
-        };
-        known.count = known.count.saturating_sub(sample.weight.count);
-        known.time_ns = known.time_ns.saturating_sub(sample.weight.time_ns);
-        if known.count == 0 {
-            self.samples.remove(&sample.key);
-        }
-        self.move_time(&sample.key, &key, sample.time_ns);
-        self.weigh(key, sample.weight);
     }
 
     /// A stack, leaf first, with frames inserted. Each frame of `frames` is below the given number
@@ -167,7 +170,7 @@ mod tests {
 
     #[test]
     fn frames_stand_below_the_python_frame_that_called_them() {
-        let mut known = Aggregator::default();
+        let mut known = SampleTable::default();
         let mut of = |code| known.codes.intern(code);
         let [outer, inner] = [1, 2].map(|function| of(Code::Python { function, line: 1 }));
         let [root, between, leaf] = [1, 2, 3].map(|address| of(Code::Kernel { address }));

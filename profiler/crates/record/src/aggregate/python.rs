@@ -6,15 +6,15 @@ use aiprof_model::{process::ProcessPython, wire::Sample};
 
 /// Python frames that one activation of the interpreter runs, and its native frame, by
 /// its number from the leaf; `None`: not known.
-struct Run<'a> {
+struct PythonRun<'a> {
     native: Option<usize>,
     words: &'a [u64],
 }
 
 /// Where the Python frames of a stack belong.
-pub(super) struct Placed<'a> {
+pub(super) struct PlacedPython<'a> {
     python: &'a ProcessPython,
-    runs: Vec<Run<'a>>,
+    runs: Vec<PythonRun<'a>>,
     next: usize,
     /// Whether a Python frame was above.
     below: bool,
@@ -24,7 +24,7 @@ pub(super) struct Placed<'a> {
     all: bool,
 }
 
-impl<'a> Placed<'a> {
+impl<'a> PlacedPython<'a> {
     /// Those of a sample, whose native frames are `user`. `whole`: the native walk
     /// reached the outermost frame.
     pub(super) fn new(
@@ -121,7 +121,7 @@ impl<'a> Placed<'a> {
 }
 
 /// Runs that end in marks.
-fn by_marks(words: &[u64]) -> Vec<Run<'_>> {
+fn by_marks(words: &[u64]) -> Vec<PythonRun<'_>> {
     let mut runs = Vec::new();
     let mut rest = words;
     while !rest.is_empty() {
@@ -129,7 +129,7 @@ fn by_marks(words: &[u64]) -> Vec<Run<'_>> {
         let (run, mark) = rest.split_at(end.unwrap_or(rest.len()));
         let native = mark.first().filter(|&mark| mark & PYTHON_PLACED != 0);
         let native = native.map(|mark| (mark & (PYTHON_PLACED - 1)) as usize);
-        runs.push(Run { native, words: run });
+        runs.push(PythonRun { native, words: run });
         rest = mark.get(1..).unwrap_or_default();
     }
     runs
@@ -138,7 +138,7 @@ fn by_marks(words: &[u64]) -> Vec<Run<'_>> {
 /// Pairs activations with frames, one each. An activation that has just begun, or is about to end,
 /// has no frame: then the innermost goes without. In a cut stack the outermost activations are
 /// missing.
-fn pair<'a>(evals: &[usize], frames: &'a [u64], whole: bool) -> Vec<Run<'a>> {
+fn pair<'a>(evals: &[usize], frames: &'a [u64], whole: bool) -> Vec<PythonRun<'a>> {
     let (n, m) = (evals.len(), frames.len());
     let mut runs = Vec::with_capacity(m);
     for (index, words) in frames.chunks(1).enumerate() {
@@ -149,7 +149,7 @@ fn pair<'a>(evals: &[usize], frames: &'a [u64], whole: bool) -> Vec<Run<'a>> {
             Some(index)
         };
         let native = eval.and_then(|eval| evals.get(eval).copied());
-        runs.push(Run { native, words });
+        runs.push(PythonRun { native, words });
     }
     runs
 }
@@ -158,7 +158,7 @@ fn pair<'a>(evals: &[usize], frames: &'a [u64], whole: bool) -> Vec<Run<'a>> {
 mod tests {
     use super::*;
 
-    fn places(runs: &[Run<'_>]) -> Vec<(Option<usize>, Vec<u64>)> {
+    fn places(runs: &[PythonRun<'_>]) -> Vec<(Option<usize>, Vec<u64>)> {
         runs.iter()
             .map(|run| (run.native, run.words.to_vec()))
             .collect()

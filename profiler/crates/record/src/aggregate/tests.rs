@@ -62,7 +62,7 @@ pub(super) fn exec_with_map(pid: u32, path: &str) -> [Event; 2] {
 
 pub(super) fn run(events: &[Event]) -> (Aggregator, Recording) {
     let mut recording = Recording::default();
-    let mut aggregate = Aggregator::new(Weighting { period_ns: 10 }, Limits::default());
+    let mut aggregate = Aggregator::new(10, Limits::default());
     for event in events {
         recording.apply(event, &mut [&mut aggregate]).unwrap();
     }
@@ -258,7 +258,7 @@ fn full_tables_refuse_and_count() {
         stack_frames: 4,
         samples: 1,
     };
-    let mut aggregate = Aggregator::new(Weighting::default(), limits);
+    let mut aggregate = Aggregator::new(0, limits);
     for event in [
         sample(1, &[1], StopReason::End),
         sample(1, &[1], StopReason::End),
@@ -274,7 +274,7 @@ fn full_tables_refuse_and_count() {
 #[test]
 fn counter_samples_share_their_cpus_busy_time() {
     let mut recording = Recording::default();
-    let mut aggregate = Aggregator::new(Weighting { period_ns: 0 }, Limits::default());
+    let mut aggregate = Aggregator::new(0, Limits::default());
     for (cpu, period, pid) in [(0, 300, 1), (0, 100, 2), (1, 5, 1), (2, 9, 3)] {
         let Event::Sample(mut one) = sample(pid, &[1], StopReason::End) else {
             unreachable!()
@@ -286,7 +286,12 @@ fn counter_samples_share_their_cpus_busy_time() {
     }
     let busy = std::collections::BTreeMap::from([(0, 8000), (1, 500)]);
     aggregate.complete(&busy, 77);
-    let mut times: Vec<u64> = aggregate.samples.values().map(|w| w.time_ns).collect();
+    let mut times: Vec<u64> = aggregate
+        .table
+        .samples
+        .values()
+        .map(|w| w.time_ns)
+        .collect();
     times.sort_unstable();
     assert_eq!(times, [77, 500, 2000, 6000]);
 }

@@ -5,11 +5,11 @@ use super::{
     reader::{StoredNames, file_records, records},
 };
 use crate::aggregate::{
-    Aggregator, DeviceKernel, LaunchOptions, Limits, WaitOptions, Weighting, build_profile,
+    Aggregator, DeviceKernel, LaunchOptions, Limits, WaitOptions, build_profile,
 };
 use crate::recording::Recording;
 use aiprof_model::{
-    profile::{Losses, Meta, Profile},
+    profile::{LossKind, Losses, Meta, Profile},
     wire::Event,
 };
 use std::{collections::BTreeMap, io::Read, path::Path};
@@ -61,7 +61,7 @@ impl ReplayOptions {
 }
 
 /// State of a replay.
-struct Replay {
+struct CaptureReplay {
     options: ReplayOptions,
     recording: Recording,
     aggregate: Aggregator,
@@ -74,7 +74,7 @@ struct Replay {
     keeps_times: bool,
 }
 
-impl Replay {
+impl CaptureReplay {
     fn new(options: ReplayOptions) -> Self {
         Self {
             options,
@@ -92,7 +92,7 @@ impl Replay {
         match record {
             Record::Header { meta, period_ns } => {
                 self.meta = meta;
-                let of_samples = || Aggregator::new(Weighting { period_ns }, Limits::default());
+                let of_samples = || Aggregator::new(period_ns, Limits::default());
                 self.aggregate = match (self.options.launches, self.options.waits) {
                     (Some(LaunchOptions { timed }), _) => {
                         Aggregator::of_calls(timed, Limits::default())
@@ -128,8 +128,13 @@ impl Replay {
         self.recording
             .finish(self.last_ns, &mut [&mut self.aggregate]);
         let lost = self.recording.take_losses();
-        if self.aggregate.adds_calls_up() {
-            self.aggregate.losses.merge(&lost);
+        match self.aggregate.adds_calls_up() {
+            true => self.aggregate.losses.merge(&lost),
+            // What is lost of calls is not missing in a profile of others.
+            false => {
+                let damaged = lost.get(LossKind::Undecodable);
+                self.aggregate.losses.add(LossKind::Undecodable, damaged);
+            }
         }
         self.aggregate.settle_devices(true);
         self.aggregate.complete(&self.busy, self.meta.period_ns);
@@ -157,7 +162,7 @@ impl Replay {
 /// # Errors
 /// [`ImportError`] names the file and what is wrong with it.
 pub fn replay(path: &Path, options: &ReplayOptions) -> Result<Profile, ImportError> {
-    let mut replay = Replay::new(*options);
+    let mut replay = CaptureReplay::new(*options);
     records(path, |record| replay.take(record))?;
     Ok(replay.finish())
 }
@@ -171,7 +176,7 @@ pub fn replay_from(
     from: impl Read,
     options: &ReplayOptions,
 ) -> Result<Profile, ImportError> {
-    let mut replay = Replay::new(*options);
+    let mut replay = CaptureReplay::new(*options);
     file_records(path, from, |record| replay.take(record))?;
     Ok(replay.finish())
 }
@@ -189,7 +194,7 @@ pub fn replay_slices(
     count: usize,
     mut take: impl FnMut(Profile),
 ) -> Result<Profile, ImportError> {
-    let mut replay = Replay::new(*options);
+    let mut replay = CaptureReplay::new(*options);
     replay.keeps_times = true;
     file_records(path, from, |record| replay.take(record))?;
     replay.settle();
@@ -215,7 +220,7 @@ pub struct DeviceReplay {
 /// # Errors
 /// As [`replay`].
 pub fn replay_devices(path: &Path) -> Result<DeviceReplay, ImportError> {
-    let mut replay = Replay::new(ReplayOptions {
+    let mut replay = CaptureReplay::new(ReplayOptions {
         inlines: false,
         kernel_stacks: false,
         ..ReplayOptions::default()
@@ -242,7 +247,7 @@ pub fn fuzz_capture(data: &[u8]) {
             }),
         ..ReplayOptions::default()
     };
-    let mut replay = Replay::new(options);
+    let mut replay = CaptureReplay::new(options);
     if super::reader::stream_records(data, |record| replay.take(record)).is_some() {
         replay.finish();
     }

@@ -4,7 +4,7 @@
 //! of one kernel (or of copies, or of fills) are of the works of that kernel, in the order
 //! in which these were put into the graph.
 
-use super::{KernelName, Launch, data::is_cut};
+use super::{KernelName, Launch, tracker::is_cut};
 use crate::aiu::operation::WorkKind;
 use aiprof_model::probes::CallKind;
 use rustc_hash::FxHashMap;
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 /// `None`: devices record nothing of this launch.
 pub(super) fn kind_of(launch: &Launch) -> Option<WorkKind> {
-    match (launch.kind, &launch.name) {
+    match (launch.kind, &launch.work.name) {
         // The runtime's record has a longer part of a name that was cut.
         (CallKind::Launch, KernelName::Known(name)) if !is_cut(name) => {
             Some(WorkKind::Kernel(Some(name.clone())))
@@ -25,7 +25,7 @@ pub(super) fn kind_of(launch: &Launch) -> Option<WorkKind> {
 }
 
 /// Works without a record yet. `P`: what is known of a launch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct GraphWorks<P> {
     /// In the order in which they were put into the graph; `None`: has its record.
     works: Vec<Option<P>>,
@@ -36,18 +36,7 @@ pub(super) struct GraphWorks<P> {
     left: usize,
 }
 
-impl<P> Default for GraphWorks<P> {
-    fn default() -> Self {
-        Self {
-            works: Vec::new(),
-            by_kind: FxHashMap::default(),
-            kernels: VecDeque::new(),
-            left: 0,
-        }
-    }
-}
-
-impl<P: Copy> GraphWorks<P> {
+impl<P: Copy + Default> GraphWorks<P> {
     /// Adds a work.
     pub(super) fn push(&mut self, kind: WorkKind, path: P) {
         let at = self.works.len();

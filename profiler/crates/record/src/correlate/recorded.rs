@@ -44,7 +44,7 @@ struct Launched<P> {
     recorded: bool,
 }
 
-impl<P: Copy> Launched<P> {
+impl<P: Copy + Default> Launched<P> {
     /// The path of what a device did for it; `None`: it is none of the graph's works.
     fn take(&mut self, work: &WorkKind) -> Option<P> {
         self.recorded = true;
@@ -65,7 +65,7 @@ impl<P: Copy> Launched<P> {
 
 /// A call that a runtime recorded.
 #[derive(Clone, Copy, Debug)]
-struct Recorded {
+struct RecordedCall {
     /// The thread, as the runtime numbers it.
     thread: Option<u64>,
     /// Its process sees itself as we see it: so are its threads.
@@ -76,7 +76,7 @@ struct Recorded {
 }
 
 /// Launches and records of calls, waiting for each other. `P`: what is known of a launch.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RecordedLaunches<P> {
     /// By process and thread, in the order of their begin.
     launches: FxHashMap<u32, BTreeMap<u32, VecDeque<Launched<P>>>>,
@@ -85,7 +85,7 @@ pub(crate) struct RecordedLaunches<P> {
     /// Works of all their graphs.
     works: usize,
     /// By process and correlation id.
-    records: FxHashMap<(u32, u64), Recorded>,
+    records: FxHashMap<(u32, u64), RecordedCall>,
     record_order: VecDeque<(u32, u64)>,
     /// Threads of processes that number them otherwise.
     threads: FxHashMap<(u32, u64), u32>,
@@ -108,32 +108,16 @@ pub(crate) enum RecordedLaunch {
     Unknown,
 }
 
-impl<P> Default for RecordedLaunches<P> {
-    fn default() -> Self {
-        Self {
-            launches: FxHashMap::default(),
-            order: VecDeque::new(),
-            works: 0,
-            records: FxHashMap::default(),
-            record_order: VecDeque::new(),
-            threads: FxHashMap::default(),
-            unrecorded: 0,
-            recorded: FxHashSet::default(),
-            gone: FxHashSet::default(),
-        }
-    }
-}
-
-impl<P: Copy> RecordedLaunches<P> {
+impl<P: Copy + Default> RecordedLaunches<P> {
     /// A path launched something.
     pub(crate) fn launch(&mut self, launch: &Launch, path: P, is_expected: bool) {
         let Some(graph) = &launch.executed else {
-            let thread = (launch.pid, launch.tid);
-            let times = (launch.start_ns, launch.end_ns);
+            let thread = (launch.by.pid, launch.by.tid);
+            let times = (launch.by.start_ns, launch.by.end_ns);
             return self.add(thread, times, path, None, is_expected);
         };
         if let Some(what) = kind_of(launch) {
-            let thread = (launch.pid, graph.tid);
+            let thread = (launch.by.pid, graph.tid);
             let times = (graph.start_ns, graph.end_ns);
             self.add(thread, times, path, Some(what), is_expected);
         }
@@ -259,7 +243,7 @@ impl<P: Copy> RecordedLaunches<P> {
         let Some((rank, correlation)) = rank.zip(record.correlation) else {
             return;
         };
-        let new = Recorded {
+        let new = RecordedCall {
             thread: record.tid,
             same_numbers: record.pid == Some(pid),
             rank,
@@ -337,7 +321,7 @@ impl<P: Copy> RecordedLaunches<P> {
     }
 
     /// The thread that a record of a call is of, as we see it.
-    fn thread(&mut self, pid: u32, record: &Recorded) -> Option<u32> {
+    fn thread(&mut self, pid: u32, record: &RecordedCall) -> Option<u32> {
         let thread = record.thread?;
         if record.same_numbers {
             return u32::try_from(thread).ok();
@@ -383,7 +367,7 @@ fn is_open_last<P>(launches: &VecDeque<Launched<P>>, at: usize) -> bool {
 }
 
 /// Index of the launch that a record lies in: its middle does.
-fn at<P>(launches: &VecDeque<Launched<P>>, record: &Recorded) -> Option<usize> {
+fn at<P>(launches: &VecDeque<Launched<P>>, record: &RecordedCall) -> Option<usize> {
     let length = record.end_ns.saturating_sub(record.start_ns);
     let middle = record.start_ns.saturating_add(length / 2);
     let after = launches.partition_point(|launch| launch.start_ns <= middle);

@@ -6,7 +6,8 @@
 )]
 
 use crate::correlate::{
-    CallSink, DeviceFact, FinishedCall, KernelEvent, KernelName, Launch, Limits, Tracked, Tracker,
+    CallSink, DeviceFact, FinishedCall, KernelEvent, KernelName, Launch, Tracked, Tracker,
+    TrackerLimits,
 };
 use aiprof_common::{
     CALL_ENTRY_UNKNOWN, CALL_EXIT, CALL_LATE, CALL_TAIL, CALL_UNTRACKED, MAX_VALUES,
@@ -362,11 +363,11 @@ impl Script {
     /// With all probes and no limits of its own.
     #[allow(clippy::new_without_default, reason = "tests begin one by name")]
     pub fn new() -> Self {
-        Self::with(Limits::default(), probes())
+        Self::with(TrackerLimits::default(), probes())
     }
 
     /// With these.
-    pub fn with(limits: Limits, probes: Vec<Probe>) -> Self {
+    pub fn with(limits: TrackerLimits, probes: Vec<Probe>) -> Self {
         let mut script = Self {
             probes: probes.clone(),
             tracker: Tracker::new(limits),
@@ -617,7 +618,9 @@ impl Script {
     /// Names of the launches so far.
     pub fn names(&self) -> Vec<String> {
         let launches = self.told.launches.iter();
-        launches.map(|launch| launch.name.to_string()).collect()
+        launches
+            .map(|launch| launch.work.name.to_string())
+            .collect()
     }
 
     /// How much was lost of a kind, since this was asked last.

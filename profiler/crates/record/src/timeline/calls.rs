@@ -1,13 +1,13 @@
 //! Calls and what they gave devices: a span each, with the launches that follow it.
 
-use super::{Builder, Key, Span, args, late};
+use super::{Builder, TrackKey, TrackWriter, args, late_names, ranges};
 use crate::correlate::{FinishedCall, Launch, Submission, Tracked};
 use crate::recording::{Before, RecordingSink};
 use aiprof_model::{
     probes::CallKind,
     process::ProcessTable,
     profile::LossKind,
-    timeline::{Args, Quality, recorded::EventSink},
+    timeline::{Args, Event as TimelineEvent, Quality, recorded::EventSink},
     wire::Event,
 };
 use std::{fmt::Write as _, io};
@@ -25,7 +25,8 @@ pub(super) struct Pending {
     pid: u32,
     tid: u32,
     is_ioctl: bool,
-    span: Span,
+    event: TimelineEvent,
+    depth: u32,
     args: Args,
     /// What it put on a list, if it launches nothing itself.
     recorded: Option<(String, u32)>,
@@ -45,7 +46,7 @@ impl<S: EventSink> Builder<S> {
             let short = call.start_ns.saturating_add(UNSEEN_NS);
             // What came next ended the calls around it too: each is drawn a
             // nanosecond longer than the one inside, and none beyond.
-            let room = u64::from(call.depth) + 1;
+            let room = u64::from(call.nesting.depth) + 1;
             short.min(call.end_before_ns.saturating_sub(room))
         });
         let inside = self.inside.remove(&call.id).unwrap_or(0);
@@ -58,8 +59,8 @@ impl<S: EventSink> Builder<S> {
             None => self.waits.end_of(call, shown),
         };
         let end = shown.max(inside).min(latest).max(call.start_ns);
-        if call.parent != 0 {
-            let around = self.inside.entry(call.parent).or_default();
+        if call.nesting.parent != 0 {
+            let around = self.inside.entry(call.nesting.parent).or_default();
             *around = end.saturating_add(1).max(*around);
         }
         end
@@ -71,28 +72,10 @@ impl<S: EventSink> Builder<S> {
             return;
         };
         if let Some(work) = pending.write_work() {
-            pending.span.event.work = self.name(&work);
+            pending.event.work = self.writer.name(&work);
         }
-        self.push(&pending.span, &pending.args);
-    }
-
-    fn submitted(&mut self, submission: &Submission) {
-        let key = Key::Queue {
-            device: submission.device.clone(),
-            queue: submission.queue.clone(),
-        };
-        let Some(track) = self.track(key) else {
-            return self.out.losses.add(LossKind::SubmissionsRefused, 1);
-        };
-        self.out.totals.submissions += 1;
-        let from = submission.submitted_ns;
-        let to = submission.end_before_ns.max(from);
-        let name = self.name(&late::of_submitter(submission.pid));
-        let mut event = self.span(name, "submission", track, (from, to));
-        if submission.ended_ns.is_none() {
-            event.quality = Quality::Estimated;
-        }
-        self.push(&Span { event, depth: 0 }, &args_of(submission));
+        self.writer
+            .push(&pending.event, pending.depth, &pending.args);
     }
 }
 
@@ -114,20 +97,18 @@ impl<S: EventSink> RecordingSink for Builder<S> {
             Tracked::KernelsInherited { parent, pid, .. } => self.launches.inherited(parent, pid),
             Tracked::ProcessGone { pid, at_ns } => {
                 self.launches.process_gone(pid, at_ns);
-                self.recorded.process_gone(pid);
+                self.records.launches.process_gone(pid);
                 self.take_known();
             }
-            Tracked::Submission(submission) => self.submitted(submission),
-            Tracked::DeviceSpan(span) => self.record(span, true),
-            Tracked::DeviceUntimed(span) => self.untimed_record(span),
-            Tracked::RuntimeRecord(span) => self.record(span, false),
-            Tracked::Range(range) => self.named_range(range),
+            Tracked::Submission(submission) => submitted(&mut self.writer, submission),
+            Tracked::DeviceSpan(span) => self.keep_record(span, true, true),
+            Tracked::DeviceUntimed(span) => self.keep_record(span, true, false),
+            Tracked::RuntimeRecord(span) => self.keep_record(span, false, true),
+            Tracked::Range(range) => {
+                ranges::draw(&mut self.writer, &mut self.process_tracks, range);
+            }
             Tracked::Kernel(_) | Tracked::KernelPlaced(_) | Tracked::KernelGone { .. } => {}
         }
-    }
-
-    fn damaged(&mut self) {
-        self.out.losses.add(LossKind::Undecodable, 1);
     }
 }
 
@@ -135,31 +116,31 @@ impl<S: EventSink> Builder<S> {
     fn take_call(&mut self, call: &FinishedCall) {
         let end = self.end_of(call);
         self.uses_event(call);
-        if call.is_part {
+        if call.nesting.is_part {
             return;
         }
         self.flush();
-        let Some(track) = self.track(Key::Thread {
+        let Some(track) = self.writer.track(TrackKey::Thread {
             pid: call.pid,
             tid: call.tid,
         }) else {
-            return self.out.losses.add(LossKind::SpansRefused, 1);
+            return self.writer.out.losses.add(LossKind::SpansRefused, 1);
         };
-        self.people.called(call.pid, call.tid);
+        self.process_tracks.called(call.pid, call.tid);
         self.kernels.call(call);
-        self.out.totals.calls += 1;
+        self.writer.out.totals.calls += 1;
         let probe = &*call.probe;
         let mut args = Args::new();
         args.text("api", &probe.api);
         args::write(&mut args, call);
         args::write_result(&mut args, call);
-        args::write_inner(&mut args, &call.inner);
+        args::write_inner(&mut args, &call.nesting.inner);
         if call.end_ns.is_none() {
             args.text("end", "not seen");
         }
-        let recorded = call.work.as_ref().map(|work| {
-            let name = late::of_work(call.pid, work);
-            (name.into_owned(), call.works)
+        let recorded = call.work.first.as_ref().map(|work| {
+            let name = late_names::of_work(call.pid, work);
+            (name.into_owned(), call.work.launches)
         });
         let category = match probe.kind {
             _ if probe.is_ioctl => "ioctl",
@@ -167,8 +148,10 @@ impl<S: EventSink> Builder<S> {
             CallKind::Kernel => "object",
             kind => kind.name(),
         };
-        let name = self.name(&probe.function);
-        let mut event = self.span(name, category, track, (call.start_ns, end));
+        let name = self.writer.name(&probe.function);
+        let mut event = self
+            .writer
+            .span(name, category, track, (call.start_ns, end));
         event.stack = self.stacks.of_call(call);
         let stack = event.stack;
         self.ops_inbox
@@ -181,10 +164,8 @@ impl<S: EventSink> Builder<S> {
             pid: call.pid,
             tid: call.tid,
             is_ioctl: probe.is_ioctl,
-            span: Span {
-                event,
-                depth: call.depth,
-            },
+            event,
+            depth: call.nesting.depth,
             args,
             recorded,
             launches: None,
@@ -194,7 +175,7 @@ impl<S: EventSink> Builder<S> {
     }
 
     fn take_launch(&mut self, launch: &Launch) {
-        self.out.totals.launches += 1;
+        self.writer.out.totals.launches += 1;
         let pending = self.pending.as_mut().filter(|p| p.made(launch));
         let is_ioctl = pending.as_ref().is_some_and(|pending| pending.is_ioctl);
         if let Some(pending) = pending {
@@ -211,18 +192,18 @@ impl Pending {
     /// Whether a launch is of this call: launches follow the call that made or
     /// submitted them.
     fn made(&self, launch: &Launch) -> bool {
-        let by_id = launch.call == self.id || launch.submit == Some(self.id);
-        by_id || (self.pid, self.tid) == (launch.pid, launch.tid)
+        let by_id = launch.by.call == self.id || launch.submit == Some(self.id);
+        by_id || (self.pid, self.tid) == (launch.by.pid, launch.by.tid)
     }
 
     fn take(&mut self, launch: &Launch) {
         let (first, _, count) = self.launches.unwrap_or((launch.id, launch.id, 0));
         self.launches = Some((first, launch.id, count + 1));
         self.sizes = match count {
-            0 => [launch.groups, launch.local],
+            0 => [launch.work.groups, launch.work.local],
             _ => [[0; 3]; 2],
         };
-        let name = late::of_work(launch.pid, &launch.name);
+        let name = late_names::of_work(launch.by.pid, &launch.work.name);
         if let Some((_, n)) = self.work.iter_mut().find(|(known, _)| **known == *name) {
             *n += 1;
         } else if self.work.len() < MAX_WORK {
@@ -262,6 +243,26 @@ impl Pending {
         args::write_sizes(args, "local", local);
         Some(text)
     }
+}
+
+/// Draws a submission.
+fn submitted<S: EventSink>(writer: &mut TrackWriter<S>, submission: &Submission) {
+    let key = TrackKey::Queue {
+        device: submission.device.clone(),
+        queue: submission.queue.clone(),
+    };
+    let Some(track) = writer.track(key) else {
+        return writer.out.losses.add(LossKind::SubmissionsRefused, 1);
+    };
+    writer.out.totals.submissions += 1;
+    let from = submission.submitted_ns;
+    let to = submission.end_before_ns.max(from);
+    let name = writer.name(&late_names::of_submitter(submission.pid));
+    let mut event = writer.span(name, "submission", track, (from, to));
+    if submission.ended_ns.is_none() {
+        event.quality = Quality::Estimated;
+    }
+    writer.push(&event, 0, &args_of(submission));
 }
 
 /// What is known of a submission.

@@ -4,8 +4,9 @@
 //! Operations that only have bounds are on rows of their own, which are marked so. There is a
 //! span for each kernel's name and wait, never as if the device had been busy all that time.
 
-use super::launches::{Bounded, LaunchShape, Ran};
-use super::{Builder, Key, Span, args, late};
+use super::kernels::KernelFacts;
+use super::launches::{BoundedLaunches, LaunchShape, Ran};
+use super::{Builder, TrackKey, args, late_names};
 use crate::correlate::{FinishedCall, Launch};
 use aiprof_model::{
     probes::{CallKind, Role, role},
@@ -14,43 +15,25 @@ use aiprof_model::{
 };
 
 impl<S: EventSink> Builder<S> {
-    /// Writes what is known of a command of a device: who made it how, and its shape; with
-    /// the first of a kernel also what the kernel is made of.
-    fn write_command(&mut self, args: &mut Args, of: (&str, u32, u64), shape: &LaunchShape) {
-        let (api, pid, device) = of;
-        args.text("api", api);
-        args.number("pid", pid.into());
-        args.number("tid", shape.tid.into());
-        args.text("call", &shape.function);
-        args.text("kind", shape.kind.name());
-        if device != 0 {
-            args.hex("device_handle", device);
-        }
-        args::write_sizes(args, "groups", shape.groups);
-        args::write_sizes(args, "local", shape.local);
-        if shape.bytes > 0 {
-            args.number("bytes", shape.bytes);
-        }
-        self.kernels.write(args, shape.kernel);
-    }
-
     /// Takes a launch in. `is_ioctl`: the driver's own submission, which the Linux kernel's
     /// fences report.
     pub(super) fn launched(&mut self, launch: &Launch, is_ioctl: bool) {
         let is_work = match launch.kind {
             CallKind::Launch | CallKind::Submit => true,
             // Those without a queue return when they are done.
-            CallKind::Copy | CallKind::Fill => launch.queue != 0,
+            CallKind::Copy | CallKind::Fill => launch.on.queue != 0,
             // What waits for events only is no command of its own.
             CallKind::Barrier => {
-                self.barriers && launch.queue != 0 && launch.function.contains("Barrier")
+                self.barriers && launch.on.queue != 0 && launch.by.function.contains("Barrier")
             }
             _ => false,
         };
-        if is_ioctl || !is_work || self.with_records.contains(&launch.pid) {
+        if is_ioctl || !is_work || self.records.processes.contains(&launch.by.pid) {
             return;
         }
-        let name = self.name(&late::of_work(launch.pid, &launch.name));
+        let name = self
+            .writer
+            .name(&late_names::of_work(launch.by.pid, &launch.work.name));
         self.kernels.launched(launch);
         self.launches.launched(launch, name);
         self.take_known();
@@ -94,21 +77,21 @@ impl<S: EventSink> Builder<S> {
             self.ran(&ran);
         }
         let refused = std::mem::take(&mut self.launches.refused);
-        self.out.losses.add(LossKind::SpansRefused, refused);
+        self.writer.out.losses.add(LossKind::SpansRefused, refused);
     }
 
-    fn bounded(&mut self, bounded: &Bounded) {
+    fn bounded(&mut self, bounded: &BoundedLaunches) {
         let count = bounded.works.len() as u64;
         *self.bounded_of.entry(bounded.pid).or_default() += count;
-        let key = Key::Bounds {
+        let key = TrackKey::Bounds {
             pid: bounded.pid,
             api: bounded.api.clone(),
             queue: bounded.queue,
         };
-        let Some(track) = self.track(key) else {
-            return self.out.losses.add(LossKind::SpansRefused, count);
+        let Some(track) = self.writer.track(key) else {
+            return self.writer.out.losses.add(LossKind::SpansRefused, count);
         };
-        let end = bounded.end_ns.unwrap_or(self.last_ns);
+        let end = bounded.end_ns.unwrap_or(self.writer.last_ns);
         for (work, inside) in bounded.works.iter().zip((0..count).rev()) {
             let mut args = Args::new();
             args.text(
@@ -118,7 +101,7 @@ impl<S: EventSink> Builder<S> {
             );
             args.number("launches", work.launches);
             let of = (&*bounded.api, bounded.pid, bounded.device);
-            self.write_command(&mut args, of, &work.shape);
+            write_command(&mut args, &mut self.kernels, of, &work.shape);
             args.micros("append_us", work.append_ns);
             if bounded.end_ns.is_none() {
                 args.text("end", "no wait was seen");
@@ -126,24 +109,24 @@ impl<S: EventSink> Builder<S> {
             // Rows show spans inside each other, each a nanosecond shorter than the one
             // around it; all of them have to reach the end of the wait.
             let times = (work.from_ns, end.saturating_add(inside).max(work.from_ns));
-            let mut event = self.span(work.name, "estimated", track, times);
+            let mut event = self.writer.span(work.name, "estimated", track, times);
             event.quality = Quality::Bounded;
-            self.push(&Span { event, depth: 0 }, &args);
+            self.writer.push(&event, 0, &args);
         }
     }
 
     fn ran(&mut self, ran: &Ran) {
         let signal = &ran.signal;
-        let key = Key::Engine {
+        let key = TrackKey::Engine {
             pid: signal.pid,
             api: signal.api.clone(),
             device: ran.device,
             queue: signal.queue,
         };
-        let Some(track) = self.track(key) else {
-            return self.out.losses.add(LossKind::SpansRefused, 1);
+        let Some(track) = self.writer.track(key) else {
+            return self.writer.out.losses.add(LossKind::SpansRefused, 1);
         };
-        self.out.totals.device_spans += 1;
+        self.writer.out.totals.device_spans += 1;
         let category = match signal.shape.kind {
             CallKind::Copy => "gpu_memcpy",
             CallKind::Fill => "gpu_memset",
@@ -157,23 +140,50 @@ impl<S: EventSink> Builder<S> {
             args.micros("begin_within_us", ran.within_ns);
         }
         let of = (&*signal.api, signal.pid, signal.device);
-        self.write_command(&mut args, of, &signal.shape);
+        write_command(&mut args, &mut self.kernels, of, &signal.shape);
         args.micros("append_us", signal.append_ns());
         args.micros(
             "submit_us",
             ran.start_ns.saturating_sub(signal.submitted_ns),
         );
         let end = ran.start_ns.saturating_add(ran.ran_ns);
-        let mut event = self.span(signal.name, category, track, (ran.start_ns, end));
+        let mut event = self
+            .writer
+            .span(signal.name, category, track, (ran.start_ns, end));
         event.correlation = signal.launch;
-        self.push(&Span { event, depth: 0 }, &args);
-        let thread = Key::Thread {
+        self.writer.push(&event, 0, &args);
+        let thread = TrackKey::Thread {
             pid: signal.pid,
             tid: signal.shape.tid,
         };
-        if let Some(&from) = self.tracks.get(&thread) {
+        if let Some(&from) = self.writer.tracks.get(&thread) {
             let halves = [(signal.start_ns, from), (ran.start_ns, track)];
-            self.arrow(signal.pid, signal.launch, halves);
+            let key = (signal.pid, signal.launch);
+            self.records.flows.arrow(&mut self.writer, key, halves);
         }
     }
+}
+
+/// Writes what is known of a command of a device: who made it how, and its shape; with
+/// the first of a kernel also what the kernel is made of.
+fn write_command(
+    args: &mut Args,
+    kernels: &mut KernelFacts,
+    (api, pid, device): (&str, u32, u64),
+    shape: &LaunchShape,
+) {
+    args.text("api", api);
+    args.number("pid", pid.into());
+    args.number("tid", shape.tid.into());
+    args.text("call", &shape.function);
+    args.text("kind", shape.kind.name());
+    if device != 0 {
+        args.hex("device_handle", device);
+    }
+    args::write_sizes(args, "groups", shape.groups);
+    args::write_sizes(args, "local", shape.local);
+    if shape.bytes > 0 {
+        args.number("bytes", shape.bytes);
+    }
+    kernels.write(args, shape.kernel);
 }

@@ -108,11 +108,11 @@ impl KernelFacts {
     /// Takes note of what a launched kernel is made of, when it is launched first, and of what
     /// the runtime returned about it since.
     pub(super) fn launched(&mut self, launch: &Launch) {
-        if launch.kernel_number == 0 || launch.kind != CallKind::Launch {
+        if launch.work.kernel_number == 0 || launch.kind != CallKind::Launch {
             return;
         }
-        let told = self.told.get(&(launch.pid, launch.kernel)).copied();
-        if let Some(known) = self.kernels.get_mut(&launch.kernel_number) {
+        let told = self.told.get(&(launch.by.pid, launch.work.kernel)).copied();
+        if let Some(known) = self.kernels.get_mut(&launch.work.kernel_number) {
             if let (Some(told), false) = (told, known.is_told) {
                 known.add(&told);
             }
@@ -123,19 +123,19 @@ impl KernelFacts {
         }
         let mut facts = told.unwrap_or_default();
         facts.add(&self.of_module(launch));
-        self.kernels.insert(launch.kernel_number, facts);
+        self.kernels.insert(launch.work.kernel_number, facts);
     }
 
     fn of_module(&self, launch: &Launch) -> Facts {
-        let Some(module) = &launch.module else {
+        let Some(module) = &launch.work.module else {
             return Facts::default();
         };
-        let is_level_zero = &*launch.api == "Level Zero" || launch.function.starts_with("ze");
+        let is_level_zero = &*launch.by.api == "Level Zero" || launch.by.function.starts_with("ze");
         let mut facts = Facts {
             is_aot: is_level_zero.then_some(module.format != IL_SPIRV),
             ..Facts::default()
         };
-        let KernelName::Known(name) = &launch.name else {
+        let KernelName::Known(name) = &launch.work.name else {
             return facts;
         };
         let found = module.digest.and_then(|digest| self.modules.get(&digest));

@@ -56,19 +56,19 @@ impl LaunchShape {
     fn of(launch: &Launch) -> Self {
         Self {
             kind: launch.kind,
-            function: launch.function.clone(),
-            kernel: launch.kernel_number,
-            groups: launch.groups,
-            local: launch.local,
-            bytes: launch.bytes,
-            tid: launch.tid,
+            function: launch.by.function.clone(),
+            kernel: launch.work.kernel_number,
+            groups: launch.work.groups,
+            local: launch.work.local,
+            bytes: launch.work.bytes,
+            tid: launch.by.tid,
         }
     }
 }
 
 /// Launches of one name and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Work {
+pub(super) struct LaunchedWork {
     pub(super) name: Sym,
     pub(super) shape: LaunchShape,
     /// When the first was handed over.
@@ -80,7 +80,7 @@ pub(super) struct Work {
     is_alone: bool,
 }
 
-impl Work {
+impl LaunchedWork {
     fn is_like(&self, other: &Self) -> bool {
         self.name == other.name && self.shape == other.shape
     }
@@ -88,17 +88,17 @@ impl Work {
 
 /// Launches that ended together, by what is known.
 #[derive(Clone, Debug)]
-struct Group {
+struct LaunchGroup {
     api: Rc<str>,
     /// The call that handed all of them over; 0: several did.
     submit: u64,
     device: u64,
     last_ns: u64,
-    works: Vec<Work>,
+    works: Vec<LaunchedWork>,
 }
 
-impl Group {
-    fn add(&mut self, work: Work) {
+impl LaunchGroup {
+    fn add(&mut self, work: LaunchedWork) {
         let is_alone = work.is_alone && self.works.len() < MAX_WORKS;
         let mut like = self.works.iter_mut().filter(|_| !is_alone);
         match like.find(|known| known.is_like(&work)) {
@@ -140,7 +140,7 @@ pub(super) struct Signal {
     pub(super) device: u64,
     submit: u64,
     pub(super) submitted_ns: u64,
-    /// [`Work::is_alone`].
+    /// [`LaunchedWork::is_alone`].
     is_alone: bool,
     handed_over_ns: u64,
     /// It had ended then; `u64::MAX`: that is not known.
@@ -160,14 +160,14 @@ impl Signal {
     }
 
     /// It alone.
-    fn into_group(self) -> Group {
+    fn into_group(self) -> LaunchGroup {
         let append_ns = self.append_ns();
-        Group {
+        LaunchGroup {
             api: self.api,
             submit: self.submit,
             device: self.device,
             last_ns: self.handed_over_ns,
-            works: vec![Work {
+            works: vec![LaunchedWork {
                 name: self.name,
                 from_ns: self.submitted_ns,
                 append_ns,
@@ -194,31 +194,31 @@ pub(super) struct Ran {
 
 /// Launches between two times.
 #[derive(Debug)]
-pub(super) struct Bounded {
+pub(super) struct BoundedLaunches {
     pub(super) api: Rc<str>,
     pub(super) pid: u32,
     pub(super) queue: u64,
     /// The device's handle, 0: not known, or several.
     pub(super) device: u64,
     /// In the order in which the first of each was handed over.
-    pub(super) works: Vec<Work>,
+    pub(super) works: Vec<LaunchedWork>,
     /// `None`: no wait was seen.
     pub(super) end_ns: Option<u64>,
 }
 
 /// Follows launches, waits and timestamps.
 #[derive(Debug, Default)]
-pub(super) struct Launches {
+pub(super) struct DeviceLaunches {
     /// Each launch is kept by itself while there is room.
     pub(super) each: bool,
     clocks: Clocks,
-    open: FxHashMap<Queue, Vec<Group>>,
+    open: FxHashMap<Queue, Vec<LaunchGroup>>,
     /// By process and event.
     signals: FxHashMap<(u32, u64), Signal>,
     /// Events of launches that have not ended.
     running: FxHashMap<Queue, Vec<u64>>,
     /// By the end of the wait.
-    ended: FxHashMap<(Queue, u64), Group>,
+    ended: FxHashMap<(Queue, u64), LaunchGroup>,
     timed: Vec<(Signal, Times)>,
     /// What nanoseconds of the devices of a process are counted from.
     bases: FxHashMap<u32, u64>,
@@ -227,22 +227,22 @@ pub(super) struct Launches {
     streams: FxHashMap<Queue, u32>,
     /// Launches that found no room.
     pub(super) refused: u64,
-    pub(super) bounded: Vec<Bounded>,
+    pub(super) bounded: Vec<BoundedLaunches>,
     pub(super) ran: Vec<Ran>,
 }
 
-impl Launches {
+impl DeviceLaunches {
     /// A launch was handed to a device.
     pub(super) fn launched(&mut self, launch: &Launch, name: Sym) {
         let signal = Signal {
-            api: launch.api.clone(),
+            api: launch.by.api.clone(),
             name,
             shape: LaunchShape::of(launch),
-            pid: launch.pid,
-            start_ns: launch.start_ns,
+            pid: launch.by.pid,
+            start_ns: launch.by.start_ns,
             launch: launch.id,
-            queue: launch.queue,
-            device: launch.device,
+            queue: launch.on.queue,
+            device: launch.on.device,
             submit: launch.submit.unwrap_or(0),
             submitted_ns: launch.submitted_ns,
             is_alone: self.each,
@@ -250,15 +250,15 @@ impl Launches {
             ended_ns: u64::MAX,
             read: [None; 2],
         };
-        if launch.event == 0 {
+        if launch.on.event == 0 {
             return self.group(signal);
         }
         if self.signals.len() >= MAX_SIGNALS {
             self.settle(|_| true);
         }
         let running = self.running.entry(signal.queue()).or_default();
-        running.push(launch.event);
-        let key = (launch.pid, launch.event);
+        running.push(launch.on.event);
+        let key = (launch.by.pid, launch.on.event);
         if let Some(before) = self.signals.insert(key, signal) {
             self.untimed(before);
         }
@@ -297,8 +297,9 @@ impl Launches {
             return;
         }
         let groups = self.open.entry(signal.queue()).or_default();
-        let fits = |group: &&mut Group| {
-            let is_its = |known: &Work| known.name == signal.name && known.shape == signal.shape;
+        let fits = |group: &&mut LaunchGroup| {
+            let is_its =
+                |known: &LaunchedWork| known.name == signal.name && known.shape == signal.shape;
             let is_known = !signal.is_alone && group.works.iter().any(is_its);
             let has_room = is_known || group.works.len() < MAX_WORKS;
             (group.submit, group.device) == (signal.submit, signal.device) && has_room
@@ -324,7 +325,7 @@ impl Launches {
         self.end(key, signal.into_group());
     }
 
-    fn end(&mut self, key: (Queue, u64), group: Group) {
+    fn end(&mut self, key: (Queue, u64), group: LaunchGroup) {
         match self.ended.get_mut(&key) {
             Some(known) if known.works.len() + group.works.len() <= MAX_WORKS => {
                 known.merge(group);
@@ -350,10 +351,10 @@ impl Launches {
         }
     }
 
-    fn hand_on(&mut self, (pid, queue): Queue, group: Group, end_ns: Option<u64>) {
+    fn hand_on(&mut self, (pid, queue): Queue, group: LaunchGroup, end_ns: Option<u64>) {
         let mut works = group.works;
         works.sort_by_key(|work| work.from_ns);
-        self.bounded.push(Bounded {
+        self.bounded.push(BoundedLaunches {
             api: group.api,
             pid,
             queue,

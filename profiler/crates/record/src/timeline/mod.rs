@@ -25,88 +25,30 @@ mod args;
 mod calls;
 mod devices;
 mod kernels;
-mod late;
+mod late_names;
 mod launches;
 mod ops;
 mod pauses;
-mod people;
+mod process_tracks;
 mod ranges;
 mod records;
 mod stacks;
+mod tracks;
 mod waits;
 
-use crate::{
-    aggregate::Names as CodeNames,
-    correlate::{EpochClock, RecordedLaunches, Recorder},
-    ops::OpsInbox,
-    recording::Recording,
-};
+use crate::{aggregate::Names as CodeNames, ops::OpsInbox, recording::Recording};
 use aiprof_model::{
     process::ProcessTable,
     profile::{LossKind, Losses, Meta},
     timeline::{
-        Args, Event, Id, Length, NONE, Ph, Quality, Sym, Time, Track, TrackId, TrackKind,
-        recorded::{EventSink, Group, Recorded, Row},
+        Args, Event, Ph, Sym,
+        recorded::{EventSink, Recorded},
     },
     wire::{self, Sample},
 };
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::{io, rc::Rc};
-
-/// Most processes whose devices record what they do.
-const MAX_PROCESSES: usize = 1 << 17;
-/// Most tracks.
-const MAX_TRACKS: usize = 1 << 18;
-/// Most texts, and their bytes: what goes beyond is called [`OTHER`].
-const MAX_NAMES: usize = 1 << 20;
-const MAX_NAME_BYTES: usize = 64 << 20;
-const OTHER: &str = "[too many names]";
-
-/// What a track shows.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
-    Thread {
-        pid: u32,
-        tid: u32,
-    },
-    Samples {
-        pid: u32,
-        tid: u32,
-    },
-    Records {
-        pid: u32,
-        thread: u64,
-    },
-    /// Ranges of a process that need not nest.
-    Ranges {
-        pid: u32,
-    },
-    Stream {
-        recorder: Recorder,
-        pid: u32,
-        device: Option<u32>,
-        stream: Option<u64>,
-    },
-    Queue {
-        device: Rc<str>,
-        queue: Rc<str>,
-    },
-    /// Launches that the program timed.
-    Engine {
-        pid: u32,
-        api: Rc<str>,
-        device: u32,
-        queue: u64,
-    },
-    Bounds {
-        pid: u32,
-        api: Rc<str>,
-        queue: u64,
-    },
-    Counter(Rc<str>),
-    /// When the recording was paused.
-    Pauses,
-}
+use rustc_hash::FxHashMap;
+use std::io;
+use tracks::{TrackKey, TrackWriter};
 
 /// What of devices' commands is drawn beside kernels, copies and fills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,86 +60,49 @@ pub struct CommandDetail {
     pub each: bool,
 }
 
-/// An event, and how many spans of its track are around it.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    event: Event,
-    depth: u32,
-}
-
 /// Makes the events of a timeline of what is recorded.
 #[derive(Debug)]
 pub struct Builder<S> {
-    sink: S,
-    error: Option<io::Error>,
-    out: Recorded,
-    /// What the tracks are, by number.
-    keys: Vec<Key>,
-    tracks: FxHashMap<Key, TrackId>,
-    name_bytes: usize,
-    people: people::People,
+    writer: TrackWriter<S>,
+    process_tracks: process_tracks::ProcessTracks,
     stacks: stacks::StackTree,
     waits: waits::ThreadWaits,
     /// Stacks, by number, of processes that are to report their operators.
     ops_inbox: OpsInbox<u32>,
-    late: late::Late,
-    clock: EpochClock,
-    waiting: Vec<records::Waiting>,
-    flows: records::Flows,
-    /// Launches whose calls a helper inside of their program records.
-    recorded: RecordedLaunches<records::Launched>,
-    launches: launches::Launches,
+    late: late_names::LateNames,
+    records: records::DeviceRecords,
+    launches: launches::DeviceLaunches,
     kernels: kernels::KernelFacts,
     /// [`CommandDetail::barriers`].
     barriers: bool,
     /// Spans between launch and wait, by process.
     bounded_of: FxHashMap<u32, u64>,
-    /// Processes whose devices record what they do.
-    with_records: FxHashSet<u32>,
     /// By open call: the latest end of the calls in it.
     inside: FxHashMap<u64, u64>,
     /// The last call, whose launches follow it.
     pending: Option<calls::Pending>,
     /// Since when the recording is paused.
     paused_ns: Option<u64>,
-    origin_ns: Option<u64>,
-    first_ns: u64,
-    last_ns: u64,
 }
 
 impl<S: EventSink> Builder<S> {
     /// Begins a timeline. `period_ns`: what a CPU sample stands for.
     pub fn new(period_ns: u64, sink: S) -> Self {
         Self {
-            sink,
-            error: None,
-            out: Recorded {
-                period: Length::from_nanos(i64::try_from(period_ns).unwrap_or(0)),
-                ..Recorded::default()
-            },
-            keys: Vec::new(),
-            tracks: FxHashMap::default(),
-            name_bytes: 0,
-            people: people::People::default(),
+            writer: TrackWriter::new(period_ns, sink),
+            process_tracks: process_tracks::ProcessTracks::default(),
             stacks: stacks::StackTree::default(),
             waits: waits::ThreadWaits::default(),
             ops_inbox: OpsInbox::default(),
-            late: late::Late::default(),
-            clock: EpochClock::default(),
-            waiting: Vec::new(),
-            flows: records::Flows::default(),
-            recorded: RecordedLaunches::default(),
-            launches: launches::Launches::default(),
+            late: late_names::LateNames::default(),
+            records: records::DeviceRecords::default(),
+            launches: launches::DeviceLaunches::default(),
             kernels: kernels::KernelFacts::default(),
             barriers: false,
             bounded_of: FxHashMap::default(),
-            with_records: FxHashSet::default(),
             inside: FxHashMap::default(),
             pending: None,
             paused_ns: None,
-            origin_ns: None,
-            first_ns: 0,
-            last_ns: 0,
         }
     }
 
@@ -218,19 +123,12 @@ impl<S: EventSink> Builder<S> {
 
     /// Takes an event in, before the tracker does; the processes are as they were before it.
     fn take(&mut self, processes: &ProcessTable, event: &wire::Event) -> io::Result<()> {
-        let time_ns = event.time_ns();
-        if time_ns != 0 {
-            if self.origin_ns.is_none() {
-                (self.origin_ns, self.first_ns) = (Some(time_ns), time_ns);
-            }
-            self.first_ns = self.first_ns.min(time_ns);
-            self.last_ns = self.last_ns.max(time_ns);
-        }
-        self.people.event(processes, event);
+        self.writer.note_time(event.time_ns());
+        self.process_tracks.event(processes, event);
         match event {
             wire::Event::Process(event) => {
                 if let Some((kind, count)) = event.kind.loss() {
-                    self.out.losses.add(kind, count);
+                    self.writer.out.losses.add(kind, count);
                 }
                 self.waits.process(event);
             }
@@ -239,15 +137,15 @@ impl<S: EventSink> Builder<S> {
             wire::Event::Wait(wait) => self.wait(processes, wait),
             wire::Event::Ops(ops) => self.ops(processes, ops),
             wire::Event::Pause(pause) => self.pause(*pause),
-            wire::Event::Counter(counter) => self.counter(counter),
-            wire::Event::Stalls(_) => self.out.totals.stalls += 1,
+            wire::Event::Counter(counter) => self.writer.counter(counter),
+            wire::Event::Stalls(_) => self.writer.out.totals.stalls += 1,
             wire::Event::Clock(pair) => {
-                self.clock.note(pair);
+                self.records.clock.note(pair);
                 self.date_records(records::Dating::Now);
             }
             _ => {}
         }
-        self.error.take().map_or(Ok(()), Err)
+        self.writer.error.take().map_or(Ok(()), Err)
     }
 
     /// Hands on all that devices are known to have done by now. Gives what there is of the
@@ -257,15 +155,14 @@ impl<S: EventSink> Builder<S> {
     /// Those of the sink.
     pub fn so_far(&mut self) -> io::Result<(&Recorded, &mut S)> {
         self.hand_on_known();
-        if let Some(error) = self.error.take() {
-            return Err(error);
-        }
-        Ok((&self.out, &mut self.sink))
+        let writer = &mut self.writer;
+        writer.error.take().map_or(Ok(()), Err)?;
+        Ok((&writer.out, &mut writer.sink))
     }
 
     /// What times count from, CLOCK_MONOTONIC nanoseconds.
     pub fn origin_ns(&self) -> u64 {
-        self.origin_ns.unwrap_or(0)
+        self.writer.origin_ns.unwrap_or(0)
     }
 
     /// Ends the timeline, after the recording has ended. `losses`: what was lost on the
@@ -284,14 +181,13 @@ impl<S: EventSink> Builder<S> {
         self.date_records(records::Dating::Last);
         self.launches.finish();
         self.take_known();
-        if let Some(error) = self.error {
-            return Err(error);
-        }
-        let mut out = self.out;
+        let writer = self.writer;
+        writer.error.map_or(Ok(()), Err)?;
+        let mut out = writer.out;
         out.meta = about;
-        out.origin_ns = self.origin_ns.unwrap_or(0);
-        (out.start_ns, out.end_ns) = (self.first_ns, self.last_ns);
-        out.clock_steps = self.clock.steps() as u64;
+        out.origin_ns = writer.origin_ns.unwrap_or(0);
+        (out.start_ns, out.end_ns) = (writer.first_ns, writer.last_ns);
+        out.clock_steps = self.records.clock.steps() as u64;
         let (stacks, lost) = self.stacks.finish(names, &processes.files);
         out.stacks = stacks;
         out.losses.merge(&lost);
@@ -299,199 +195,53 @@ impl<S: EventSink> Builder<S> {
         let late: Vec<Sym> = out
             .names
             .iter()
-            .filter(|(_, text)| late::is_late(text))
+            .filter(|(_, text)| late_names::is_late(text))
             .map(|(sym, _)| sym)
             .collect();
         for sym in late {
-            let text = self.late.resolve(out.names.get(sym), &self.people);
+            let text = self.late.resolve(out.names.get(sym), &self.process_tracks);
             let known = out.names.intern(&text);
             out.renamed.insert(sym, known);
         }
-        let keys = self.keys.iter();
-        out.rows = keys.map(|key| row_of(key, &self.people)).collect();
-        for (key, track) in &self.tracks {
-            if let Key::Bounds { pid, .. } | Key::Engine { pid, .. } = key
-                && self.with_records.contains(pid)
+        let keys = writer.keys.iter();
+        out.rows = keys
+            .map(|key| tracks::row_of(key, &self.process_tracks))
+            .collect();
+        for (key, track) in &writer.tracks {
+            if let TrackKey::Bounds { pid, .. } | TrackKey::Engine { pid, .. } = key
+                && self.records.processes.contains(pid)
             {
                 out.surplus.insert(*track);
             }
         }
         let bounded = self.bounded_of.iter();
-        let bounded = bounded.filter(|(pid, _)| !self.with_records.contains(pid));
+        let bounded = bounded.filter(|(pid, _)| !self.records.processes.contains(pid));
         out.totals.estimated_spans = bounded.map(|(_, count)| count).sum();
-        self.people.label(names, processes);
-        out.processes = self.people.processes;
-        Ok((out, self.sink))
+        self.process_tracks.label(names, processes);
+        out.processes = self.process_tracks.processes;
+        Ok((out, writer.sink))
     }
 
     /// A CPU sample: the period that ends with it.
     fn sample(&mut self, processes: &ProcessTable, sample: &Sample) {
         let (pid, tid) = (sample.thread.pid, sample.thread.tid);
-        let Some(track) = self.track(Key::Samples { pid, tid }) else {
-            return self.out.losses.add(LossKind::SpansRefused, 1);
+        let Some(track) = self.writer.track(TrackKey::Samples { pid, tid }) else {
+            return self.writer.out.losses.add(LossKind::SpansRefused, 1);
         };
         let stack = self.stacks.of_sample(processes, sample);
         self.ops_inbox.stack((pid, tid), sample.time_ns, || stack);
-        self.out.totals.samples += 1;
-        let end = self.time(sample.time_ns);
-        let start = (end - self.out.period)
-            .max(self.time(self.first_ns))
-            .min(end);
+        let writer = &mut self.writer;
+        writer.out.totals.samples += 1;
+        let end = writer.time(sample.time_ns);
+        let first = writer.time(writer.first_ns);
+        let start = (end - writer.out.period).max(first).min(end);
         let mut event = Event::new(Ph::Complete, Sym::EMPTY, track, start);
         event.length = end - start;
-        event.cat = self.name("sample");
+        event.cat = writer.name("sample");
         event.stack = stack;
         let mut args = Args::new();
         args.number("cpu", sample.cpu.into());
-        self.push(&Span { event, depth: 0 }, &args);
-    }
-
-    fn time(&self, time_ns: u64) -> Time {
-        let origin = self.origin_ns.unwrap_or(time_ns);
-        Time::from_nanos(time_ns.wrapping_sub(origin).cast_signed())
-    }
-
-    fn span(&mut self, name: Sym, category: &str, track: TrackId, times: (u64, u64)) -> Event {
-        let start = self.time(times.0);
-        let mut event = Event::new(Ph::Complete, name, track, start);
-        event.length = self.time(times.1.max(times.0)) - start;
-        event.cat = self.name(category);
-        event.quality = Quality::Exact;
-        event
-    }
-
-    fn push(&mut self, span: &Span, args: &Args) {
-        if self.error.is_none() {
-            self.error = self
-                .sink
-                .event(&span.event, span.depth, args.members())
-                .err();
-        }
-    }
-
-    /// A text's number.
-    fn name(&mut self, text: &str) -> Sym {
-        let names = &mut self.out.names;
-        if names.len() >= MAX_NAMES || self.name_bytes + text.len() > MAX_NAME_BYTES {
-            let known = names.find(text);
-            return known.unwrap_or_else(|| {
-                self.out.losses.add(LossKind::TableFull, 1);
-                names.intern(OTHER)
-            });
-        }
-        let before = names.len();
-        let sym = names.intern(text);
-        if names.len() > before {
-            self.name_bytes += text.len();
-        }
-        sym
-    }
-
-    /// A track's number; `None`: there are too many.
-    fn track(&mut self, key: Key) -> Option<TrackId> {
-        if let Some(&known) = self.tracks.get(&key) {
-            return Some(known);
-        }
-        if self.keys.len() >= MAX_TRACKS {
-            return None;
-        }
-        let number = Id::Number(self.keys.len() as i64);
-        let of = |pid: u32, kind| (Id::Number(pid.into()), kind);
-        let (pid, kind) = match &key {
-            Key::Thread { pid, .. } => of(*pid, TrackKind::Thread),
-            Key::Samples { pid, .. } => of(*pid, TrackKind::Samples),
-            Key::Records { pid, .. } | Key::Ranges { pid } => of(*pid, TrackKind::Records),
-            Key::Stream { pid, .. } | Key::Engine { pid, .. } => of(*pid, TrackKind::Stream),
-            Key::Bounds { pid, .. } => of(*pid, TrackKind::Bounds),
-            Key::Queue { .. } => (Id::NONE, TrackKind::Queue),
-            Key::Counter(_) => (Id::NONE, TrackKind::Counter),
-            Key::Pauses => (Id::NONE, TrackKind::Row),
-        };
-        let tid = match &key {
-            Key::Thread { tid, .. } | Key::Samples { tid, .. } => Id::Number((*tid).into()),
-            _ => number,
-        };
-        let track = self.out.tracks.intern(Track {
-            job: 0,
-            rank: NONE,
-            pid,
-            tid,
-            kind,
-        });
-        self.keys.push(key.clone());
-        self.tracks.insert(key, track);
-        Some(track)
-    }
-}
-
-/// How a track is shown.
-fn row_of(key: &Key, people: &people::People) -> Row {
-    let thread = |pid: u32, tid: u32| {
-        let name = people.thread_name(pid, tid).filter(|name| !name.is_empty());
-        name.unwrap_or("thread").to_owned()
-    };
-    let (group, name) = match key {
-        Key::Thread { pid, tid } => (Group::Process(*pid), thread(*pid, *tid)),
-        Key::Samples { pid, tid } => {
-            let name = format!("{} samples", thread(*pid, *tid));
-            (Group::Process(*pid), name)
-        }
-        Key::Records { pid, thread } => {
-            let known = u32::try_from(*thread)
-                .ok()
-                .and_then(|tid| people.thread_name(*pid, tid));
-            let of = known.map_or_else(|| format!("thread {thread}"), str::to_owned);
-            (Group::Process(*pid), format!("{of} runtime records"))
-        }
-        Key::Ranges { pid } => (Group::Process(*pid), "ranges".to_owned()),
-        Key::Stream {
-            recorder,
-            pid,
-            device,
-            stream,
-        } => {
-            // What is number 0 of one process may be another one's number 1.
-            let number = device.map_or(String::new(), |device| format!(" {device}"));
-            let what = recorder.device();
-            let group = format!("{what}{number} of {} {pid}", people.process_name(*pid));
-            let name = stream.map_or("Device".to_owned(), |stream| format!("Stream {stream}"));
-            (Group::Named(group), name)
-        }
-        Key::Queue { device, queue } => {
-            let device = if device.is_empty() {
-                "GPU scheduler"
-            } else {
-                device
-            };
-            let queue = if queue.is_empty() { "queue" } else { queue };
-            let group = format!("{device}: submissions, not busy time");
-            (Group::Named(group), queue.to_owned())
-        }
-        Key::Engine {
-            pid,
-            api,
-            device,
-            queue,
-        } => {
-            let process = people.process_name(*pid);
-            let group = format!("{api} device {device} of {process} {pid}");
-            (Group::Named(group), queue_name(*queue))
-        }
-        Key::Bounds { pid, api, queue } => {
-            let process = people.process_name(*pid);
-            let group = format!("{api} work of {process} {pid}, estimated from calls");
-            (Group::Named(group), queue_name(*queue))
-        }
-        Key::Counter(source) => (Group::Named(source.to_string()), String::new()),
-        Key::Pauses => (Group::Named("Recording".to_owned()), "pauses".to_owned()),
-    };
-    Row { group, name }
-}
-
-fn queue_name(queue: u64) -> String {
-    match queue {
-        0 => "queue not known".to_owned(),
-        queue => format!("queue {queue:#x}"),
+        writer.push(&event, 0, &args);
     }
 }
 
@@ -533,19 +283,6 @@ impl<S: EventSink> Replay<S> {
             .map(drop)
     }
 
-    /// See [`Builder::so_far`].
-    ///
-    /// # Errors
-    /// Those of the sink.
-    pub fn so_far(&mut self) -> io::Result<(&Recorded, &mut S)> {
-        self.builder.so_far()
-    }
-
-    /// See [`Builder::origin_ns`].
-    pub fn origin_ns(&self) -> u64 {
-        self.builder.origin_ns()
-    }
-
     /// Ends it; see [`Builder::finish`].
     ///
     /// # Errors
@@ -557,7 +294,7 @@ impl<S: EventSink> Replay<S> {
         names: &dyn CodeNames,
     ) -> io::Result<(Recorded, S)> {
         self.recording
-            .finish(self.builder.last_ns, &mut [&mut self.builder]);
+            .finish(self.builder.writer.last_ns, &mut [&mut self.builder]);
         let mut losses = losses.clone();
         losses.merge(&self.recording.take_losses());
         self.builder

@@ -1,6 +1,6 @@
 //! Operators of PyTorch: spans of their threads, with the line of Python that called them.
 
-use super::{Builder, Key, Span};
+use super::{Builder, TrackKey};
 use crate::ops::{self, KeptStack, Op, OpCaller, OpsDone, OpsPlaced, OpsWindow, PythonFrame};
 use aiprof_model::{
     process::ProcessTable,
@@ -16,10 +16,10 @@ impl<S: EventSink> Builder<S> {
     pub(super) fn ops(&mut self, processes: &ProcessTable, ops: &wire::Ops) {
         match self.ops_inbox.take(ops.pid, &ops.news) {
             OpsDone::Nothing => {}
-            OpsDone::Unanswered => self.out.losses.add(LossKind::OpsUnanswered, 1),
-            OpsDone::Unreadable => self.out.losses.add(LossKind::OpsUnreadable, 1),
+            OpsDone::Unanswered => self.writer.out.losses.add(LossKind::OpsUnanswered, 1),
+            OpsDone::Unreadable => self.writer.out.losses.add(LossKind::OpsUnreadable, 1),
             OpsDone::Window(window, stacks, refused) => {
-                self.out.losses.add(LossKind::OpsRefused, refused);
+                self.writer.out.losses.add(LossKind::OpsRefused, refused);
                 self.ops_window(processes, ops.pid, window, stacks);
             }
         }
@@ -62,20 +62,20 @@ impl<S: EventSink> Builder<S> {
         ops: &[Op],
         placed: &OpsPlaced,
     ) {
-        let Some(track) = self.track(Key::Thread { pid, tid }) else {
+        let Some(track) = self.writer.track(TrackKey::Thread { pid, tid }) else {
             let lost = ops.len() as u64;
-            return self.out.losses.add(LossKind::SpansRefused, lost);
+            return self.writer.out.losses.add(LossKind::SpansRefused, lost);
         };
-        self.people.waited(processes, pid, tid);
+        self.process_tracks.waited(processes, pid, tid);
         let forward = forward_callers(ops, placed);
         for (op, caller) in ops.iter().zip(&placed.callers) {
-            if op.end_ns < self.first_ns || op.begin_ns > self.last_ns {
-                self.out.losses.add(LossKind::OpsRefused, 1);
+            if op.end_ns < self.writer.first_ns || op.begin_ns > self.writer.last_ns {
+                self.writer.out.losses.add(LossKind::OpsRefused, 1);
                 continue;
             }
-            let name = self.name(&op.name);
-            let times = (op.begin_ns.max(self.first_ns), op.end_ns);
-            let event = self.span(name, op.kind.category(), track, times);
+            let name = self.writer.name(&op.name);
+            let times = (op.begin_ns.max(self.writer.first_ns), op.end_ns);
+            let event = self.writer.span(name, op.kind.category(), track, times);
             let mut args = Args::new();
             if let Some(caller) = caller {
                 write_caller(&mut args, "python", processes, caller);
@@ -97,9 +97,9 @@ impl<S: EventSink> Builder<S> {
                     args.number(key, number);
                 }
             }
-            self.out.totals.ops += 1;
+            self.writer.out.totals.ops += 1;
             // What a runtime's call has around it began before.
-            self.push(&Span { event, depth: 0 }, &args);
+            self.writer.push(&event, 0, &args);
         }
     }
 }

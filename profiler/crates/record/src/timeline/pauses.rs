@@ -1,6 +1,6 @@
 //! When the recording was paused.
 
-use super::{Builder, Key, Span};
+use super::{Builder, TrackKey};
 use aiprof_model::{profile::LossKind, timeline::Args, timeline::recorded::EventSink, wire::Pause};
 
 impl<S: EventSink> Builder<S> {
@@ -16,11 +16,13 @@ impl<S: EventSink> Builder<S> {
         let Some(since_ns) = self.paused_ns.take() else {
             return;
         };
-        let Some(track) = self.track(Key::Pauses) else {
-            return self.out.losses.add(LossKind::SpansRefused, 1);
+        let Some(track) = self.writer.track(TrackKey::Pauses) else {
+            return self.writer.out.losses.add(LossKind::SpansRefused, 1);
         };
-        let name = self.name("paused");
-        let event = self.span(name, "recording", track, (since_ns, pause.time_ns));
-        self.push(&Span { event, depth: 0 }, &Args::new());
+        let name = self.writer.name("paused");
+        let event = self
+            .writer
+            .span(name, "recording", track, (since_ns, pause.time_ns));
+        self.writer.push(&event, 0, &Args::new());
     }
 }

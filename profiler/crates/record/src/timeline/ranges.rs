@@ -1,7 +1,7 @@
 //! Ranges that programs name: spans of their threads, in the category of Kineto's
 //! `record_function`. So all that knows annotations knows them.
 
-use super::{Builder, Key, Span};
+use super::{TrackKey, TrackWriter, process_tracks::ProcessTracks};
 use crate::correlate::{RangeForm, RangePayload, RangeSpan};
 use aiprof_model::{
     profile::LossKind,
@@ -12,33 +12,36 @@ use aiprof_model::{
 /// The category of moments: annotations have a length.
 const MOMENT: &str = "mark";
 
-impl<S: EventSink> Builder<S> {
-    pub(super) fn named_range(&mut self, range: &RangeSpan) {
-        let (pid, tid) = (range.pid, range.tid);
-        let key = match range.form {
-            RangeForm::Loose => Key::Ranges { pid },
-            RangeForm::Nested(_) | RangeForm::Moment => Key::Thread { pid, tid },
-        };
-        let Some(track) = self.track(key) else {
-            return self.out.losses.add(LossKind::SpansRefused, 1);
-        };
-        let category = match range.form {
-            RangeForm::Moment => MOMENT,
-            _ => OpKind::Annotation.category(),
-        };
-        let name = self.name(&range.about.name);
-        let mut event = self.span(name, category, track, (range.start_ns, range.end_ns));
-        if range.is_unended {
-            event.quality = Quality::Estimated;
-        }
-        let depth = match range.form {
-            RangeForm::Nested(depth) => depth,
-            _ => 0,
-        };
-        self.people.marked(pid, tid);
-        self.out.totals.ops += 1;
-        self.push(&Span { event, depth }, &args_of(range));
+/// Draws a range.
+pub(super) fn draw<S: EventSink>(
+    writer: &mut TrackWriter<S>,
+    processes: &mut ProcessTracks,
+    range: &RangeSpan,
+) {
+    let (pid, tid) = (range.pid, range.tid);
+    let key = match range.form {
+        RangeForm::Loose => TrackKey::Ranges { pid },
+        RangeForm::Nested(_) | RangeForm::Moment => TrackKey::Thread { pid, tid },
+    };
+    let Some(track) = writer.track(key) else {
+        return writer.out.losses.add(LossKind::SpansRefused, 1);
+    };
+    let category = match range.form {
+        RangeForm::Moment => MOMENT,
+        _ => OpKind::Annotation.category(),
+    };
+    let name = writer.name(&range.about.name);
+    let mut event = writer.span(name, category, track, (range.start_ns, range.end_ns));
+    if range.is_unended {
+        event.quality = Quality::Estimated;
     }
+    let depth = match range.form {
+        RangeForm::Nested(depth) => depth,
+        _ => 0,
+    };
+    processes.marked(pid, tid);
+    writer.out.totals.ops += 1;
+    writer.push(&event, depth, &args_of(range));
 }
 
 /// What else is known of a range.

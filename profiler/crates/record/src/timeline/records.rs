@@ -1,20 +1,19 @@
 //! What devices and their runtimes record of themselves: activity records to spans, and
 //! arrows from launches to what they executed.
 
-use super::{Builder, Key, Span};
+use super::{Builder, TrackKey, TrackWriter};
 use crate::{
     aiu::{
         ActivityRecord, EpochNs, Kind, Status, events,
         operation::{self, PREPARE, WorkKind},
     },
-    correlate::{DeviceSpan, Launch, RecordClock, RecordedLaunch},
+    correlate::{DeviceSpan, EpochClock, Launch, RecordClock, RecordedLaunch, RecordedLaunches},
 };
 use aiprof_model::{
     profile::LossKind,
-    timeline::{Args, Event, Id, Ph, TrackId, recorded::EventSink},
-    wire::Counter,
+    timeline::{Args, Event, Ph, TrackId, recorded::EventSink},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 
 /// How far behind the last event a record may reach: clocks of devices are
@@ -22,23 +21,25 @@ use std::borrow::Cow;
 const SKEW_NS: u64 = 1_000_000_000;
 /// Most records that wait for the next reading of the time of day.
 const MAX_WAITING: usize = 1 << 14;
+/// Most processes whose devices record what they do.
+const MAX_PROCESSES: usize = 1 << 17;
 /// Most launches, and most kernels, that wait for their other half.
 const MAX_HALVES: usize = 1 << 17;
 
 /// A record that waits for the next reading of the time of day.
 #[derive(Debug)]
-pub(super) struct Waiting {
+struct Waiting {
     span: DeviceSpan,
     is_device: bool,
     /// Its times can be true.
     is_timed: bool,
-    told_ns: u64,
+    reported_ns: u64,
     /// It was looked at: the record of its call may be in a buffer that comes later.
     is_late: bool,
 }
 
 /// A launch, for what the device did for it: the call that gave the device the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Launched {
     /// [`Launch::id`].
     id: u64,
@@ -59,6 +60,18 @@ pub(super) enum Dating {
 
 /// Category of work whose record has no times that can be true.
 const UNTIMED: &str = "untimed";
+
+/// What devices record of themselves.
+#[derive(Debug, Default)]
+pub(super) struct DeviceRecords {
+    pub(super) clock: EpochClock,
+    waiting: Vec<Waiting>,
+    pub(super) flows: Flows,
+    /// Launches whose calls a helper inside of their program records.
+    pub(super) launches: RecordedLaunches<Launched>,
+    /// Processes whose devices record what they do.
+    pub(super) processes: FxHashSet<u32>,
+}
 
 /// One end of an arrow.
 type Half = (u64, TrackId);
@@ -92,6 +105,18 @@ impl Flows {
         Some((self.number(key)?, both))
     }
 
+    /// Draws an arrow of which both ends are known.
+    pub(super) fn arrow<S: EventSink>(
+        &mut self,
+        writer: &mut TrackWriter<S>,
+        (pid, correlation): (u32, u64),
+        halves: [Half; 2],
+    ) {
+        if let Some(number) = self.number((pid, correlation)) {
+            writer.flow(correlation, (number, halves));
+        }
+    }
+
     /// The number of a process's arrow.
     fn number(&mut self, (pid, correlation): (u32, u64)) -> Option<u64> {
         let known = self.processes.len() as u64;
@@ -107,102 +132,82 @@ impl<S: EventSink> Builder<S> {
         let executed = launch.executed.as_ref();
         let known = Launched {
             id: launch.id,
-            tid: executed.map_or(launch.tid, |call| call.tid),
-            start_ns: executed.map_or(launch.start_ns, |call| call.start_ns),
+            tid: executed.map_or(launch.by.tid, |call| call.tid),
+            start_ns: executed.map_or(launch.by.start_ns, |call| call.start_ns),
         };
-        self.recorded.launch(launch, known, false);
+        self.records.launches.launch(launch, known, false);
     }
 
-    /// A record: its time is known for certain with the next reading of the time of day.
-    pub(super) fn record(&mut self, span: &DeviceSpan, is_device: bool) {
-        self.keep_record(span, is_device, true);
-    }
-
-    /// A record of a device whose times cannot be true.
-    pub(super) fn untimed_record(&mut self, span: &DeviceSpan) {
-        self.keep_record(span, true, false);
-    }
-
-    fn keep_record(&mut self, span: &DeviceSpan, is_device: bool, is_timed: bool) {
-        if self.waiting.len() >= MAX_WAITING {
+    /// Keeps a record: its time is known for certain with the next reading of the time of day.
+    /// `is_timed`: its times can be true.
+    pub(super) fn keep_record(&mut self, span: &DeviceSpan, is_device: bool, is_timed: bool) {
+        if self.records.waiting.len() >= MAX_WAITING {
             self.date_records(Dating::Full);
         }
         if is_device && span.recorder.repeats_calls() {
             // What the program has read of its launches will come from the helper, too.
             self.has_records(span.pid);
         }
-        self.waiting.push(Waiting {
+        self.records.waiting.push(Waiting {
             span: span.clone(),
             is_device,
             is_timed,
-            told_ns: self.last_ns,
+            reported_ns: self.writer.last_ns,
             is_late: false,
         });
     }
 
     /// What else is known of a process's launches is not shown from here on.
     fn has_records(&mut self, pid: u32) {
-        if self.with_records.len() < super::MAX_PROCESSES && self.with_records.insert(pid) {
+        if self.records.processes.len() < MAX_PROCESSES && self.records.processes.insert(pid) {
             self.launches.recorded(pid);
         }
     }
 
     /// Dates the records that wait, except those whose launch may not have been reported yet.
     pub(super) fn date_records(&mut self, dating: Dating) {
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = std::mem::take(&mut self.records.waiting);
         // CUPTI may report what the device did before it reports the calls.
         let (of_device, of_runtime): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|one| one.is_device);
         for one in of_runtime {
-            match self.times(&one) {
-                Some(times) => self.record_of_runtime(&one.span, times),
-                None => self.out.losses.add(LossKind::ActivityUntimed, 1),
+            match self.records.times(&one, &self.writer) {
+                Some(times) => self.records.of_runtime(&mut self.writer, &one.span, times),
+                None => self.writer.out.losses.add(LossKind::ActivityUntimed, 1),
             }
         }
         for one in of_device {
-            let times = one.is_timed.then(|| self.times(&one)).flatten();
+            let times = one
+                .is_timed
+                .then(|| self.records.times(&one, &self.writer))
+                .flatten();
             if one.is_timed && times.is_none() {
-                self.out.losses.add(LossKind::ActivityUntimed, 1);
+                self.writer.out.losses.add(LossKind::ActivityUntimed, 1);
                 continue;
             }
             let repeats = one.span.recorder.repeats_calls();
             let correlation = one.span.record.correlation.filter(|_| repeats);
             let pid = one.span.pid;
-            let known = correlation.map(|id| self.recorded.known(pid, id));
+            let known = correlation.map(|id| self.records.launches.known(pid, id));
             let waits = match (known, dating) {
                 (None | Some(RecordedLaunch::Known), _) | (_, Dating::Last) => false,
                 (Some(RecordedLaunch::Assumed), Dating::Now) => true,
                 (Some(_), _) => !one.is_late,
             };
             if waits {
-                self.waiting.push(Waiting {
+                self.records.waiting.push(Waiting {
                     is_late: true,
                     ..one
                 });
                 continue;
             }
             let work = WorkKind::of(&one.span.record);
-            let launch = correlation.and_then(|id| self.recorded.take(pid, id, &work));
+            let launch = correlation.and_then(|id| self.records.launches.take(pid, id, &work));
             match times {
                 Some(times) => self.record_of_device(&one.span, times, launch),
-                None => self.mark_untimed(&one, launch),
+                None => mark_untimed(&mut self.writer, &one, launch),
             }
         }
-    }
-
-    /// When a record began and ended, if that was within the recording.
-    fn times(&self, waiting: &Waiting) -> Option<(u64, u64)> {
-        let record = &waiting.span.record;
-        let clock = waiting.span.recorder.clock();
-        let at = |time: EpochNs| match clock {
-            RecordClock::Day => self.clock.monotonic(time, waiting.told_ns),
-            RecordClock::Monotonic => Some(time.0),
-        };
-        let latest = self.last_ns.saturating_add(SKEW_NS);
-        let times = at(record.start).zip(at(record.end));
-        times.filter(|(start, end)| {
-            (self.first_ns..=latest).contains(start) && (*start..=latest).contains(end)
-        })
     }
 
     /// What a device did, on a row of its stream.
@@ -210,40 +215,48 @@ impl<S: EventSink> Builder<S> {
         let record = &span.record;
         self.has_records(span.pid);
         let key = stream_of(span);
-        self.out.totals.device_spans += 1;
+        self.writer.out.totals.device_spans += 1;
         let name = operation::work_name(record);
         if span.recorder.repeats_calls() {
-            return self.work_of_launch(span, key, (name, category_of(record)), times, launch);
+            let of = (name, category_of(record));
+            return self
+                .records
+                .work_of_launch(&mut self.writer, span, key, of, times, launch);
         }
         // As in torch's traces: from a launch to what it executes.
         let executes = record.kind == Kind::Compute && record.code != Some(PREPARE);
         let flow = executes.then_some(false);
-        self.place(span, key, (name, category_of(record)), times, flow);
+        let of = (name, category_of(record));
+        self.records
+            .place(&mut self.writer, span, key, of, times, flow);
     }
+}
 
-    /// Marks work whose times are not known at the moment of its launch; it was done before
-    /// its record was reported.
-    fn mark_untimed(&mut self, one: &Waiting, launch: Option<Launched>) {
-        let Some(track) = self.track(stream_of(&one.span)) else {
-            return self.out.losses.add(LossKind::SpansRefused, 1);
+impl DeviceRecords {
+    /// When a record began and ended, if that was within the recording.
+    fn times<S>(&self, waiting: &Waiting, writer: &TrackWriter<S>) -> Option<(u64, u64)> {
+        let record = &waiting.span.record;
+        let clock = waiting.span.recorder.clock();
+        let at = |time: EpochNs| match clock {
+            RecordClock::Day => self.clock.monotonic(time, waiting.reported_ns),
+            RecordClock::Monotonic => Some(time.0),
         };
-        let begun = launch.map_or(one.told_ns, |launch| launch.start_ns);
-        let mut args = Args::new();
-        args.number("pid", one.span.pid.into());
-        args.number("launches", 1);
-        args.micros("within_us", one.told_ns.saturating_sub(begun));
-        let name = operation::work_name(&one.span.record);
-        let name = self.name(name);
-        let mut event = Event::new(Ph::Instant, name, track, self.time(begun));
-        event.cat = self.name(UNTIMED);
-        event.correlation = launch.map_or(0, |launch| launch.id);
-        self.push(&Span { event, depth: 0 }, &args);
+        let latest = writer.last_ns.saturating_add(SKEW_NS);
+        let times = at(record.start).zip(at(record.end));
+        times.filter(|(start, end)| {
+            (writer.first_ns..=latest).contains(start) && (*start..=latest).contains(end)
+        })
     }
 
     /// What a runtime did on the host, on a row below its thread.
-    fn record_of_runtime(&mut self, span: &DeviceSpan, times: (u64, u64)) {
+    fn of_runtime<S: EventSink>(
+        &mut self,
+        writer: &mut TrackWriter<S>,
+        span: &DeviceSpan,
+        times: (u64, u64),
+    ) {
         if span.recorder.repeats_calls() {
-            return self.recorded.record(span, times);
+            return self.launches.record(span, times);
         }
         let record = &span.record;
         let code = record.code.unwrap_or(0);
@@ -253,12 +266,13 @@ impl<S: EventSink> Builder<S> {
         };
         let name = name.unwrap_or_else(|| format!("{:?} record {code}", record.kind).into());
         let launches = record.kind == Kind::Runtime && code == events::LAUNCH_CB_CMPT;
-        let key = Key::Records {
+        let key = TrackKey::Records {
             pid: span.pid,
             thread: record.tid.unwrap_or(0),
         };
         let category = "privateuse1_runtime";
         self.place(
+            writer,
             span,
             key,
             (&name, category),
@@ -268,16 +282,17 @@ impl<S: EventSink> Builder<S> {
     }
 
     /// What a device did for a launch that was seen itself.
-    fn work_of_launch(
+    fn work_of_launch<S: EventSink>(
         &mut self,
+        writer: &mut TrackWriter<S>,
         span: &DeviceSpan,
-        key: Key,
+        key: TrackKey,
         (name, category): (&str, &'static str),
         times: (u64, u64),
         launch: Option<Launched>,
     ) {
-        let Some(track) = self.track(key) else {
-            return self.out.losses.add(LossKind::SpansRefused, 1);
+        let Some(track) = writer.track(key) else {
+            return writer.out.losses.add(LossKind::SpansRefused, 1);
         };
         let mut args = Args::new();
         args.number("pid", span.pid.into());
@@ -285,97 +300,79 @@ impl<S: EventSink> Builder<S> {
         if let Some(clock) = span.clock {
             args.text("clock", clock);
         }
-        let name = self.name(name);
-        let mut event = self.span(name, category, track, times);
+        let name = writer.name(name);
+        let mut event = writer.span(name, category, track, times);
         event.correlation = launch.map_or(0, |launch| launch.id);
-        self.push(&Span { event, depth: 0 }, &args);
+        writer.push(&event, 0, &args);
         let Some(launch) = launch else {
             return;
         };
-        let thread = Key::Thread {
+        let thread = TrackKey::Thread {
             pid: span.pid,
             tid: launch.tid,
         };
-        if let Some(&from) = self.tracks.get(&thread) {
+        if let Some(&from) = writer.tracks.get(&thread) {
             let halves = [(launch.start_ns, from), (times.0, track)];
-            self.arrow(span.pid, launch.id, halves);
+            self.flows.arrow(writer, (span.pid, launch.id), halves);
         }
     }
 
     /// `flow`: whether an arrow begins, or ends, here.
-    fn place(
+    fn place<S: EventSink>(
         &mut self,
+        writer: &mut TrackWriter<S>,
         span: &DeviceSpan,
-        key: Key,
+        key: TrackKey,
         (name, category): (&str, &'static str),
         times: (u64, u64),
         flow: Option<bool>,
     ) {
-        let Some(track) = self.track(key) else {
-            return self.out.losses.add(LossKind::SpansRefused, 1);
+        let Some(track) = writer.track(key) else {
+            return writer.out.losses.add(LossKind::SpansRefused, 1);
         };
         let mut args = Args::new();
         write_args(&mut args, &span.record, times);
-        let name = self.name(name);
-        let mut event = self.span(name, category, track, times);
+        let name = writer.name(name);
+        let mut event = writer.span(name, category, track, times);
         event.correlation = span.record.correlation.unwrap_or(0);
-        self.push(&Span { event, depth: 0 }, &args);
+        writer.push(&event, 0, &args);
         // 0 is no number of an arrow.
         let correlation = span.record.correlation.filter(|number| *number != 0);
         if let Some((begins, correlation)) = flow.zip(correlation) {
             let key = (span.pid, correlation);
             if let Some(flow) = self.flows.half(key, begins, (times.0, track)) {
-                self.flow(correlation, flow);
+                writer.flow(correlation, flow);
             }
         }
     }
+}
 
-    /// An arrow of which both ends are known.
-    pub(super) fn arrow(&mut self, pid: u32, correlation: u64, halves: [Half; 2]) {
-        if let Some(number) = self.flows.number((pid, correlation)) {
-            self.flow(correlation, (number, halves));
-        }
-    }
-
-    fn flow(&mut self, correlation: u64, (number, halves): (u64, [Half; 2])) {
-        let name = self.name("ac2g");
-        for ((time_ns, track), ph) in halves.into_iter().zip([Ph::FlowStart, Ph::FlowEnd]) {
-            let mut event = Event::new(ph, name, track, self.time(time_ns));
-            event.cat = name;
-            event.correlation = correlation;
-            // Below 2^52.
-            event.id = Id::Number(number.cast_signed());
-            event.binds_enclosing = ph == Ph::FlowEnd;
-            // After the spans that begin then: it is of the last of them.
-            self.push(
-                &Span {
-                    event,
-                    depth: u32::MAX,
-                },
-                &Args::default(),
-            );
-        }
-        self.out.totals.flows += 1;
-    }
-
-    /// A value that a device measured.
-    pub(super) fn counter(&mut self, counter: &Counter) {
-        let Some(track) = self.track(Key::Counter(counter.source.as_str().into())) else {
-            return self.out.losses.add(LossKind::CountersLost, 1);
-        };
-        let mut value = Args::new();
-        value.float(&counter.unit, counter.milli as f64 / 1000.0);
-        let name = self.name(&counter.name);
-        let mut event = Event::new(Ph::Counter, name, track, self.time(counter.time_ns));
-        event.cat = self.name("counter");
-        self.out.totals.counters += 1;
-        self.push(&Span { event, depth: 0 }, &value);
-    }
+/// Marks work whose times are not known at the moment of its launch; it was done before
+/// its record was reported.
+fn mark_untimed<S: EventSink>(
+    writer: &mut TrackWriter<S>,
+    one: &Waiting,
+    launch: Option<Launched>,
+) {
+    let Some(track) = writer.track(stream_of(&one.span)) else {
+        return writer.out.losses.add(LossKind::SpansRefused, 1);
+    };
+    let begun = launch.map_or(one.reported_ns, |launch| launch.start_ns);
+    let mut args = Args::new();
+    args.number("pid", one.span.pid.into());
+    args.number("launches", 1);
+    args.micros("within_us", one.reported_ns.saturating_sub(begun));
+    let name = operation::work_name(&one.span.record);
+    let name = writer.name(name);
+    let mut event = Event::new(Ph::Instant, name, track, writer.time(begun));
+    event.cat = writer.name(UNTIMED);
+    event.correlation = launch.map_or(0, |launch| launch.id);
+    writer.push(&event, 0, &args);
 }
 
 /// The row of what a device did.
-fn stream_of(span: &DeviceSpan) -> Key {
-    Key::Stream {
+fn stream_of(span: &DeviceSpan) -> TrackKey {
+    TrackKey::Stream {
         recorder: span.recorder,
         pid: span.pid,
         device: span.record.device,

@@ -5,7 +5,7 @@
 //! one system call are recorded as one. Where the thread was preempted between them, that has its
 //! own span, and the wait is drawn around it in pieces.
 
-use super::{Builder, Key, Span};
+use super::{Builder, TrackKey};
 use crate::correlate::FinishedCall;
 use aiprof_model::{
     probes::CallKind,
@@ -101,18 +101,18 @@ impl<S: EventSink> Builder<S> {
         let (pid, tid) = (wait.pid, wait.tid);
         let end = wait.end_ns.min(wait.time_ns);
         // What was before the recording is not drawn.
-        let times = (wait.begin_ns.max(self.first_ns).min(end), end);
+        let times = (wait.begin_ns.max(self.writer.first_ns).min(end), end);
         let holes = self.waits.note(wait, times);
-        let Some(track) = self.track(Key::Thread { pid, tid }) else {
-            return self.out.losses.add(LossKind::SpansRefused, 1);
+        let Some(track) = self.writer.track(TrackKey::Thread { pid, tid }) else {
+            return self.writer.out.losses.add(LossKind::SpansRefused, 1);
         };
-        self.people.waited(processes, pid, tid);
-        self.out.totals.waits += 1;
+        self.process_tracks.waited(processes, pid, tid);
+        self.writer.out.totals.waits += 1;
         let stack = self.stacks.of_wait(wait);
         let waker = wait.woken_by().filter(|_| self.waits.wakers);
         for piece in pieces(wait, times, &holes) {
-            let name = self.name(piece.reason.name());
-            let mut event = self.span(name, CATEGORY, track, piece.times);
+            let name = self.writer.name(piece.reason.name());
+            let mut event = self.writer.span(name, CATEGORY, track, piece.times);
             event.stack = stack;
             let mut args = Args::new();
             args.micros("stands_for_us", piece.weight_ns);
@@ -127,8 +127,7 @@ impl<S: EventSink> Builder<S> {
                 args.number("woken_by_pid", pid.into());
                 args.number("woken_by_tid", tid.into());
             }
-            let depth = INNERMOST;
-            self.push(&Span { event, depth }, &args);
+            self.writer.push(&event, INNERMOST, &args);
         }
     }
 }

@@ -20,11 +20,11 @@ pub(super) fn line(out: &mut String, call: &FinishedCall, comm: &str, options: &
     add("pid", call.pid.into());
     add("tid", call.tid.into());
     add("id", call.id.into());
-    if call.parent != 0 {
-        add("parent", call.parent.into());
+    if call.nesting.parent != 0 {
+        add("parent", call.nesting.parent.into());
     }
-    add("depth", call.depth.into());
-    add("part", call.is_part.into());
+    add("depth", call.nesting.depth.into());
+    add("part", call.nesting.is_part.into());
     let probe = &call.probe;
     add("api", probe.api.as_str().into());
     add("function", probe.function.as_str().into());
@@ -45,7 +45,7 @@ pub(super) fn line(out: &mut String, call: &FinishedCall, comm: &str, options: &
     if let Some(ns) = call.duration_ns() {
         add("duration_ns", ns.into());
     }
-    if let Some(work) = &call.work {
+    if let Some(work) = &call.work.first {
         add("work", work.to_string().into());
     }
     out.push_str(&visible::json(&Value::Object(object).to_string()));

@@ -19,7 +19,7 @@ fn write(out: &mut String, call: &FinishedCall, comm: &str, options: &TraceOptio
     }
     out.push_str("] ");
     if options.nested {
-        (0..call.depth).for_each(|_| out.push_str("  "));
+        (0..call.nesting.depth).for_each(|_| out.push_str("  "));
     }
     out.push_str(&text::one_line(&call.probe.function));
     match options.no_args {
@@ -36,7 +36,7 @@ fn write(out: &mut String, call: &FinishedCall, comm: &str, options: &TraceOptio
         None if call.probe.has_exit => out.push_str(" <end not seen>"),
         None => out.push_str(" <end not probed>"),
     }
-    match &call.work {
+    match &call.work.first {
         Some(name) => write!(out, " # {}", text::one_line(&name.to_string())),
         None => Ok(()),
     }

@@ -133,7 +133,7 @@ impl Tracer {
         if !options.filter.wants(call) {
             return;
         }
-        let inside = call.depth > 0 && options.filter.wants_probe(&call.outermost);
+        let inside = call.nesting.depth > 0 && options.filter.wants_probe(&call.nesting.outermost);
         if inside && !options.nested {
             return;
         }

@@ -7,13 +7,10 @@
 //! all of that, bounded: records of one operation, and of the call that launched it,
 //! come one after the other.
 
-mod rows;
 #[cfg(test)]
 mod tests;
 
-pub(super) use rows::add;
-
-use super::devices::Numbers;
+use super::numbers::Numbers;
 use crate::{
     aiu::{
         EpochNs,
@@ -46,25 +43,25 @@ const SKEW_NS: u64 = 1_000_000_000;
 
 /// What cycles are added up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct RowKey {
-    recorder: Recorder,
+pub(super) struct AiuRowKey {
+    pub(super) recorder: Recorder,
     /// Number of the device, if the record has one.
-    device: Option<u32>,
-    path: Option<PathId>,
-    pid: u32,
+    pub(super) device: Option<u32>,
+    pub(super) path: Option<PathId>,
+    pub(super) pid: u32,
     /// Number of the name of the kernel, or of the operation.
-    work: u32,
+    pub(super) work: u32,
     /// It is a kernel.
-    is_kernel: bool,
+    pub(super) is_kernel: bool,
     /// Index in [`PHASES`](crate::aiu::operation::PHASES); `None`: no phase.
-    phase: Option<u8>,
+    pub(super) phase: Option<u8>,
 }
 
 /// What they add up to.
 #[derive(Clone, Copy, Debug, Default)]
-struct AiuTotals {
-    ticks: u64,
-    time_ns: f64,
+pub(super) struct AiuTotals {
+    pub(super) ticks: u64,
+    pub(super) time_ns: f64,
 }
 
 /// Which operation a record is of.
@@ -85,7 +82,7 @@ struct Waiting {
     device: Option<u32>,
     correlation: Option<u64>,
     /// When its first record was reported.
-    told_ns: u64,
+    reported_ns: u64,
     /// When it was over, CLOCK_MONOTONIC; `None`: its times cannot be true.
     end_ns: Option<u64>,
     operation: Operation,
@@ -93,7 +90,7 @@ struct Waiting {
 
 /// A device of a process.
 #[derive(Debug, Default)]
-struct Device {
+struct AiuDevice {
     clock: LiveClock,
     last: Option<Last>,
 }
@@ -111,15 +108,15 @@ struct Last {
 pub(super) struct Aiu {
     launches: RecordedLaunches<PathId>,
     /// By process and number: what is 0 to one may be another one's 1.
-    devices: FxHashMap<(u32, Option<u32>), Device>,
+    devices: FxHashMap<(u32, Option<u32>), AiuDevice>,
     epoch: EpochClock,
     first_ns: u64,
     now_ns: u64,
     waiting: Vec<Waiting>,
     /// Where each of those that wait is.
     index: FxHashMap<OperationKey, usize>,
-    works: Numbers<Rc<str>>,
-    rows: FxHashMap<RowKey, AiuTotals>,
+    pub(super) works: Numbers<Rc<str>>,
+    pub(super) rows: FxHashMap<AiuRowKey, AiuTotals>,
     limit: usize,
     losses: Losses,
 }
@@ -170,7 +167,7 @@ impl Aiu {
 
     /// A path launched something.
     pub(super) fn launch(&mut self, launch: &Launch, path: PathId) {
-        let is_expected = *launch.api == *crate::aiu::API;
+        let is_expected = *launch.by.api == *crate::aiu::API;
         self.launches.launch(launch, path, is_expected);
     }
 
@@ -226,7 +223,7 @@ impl Aiu {
             pid: span.pid,
             device: span.record.device,
             correlation: span.record.correlation,
-            told_ns: self.now_ns,
+            reported_ns: self.now_ns,
             end_ns,
             operation,
         });
@@ -266,7 +263,7 @@ impl Aiu {
         let horizon = self.now_ns.saturating_sub(PATIENCE_NS);
         let (ready, wait) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition(|waiting| last || waiting.told_ns <= horizon);
+            .partition(|waiting| last || waiting.reported_ns <= horizon);
         self.waiting = wait;
         self.settle_all(ready, last);
         let unrecorded = self.launches.take_unrecorded(last);
@@ -289,8 +286,8 @@ impl Aiu {
         wait.append(&mut self.waiting);
         self.waiting = wait;
         self.index.clear();
-        let places = self.waiting.iter().enumerate();
-        self.index.extend(places.filter_map(|(at, waiting)| {
+        let all = self.waiting.iter().enumerate();
+        self.index.extend(all.filter_map(|(at, waiting)| {
             let key = OperationKey {
                 recorder: waiting.recorder,
                 pid: waiting.pid,
@@ -331,7 +328,7 @@ impl Aiu {
         }
         let work = self.works.number((*operation.name).into());
         for part in parts {
-            let key = RowKey {
+            let key = AiuRowKey {
                 recorder: waiting.recorder,
                 device: waiting.device,
                 path,

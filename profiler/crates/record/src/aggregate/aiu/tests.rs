@@ -1,6 +1,6 @@
 //! What AIUs did, added up.
 
-use super::{Aiu, MOST_WAITING, RowKey};
+use super::{Aiu, AiuRowKey, MOST_WAITING};
 use crate::{
     aiu::{
         ActivityRecord, EpochNs, Kind, Status, events,
@@ -148,7 +148,7 @@ impl Fed {
     /// Ticks and whole nanoseconds by device, path, work and phase.
     fn rows(&mut self) -> BTreeMap<Named, (u64, u64)> {
         self.aiu.settle(true);
-        let text = |key: &RowKey| {
+        let text = |key: &AiuRowKey| {
             let phase = key.phase.map(|at| PHASES[usize::from(at)]);
             phase
                 .map_or("", crate::aiu::operation::phase_name)

@@ -11,7 +11,7 @@ const TOGETHER_NS: u64 = 1_000_000;
 
 /// What timestamps show about a batch's launches.
 #[derive(Clone, Copy, Debug, Default)]
-struct Timed {
+struct BatchTimes {
     /// How many launches they are of.
     launches: u64,
     /// How long these ran together, nanoseconds.
@@ -25,7 +25,7 @@ struct Timed {
 
 /// When a launch ran, by its timestamps: for so long exactly, since about then.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
+pub(super) struct TimedLaunch {
     pub(super) from_ns: u64,
     pub(super) ran_ns: u64,
     /// It ran between these times.
@@ -34,7 +34,7 @@ pub(super) struct Span {
     tick: Option<Tick>,
 }
 
-impl Span {
+impl TimedLaunch {
     /// Dates it with what is known of the clock by now.
     fn date(&mut self, clock: &TickClock) {
         let between = self.tick.and_then(|tick| clock.between(tick, self.from_ns));
@@ -54,7 +54,7 @@ impl Span {
 /// A launch, or several: between which times they can have been running, and for how
 /// long, if that is known.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct BatchRun {
     pub(super) from_ns: u64,
     pub(super) to_ns: u64,
     pub(super) ran_ns: Option<u64>,
@@ -64,11 +64,7 @@ pub(super) struct Run {
 /// for longer where room was short.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
-    pub(super) pid: u32,
-    pub(super) kernel: u64,
-    pub(super) path: PathId,
-    queue: u64,
-    pub(super) device: u64,
+    pub(super) of: BatchKey,
     /// The call that handed all of them over; 0: not known.
     pub(super) submit: u64,
     /// The first was handed over.
@@ -87,22 +83,31 @@ pub(super) struct Batch {
     ended_ns: u64,
     /// How often all launches were found to have ended.
     pub(super) drained: u32,
-    timed: Timed,
+    timed: BatchTimes,
     /// Times of single timed launches, while there is room.
-    spans: Vec<Span>,
+    spans: Vec<TimedLaunch>,
 }
 
 /// What launches of a batch have in common.
-pub(super) type BatchKey = (u32, u64, PathId, u64, u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct BatchKey {
+    pub(super) pid: u32,
+    pub(super) kernel: u64,
+    pub(super) path: PathId,
+    queue: u64,
+    pub(super) device: u64,
+}
 
 impl Batch {
     pub(super) fn new(begun: &Begun) -> Self {
         Self {
-            pid: begun.pid,
-            kernel: begun.kernel,
-            path: begun.path,
-            queue: begun.queue,
-            device: begun.device,
+            of: BatchKey {
+                pid: begun.pid,
+                kernel: begun.kernel,
+                path: begun.path,
+                queue: begun.queue,
+                device: begun.device,
+            },
             submit: begun.submit,
             from_ns: begun.submitted_ns,
             last_ns: begun.submitted_ns,
@@ -113,19 +118,15 @@ impl Batch {
             open: 0,
             ended_ns: 0,
             drained: 0,
-            timed: Timed::default(),
+            timed: BatchTimes::default(),
             spans: Vec::new(),
         }
-    }
-
-    pub(super) fn key(&self) -> BatchKey {
-        (self.pid, self.kernel, self.path, self.queue, self.device)
     }
 
     /// Whether a launch can be added. A fence is for one submission only.
     pub(super) fn takes(&self, begun: &Begun) -> bool {
         let near = begun.submitted_ns.abs_diff(self.from_ns) < TOGETHER_NS;
-        let same = begun.queue == self.queue && begun.device == self.device;
+        let same = begun.queue == self.of.queue && begun.device == self.of.device;
         near && same && begun.submit == self.submit
     }
 
@@ -142,7 +143,7 @@ impl Batch {
         self.last_ns = self.last_ns.max(begun.submitted_ns);
     }
 
-    /// Takes in the launches of another batch with the same [`key`](Self::key): what
+    /// Takes in the launches of another batch with the same [`BatchKey`]: what
     /// is known of each stays true of all.
     pub(super) fn merge(&mut self, other: &Self) {
         let (own, others) = (self.launches as f64, other.launches as f64);
@@ -168,7 +169,7 @@ impl Batch {
         self.timed = match (timed.launches, all.launches) {
             (_, 0) => timed,
             (0, _) => all,
-            _ => Timed {
+            _ => BatchTimes {
                 launches: timed.launches.saturating_add(all.launches),
                 ran_ns: timed.ran_ns.saturating_add(all.ran_ns),
                 from_ns: timed.from_ns.min(all.from_ns),
@@ -206,7 +207,7 @@ impl Batch {
     ) {
         if keeps {
             let spare_ns = to_ns.saturating_sub(from_ns).saturating_sub(ran_ns);
-            self.spans.push(Span {
+            self.spans.push(TimedLaunch {
                 from_ns: from_ns.saturating_add(spare_ns / 2),
                 ran_ns,
                 between: (from_ns, to_ns),
@@ -215,7 +216,7 @@ impl Batch {
         }
         let known = self.timed;
         let is_first = known.launches == 0;
-        self.timed = Timed {
+        self.timed = BatchTimes {
             launches: known.launches + 1,
             ran_ns: known.ran_ns.saturating_add(ran_ns),
             from_ns: if is_first {
@@ -256,7 +257,7 @@ impl Batch {
     }
 
     /// Its timed launches one by one.
-    pub(super) fn spans(&self) -> &[Span] {
+    pub(super) fn spans(&self) -> &[TimedLaunch] {
         &self.spans
     }
 
@@ -266,9 +267,9 @@ impl Batch {
     }
 
     /// When all of its launches together can have been running.
-    pub(super) fn whole(&self) -> Run {
+    pub(super) fn whole(&self) -> BatchRun {
         let (from_ns, to_ns) = self.bounds();
-        Run {
+        BatchRun {
             from_ns,
             to_ns,
             ran_ns: self.ran_ns(),
@@ -277,12 +278,12 @@ impl Batch {
 
     /// When its launches can have been running, and for how long they were if that is
     /// known: one by one where they are timed, else all of them together.
-    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+    pub(super) fn runs(&self) -> impl Iterator<Item = BatchRun> {
         let (whole, spans) = (self.whole(), self.spans.iter());
         let spans = spans.take(if self.is_spanned() { usize::MAX } else { 0 });
-        let one = move |span: &Span| {
+        let one = move |span: &TimedLaunch| {
             let from_ns = span.between.0.max(whole.from_ns);
-            Run {
+            BatchRun {
                 from_ns,
                 to_ns: span.between.1.min(whole.to_ns).max(from_ns),
                 ran_ns: Some(span.ran_ns),

@@ -15,7 +15,7 @@ const FULL: i64 = 1 << 20;
 /// Which launches can have been running, as steps: a time, and by how much more the
 /// device is busy from then on.
 #[derive(Debug, Default)]
-pub(super) struct Busy {
+pub(super) struct DeviceBusy {
     steps: Steps,
     /// The same with the bounds of timed launches, in place of about when they ran.
     possible: Steps,
@@ -23,11 +23,11 @@ pub(super) struct Busy {
 
 type Steps = Vec<(u64, i64)>;
 
-impl Busy {
+impl DeviceBusy {
     /// Busy time by the kernels that a stream has samples of, by process and number. If no sample
     /// has a known kernel, all kernels count.
     pub(super) fn of(executions: &Executions, seen: &FxHashSet<(u32, u64)>) -> Self {
-        let is_seen = |b: &&Batch| seen.is_empty() || seen.contains(&(b.pid, b.kernel));
+        let is_seen = |b: &&Batch| seen.is_empty() || seen.contains(&(b.of.pid, b.of.kernel));
         let (mut steps, mut possible) = (Steps::new(), Steps::new());
         for batch in executions.all().filter(is_seen) {
             let (from, to) = batch.bounds();
@@ -55,7 +55,7 @@ impl Busy {
 
 /// A window that busy time is given to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(super) struct BusyWindow {
     pub(super) from_ns: u64,
     pub(super) to_ns: u64,
     pub(super) samples: u64,
@@ -98,7 +98,11 @@ impl BusyClock {
 /// if there were any; brought up to date. In a window in which nothing known can have been
 /// running, each sample stands for `usual_ns`. Where that is not known, the device is taken to be
 /// busy all the time: samples are only taken of what runs.
-pub(super) fn share(busy: Busy, windows: &[Window], usual_ns: &mut Option<f64>) -> Vec<f64> {
+pub(super) fn share(
+    busy: DeviceBusy,
+    windows: &[BusyWindow],
+    usual_ns: &mut Option<f64>,
+) -> Vec<f64> {
     let possible = lengths(&busy.possible, windows);
     let is_unknown = |i: usize| possible.get(i).is_none_or(|&ns| ns <= 0.0);
     let known = || (0..).zip(windows).filter(|(i, _)| !is_unknown(*i));
@@ -151,8 +155,8 @@ pub(super) fn share(busy: Busy, windows: &[Window], usual_ns: &mut Option<f64>) 
 }
 
 /// For how long the device was busy in any of some windows.
-fn union(busy: &Steps, windows: impl Iterator<Item = Window>) -> f64 {
-    let mut windows: Vec<Window> = windows.collect();
+fn union(busy: &Steps, windows: impl Iterator<Item = BusyWindow>) -> f64 {
+    let mut windows: Vec<BusyWindow> = windows.collect();
     windows.sort_unstable_by_key(|window| window.from_ns);
     let mut reach = 0;
     for window in &mut windows {
@@ -164,7 +168,7 @@ fn union(busy: &Steps, windows: impl Iterator<Item = Window>) -> f64 {
 }
 
 /// For how long the device was busy in each window, as if there were no others.
-fn lengths(busy: &Steps, windows: &[Window]) -> Vec<f64> {
+fn lengths(busy: &Steps, windows: &[BusyWindow]) -> Vec<f64> {
     let mut out = vec![0.0; windows.len()];
     let mut clock = BusyClock::default();
     for (time, step) in steps(busy, windows) {
@@ -179,7 +183,7 @@ fn lengths(busy: &Steps, windows: &[Window]) -> Vec<f64> {
 }
 
 /// All steps in the order of time; a window begins before it ends.
-fn steps(busy: &Steps, windows: &[Window]) -> Vec<(u64, BusyChange)> {
+fn steps(busy: &Steps, windows: &[BusyWindow]) -> Vec<(u64, BusyChange)> {
     let changes = busy
         .iter()
         .map(|&(time, part)| (time, BusyChange::Busy(part)));
@@ -197,17 +201,17 @@ fn steps(busy: &Steps, windows: &[Window]) -> Vec<(u64, BusyChange)> {
 mod tests {
     use super::*;
 
-    fn window(from_ns: u64, to_ns: u64, samples: u64) -> Window {
-        Window {
+    fn window(from_ns: u64, to_ns: u64, samples: u64) -> BusyWindow {
+        BusyWindow {
             from_ns,
             to_ns,
             samples,
         }
     }
 
-    fn busy(from: u64, to: u64) -> Busy {
+    fn busy(from: u64, to: u64) -> DeviceBusy {
         let steps = vec![(from, FULL), (to, -FULL)];
-        Busy {
+        DeviceBusy {
             possible: steps.clone(),
             steps,
         }

@@ -203,7 +203,7 @@ impl Executions {
             };
             numbers.retain(|&number| {
                 let of_device = |b: &mut Batch| match waited {
-                    Waited::Device(device) => b.device == device,
+                    Waited::Device(device) => b.of.device == device,
                     _ => true,
                 };
                 let Some(batch) = self.batch(number).filter(|b| b.open > 0) else {
@@ -229,7 +229,7 @@ impl Executions {
         };
         // A wait may have shown earlier that it is over.
         let known = (batch.from_ns, left_ns.min(batch.to_ns));
-        let device = (pid, batch.device);
+        let device = (pid, batch.of.device);
         let Some(times) = self.clocks.times(device, ticks, known) else {
             return;
         };
@@ -272,9 +272,9 @@ impl Executions {
     }
 
     fn date_of(&mut self, is_of: impl Fn(u32) -> bool) {
-        let of = |batch: &&mut Batch| is_of(batch.pid) && batch.has_ticks();
+        let of = |batch: &&mut Batch| is_of(batch.of.pid) && batch.has_ticks();
         for batch in self.batches.iter_mut().filter(of) {
-            if let Some(clock) = self.clocks.get(batch.pid, batch.device) {
+            if let Some(clock) = self.clocks.get(batch.of.pid, batch.of.device) {
                 batch.date(clock);
             }
         }
@@ -322,14 +322,14 @@ impl Executions {
                 moved.push(None);
                 continue;
             }
-            let partner = single.remove(&batch.key());
+            let partner = single.remove(&batch.of);
             let at = match partner.and_then(|at| Some((at, kept.get_mut(at)?))) {
                 Some((at, first)) => {
                     first.merge(&batch);
                     at
                 }
                 None => {
-                    single.insert(batch.key(), kept.len());
+                    single.insert(batch.of, kept.len());
                     kept.push_back(batch);
                     kept.len() - 1
                 }

@@ -4,9 +4,9 @@ use super::{
     CodeId, Executions, PathId, Placement,
     batch::Batch,
     placements::Placements,
-    pool::Unattributed,
     round::{Round, Taken},
-    windows::{Held, Stream, shorten},
+    unassigned::Unattributed,
+    windows::{Stream, WaitingWindow, shorten},
 };
 use aiprof_model::{
     profile::{LossKind, Losses, Method, StallReason},
@@ -15,7 +15,7 @@ use aiprof_model::{
 
 /// What is kept at most.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct JoinLimits {
     /// Addresses of windows that wait, of all streams; about 48 bytes each.
     pub counts: usize,
     /// The same for addresses without a kernel.
@@ -31,7 +31,7 @@ pub struct Limits {
     pub placements: usize,
 }
 
-impl Default for Limits {
+impl Default for JoinLimits {
     /// About 200 MiB when all are reached.
     fn default() -> Self {
         Self {
@@ -98,7 +98,7 @@ impl<F: FnMut(Share)> ShareSink for F {
 /// Joins windows with launches; see the [module](super).
 #[derive(Debug)]
 pub struct Join {
-    limits: Limits,
+    limits: JoinLimits,
     streams: Vec<Stream>,
     /// Launches, to be fed.
     pub executions: Executions,
@@ -116,7 +116,7 @@ pub struct Join {
 
 impl Join {
     /// An empty one.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: JoinLimits) -> Self {
         Self {
             limits,
             streams: Vec::new(),
@@ -180,7 +180,7 @@ impl Join {
             return;
         }
         self.held += window.counts.len();
-        let held = Held {
+        let held = WaitingWindow {
             from_ns: window.from_ns.min(window.to_ns),
             to_ns: window.to_ns,
             busy_ns: window.busy_ns,
@@ -332,7 +332,7 @@ impl Join {
     fn wait(
         &mut self,
         stream: usize,
-        unknown: Vec<Held>,
+        unknown: Vec<WaitingWindow>,
         until_ns: u64,
         last: bool,
         sink: &mut impl ShareSink,

@@ -24,8 +24,8 @@
 //! * else by the number of launches.
 //!
 //! Work is spent once. Samples that have kernels in common, at whatever address, of whatever
-//! stream and window, are a *pool*. All samples of a pool together are divided by all the work of
-//! its launches. This gives the number of samples due to each launch. A launch that has got them
+//! stream and window, are shared together: all of them are divided by all the work of
+//! their launches. This gives the number of samples due to each launch. A launch that has got them
 //! gets no more while others are still to get some. One sweep goes over the windows of all
 //! streams in the order in which they end. It serves those launches first that must have ended
 //! first, then those that began first (earliest deadline first: if the proportions can be met at
@@ -35,7 +35,7 @@
 //!
 //! Windows wait until nothing that ran in them can run in later ones. Where processes take turns,
 //! this may not happen. Then the older half of the windows is shared after ten seconds if all
-//! that ran in it is known to have ended, and after [`Limits::hold_ns`] at the latest. What is
+//! that ran in it is known to have ended, and after [`JoinLimits::hold_ns`] at the latest. What is
 //! due to a launch is found with the samples of the newer half, too, and what it did not get yet
 //! stays due to it. Where launches are never waited for, those that the device has not begun yet
 //! make this inexact, by about their part of the work of that time. Where room is short,
@@ -75,20 +75,20 @@ mod clocks;
 mod executions;
 mod join;
 mod placements;
-mod pool;
 mod round;
 #[cfg(test)]
 mod schedule_tests;
 mod share;
 #[cfg(test)]
 mod tests;
+mod unassigned;
 mod windows;
 
 pub use clock::TickClock;
 pub use clocks::Clocks;
 pub(crate) use clocks::Times;
 pub use executions::{Begun, Executions, Waited};
-pub use join::{Join, Limits, Share, ShareSink};
+pub use join::{Join, JoinLimits, Share, ShareSink};
 pub use placements::Placement;
 
 /// A call path, by the number that the caller gave it.

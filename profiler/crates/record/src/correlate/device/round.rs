@@ -2,30 +2,30 @@
 
 use super::{
     Executions,
-    busy::{self, Busy},
+    busy::{self, DeviceBusy},
     join::ShareSink,
     placements::{At, Placements},
-    pool::{Cell, Scene, Window},
-    windows::{Held, Stream},
+    unassigned::{SampleCell, Scene, SharedWindow},
+    windows::{Stream, WaitingWindow},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A window, and the place of its stream.
 pub(super) struct Taken {
     pub(super) stream: usize,
-    pub(super) held: Held,
+    pub(super) held: WaitingWindow,
 }
 
 /// Windows of all streams, sorted by the kernels that their samples can be of.
 pub(super) struct Round<'a> {
     placements: &'a Placements,
     /// In the order in which they end.
-    windows: Vec<Window>,
+    windows: Vec<SharedWindow>,
     /// As they came, without their counts: those at addresses of kernels are in cells,
     /// the others are given back.
     taken: Vec<Taken>,
     samples: Vec<u64>,
-    cells: Vec<Cell>,
+    cells: Vec<SampleCell>,
     /// Samples of later windows, by a placement that they can be of; and their end.
     ahead: FxHashMap<At, u64>,
     ahead_until_ns: u64,
@@ -69,7 +69,7 @@ impl<'a> Round<'a> {
             let cell = match index.get(&at) {
                 Some(&cell) => cell,
                 None => {
-                    self.cells.push(Cell {
+                    self.cells.push(SampleCell {
                         at: at.clone(),
                         counts: Vec::new(),
                     });
@@ -98,10 +98,10 @@ impl<'a> Round<'a> {
                 let busy = self.held(window).and_then(|held| held.busy_ns);
                 self.set_busy(window, busy.unwrap_or(0) as f64);
             }
-            let windows: Vec<busy::Window> = open
+            let windows: Vec<busy::BusyWindow> = open
                 .iter()
                 .filter_map(|&window| self.held(window).zip(self.samples.get(window)))
-                .map(|(held, &samples)| busy::Window {
+                .map(|(held, &samples)| busy::BusyWindow {
                     from_ns: held.from_ns.max(stream.weighed_ns),
                     to_ns: held.to_ns.max(stream.weighed_ns),
                     samples,
@@ -110,7 +110,7 @@ impl<'a> Round<'a> {
             if windows.is_empty() {
                 continue;
             }
-            let busy = Busy::of(executions, &self.seen(at));
+            let busy = DeviceBusy::of(executions, &self.seen(at));
             for (&window, ns) in open
                 .iter()
                 .zip(busy::share(busy, &windows, &mut stream.usual_ns))
@@ -125,7 +125,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn held(&self, window: usize) -> Option<&Held> {
+    fn held(&self, window: usize) -> Option<&WaitingWindow> {
         self.taken.get(window).map(|taken| &taken.held)
     }
 
@@ -210,9 +210,9 @@ impl<'a> Round<'a> {
     }
 
     /// What has no kernel, by the place of the stream.
-    pub(super) fn into_unknown(self) -> Vec<Vec<Held>> {
+    pub(super) fn into_unknown(self) -> Vec<Vec<WaitingWindow>> {
         let streams = self.taken.iter().map(|taken| taken.stream + 1).max();
-        let mut out: Vec<Vec<Held>> = Vec::new();
+        let mut out: Vec<Vec<WaitingWindow>> = Vec::new();
         out.resize_with(streams.unwrap_or(0), Vec::new);
         for taken in self.taken {
             if let Some(of) = out
@@ -227,9 +227,9 @@ impl<'a> Round<'a> {
 }
 
 /// The windows with the earliest begin of all that come later in their streams.
-fn begins(streams: &[Stream], taken: &[Taken]) -> Vec<Window> {
+fn begins(streams: &[Stream], taken: &[Taken]) -> Vec<SharedWindow> {
     let mut earliest = vec![u64::MAX; streams.len()];
-    let mut out: Vec<Window> = taken
+    let mut out: Vec<SharedWindow> = taken
         .iter()
         .rev()
         .map(|taken| {
@@ -239,7 +239,7 @@ fn begins(streams: &[Stream], taken: &[Taken]) -> Vec<Window> {
                 *earliest = from_ns.min(*earliest);
                 *earliest
             });
-            Window {
+            SharedWindow {
                 stream: taken.stream,
                 id: stream.map_or(0, |stream| stream.id),
                 relative: stream.is_some_and(|stream| stream.relative),
@@ -254,7 +254,7 @@ fn begins(streams: &[Stream], taken: &[Taken]) -> Vec<Window> {
 }
 
 /// The placements that hold an address in a window.
-fn find(all: &Placements, relative: bool, held: &Held, address: u64, out: &mut Vec<At>) {
+fn find(all: &Placements, relative: bool, held: &WaitingWindow, address: u64, out: &mut Vec<At>) {
     out.clear();
     out.extend(all.find(relative, address, held.from_ns, held.to_ns));
     out.sort_unstable();

@@ -311,9 +311,9 @@ fn a_queue_that_nobody_waits_for_is_shared_once() {
 #[test]
 fn processes_that_take_turns_are_shared_as_they_go() {
     // Room for 15 s.
-    let mut join = Join::new(Limits {
+    let mut join = Join::new(JoinLimits {
         counts: 3000,
-        ..Limits::default()
+        ..JoinLimits::default()
     });
     join.stream(&stream(0));
     let mut pair = Schedule::unwaited(&[1, 2], 40 * SECOND, 4, |pid, i, _| {
@@ -360,10 +360,10 @@ fn without_room_resolution_is_lost_and_nothing_else() {
     let rooms = [(1 << 20, 400), (100, 1 << 19), (100, 400)];
     for (room, waits) in rooms.into_iter().flat_map(|r| [(r, false), (r, true)]) {
         let (counts, executions) = room;
-        let small = Limits {
+        let small = JoinLimits {
             counts,
             executions,
-            ..Limits::default()
+            ..JoinLimits::default()
         };
         let mut join = Join::new(small);
         join.stream(&stream(0));

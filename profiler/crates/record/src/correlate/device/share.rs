@@ -23,7 +23,7 @@ pub(super) struct Load<'a> {
 
 /// Launches that may have been running between two times.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Candidate {
+pub(super) struct ShareCandidate {
     /// Who gets its samples.
     pub(super) claimant: u32,
     /// Where its kernel lies; it is a candidate of its own at each place.
@@ -38,7 +38,7 @@ pub(super) struct Candidate {
     pub(super) ran_ns: Option<u64>,
 }
 
-impl Candidate {
+impl ShareCandidate {
     /// Nanoseconds that they were running between two times, spread evenly over
     /// those between which they ran.
     fn ran(&self, from_ns: u64, to_ns: u64) -> f64 {
@@ -61,7 +61,7 @@ pub(super) type Parts = Vec<(u32, f64)>;
 
 /// The candidates of a place that can have been running in a stream's window.
 #[derive(Debug, Default)]
-struct Running {
+struct RunningLaunches {
     /// How many have begun.
     begun: usize,
     /// By when those have ended whose end is known.
@@ -73,9 +73,9 @@ struct Running {
     untimed: usize,
 }
 
-impl Running {
+impl RunningLaunches {
     /// Goes on to a window. `order`: the place's candidates as they begin.
-    fn enter(&mut self, load: &Load<'_>, order: &[usize], all: &[Candidate]) {
+    fn enter(&mut self, load: &Load<'_>, order: &[usize], all: &[ShareCandidate]) {
         while let Some((i, candidate)) = nth(order, all, self.begun) {
             if candidate.from_ns > load.to_ns {
                 break;
@@ -108,7 +108,7 @@ impl Running {
         }
     }
 
-    fn leave(&mut self, candidate: &Candidate) {
+    fn leave(&mut self, candidate: &ShareCandidate) {
         if candidate.ran_ns.is_none() {
             self.untimed = self.untimed.saturating_sub(1);
         }
@@ -121,7 +121,11 @@ impl Running {
     }
 }
 
-fn nth<'a>(order: &[usize], all: &'a [Candidate], n: usize) -> Option<(usize, &'a Candidate)> {
+fn nth<'a>(
+    order: &[usize],
+    all: &'a [ShareCandidate],
+    n: usize,
+) -> Option<(usize, &'a ShareCandidate)> {
     let &i = order.get(n)?;
     Some((i, all.get(i)?))
 }
@@ -135,8 +139,8 @@ struct Hungry {
 }
 
 /// Gives the samples of windows to candidates, as time goes on.
-pub(super) struct Sweep<'a> {
-    all: &'a [Candidate],
+pub(super) struct ShareSweep<'a> {
+    all: &'a [ShareCandidate],
     method: Method,
     /// The candidates of each place as they begin.
     order: Vec<Vec<usize>>,
@@ -144,12 +148,17 @@ pub(super) struct Sweep<'a> {
     due: Vec<f64>,
     hungry: Vec<Hungry>,
     /// By stream and place.
-    running: FxHashMap<(usize, usize), Running>,
+    running: FxHashMap<(usize, usize), RunningLaunches>,
 }
 
-impl<'a> Sweep<'a> {
+impl<'a> ShareSweep<'a> {
     /// `due`: how many samples each job is to get.
-    pub(super) fn new(all: &'a [Candidate], places: usize, due: Vec<f64>, method: Method) -> Self {
+    pub(super) fn new(
+        all: &'a [ShareCandidate],
+        places: usize,
+        due: Vec<f64>,
+        method: Method,
+    ) -> Self {
         let mut order: Vec<Vec<usize>> = vec![Vec::new(); places];
         for (i, candidate) in all.iter().enumerate() {
             if let Some(of) = order.get_mut(candidate.place) {

@@ -34,7 +34,7 @@ pub(super) fn stream(id: u32) -> DeviceStream {
 }
 
 pub(super) fn join() -> Join {
-    let mut join = Join::new(Limits::default());
+    let mut join = Join::new(JoinLimits::default());
     for id in 0..2 {
         join.stream(&stream(id));
     }
@@ -220,9 +220,9 @@ fn windows_that_begin_earlier_than_others_keep_their_candidates() {
 /// All addresses differ, so that windows taken together need as much room as before.
 #[test]
 fn what_finds_no_room_is_shared_early() {
-    let mut join = Join::new(Limits {
+    let mut join = Join::new(JoinLimits {
         counts: 100,
-        ..Limits::default()
+        ..JoinLimits::default()
     });
     join.stream(&stream(0));
     join.placed(Placement {
@@ -449,7 +449,7 @@ fn the_truth_is_within_the_bounds_whatever_the_costs() {
 fn nothing_gets_lost_whatever_happens() {
     let mut random = Random(3);
     for round in 0..300 {
-        let mut join = Join::new(Limits {
+        let mut join = Join::new(JoinLimits {
             counts: 50 + random.below(500) as usize,
             unknown: random.below(200) as usize,
             hold_ns: random.below(100) * MS,

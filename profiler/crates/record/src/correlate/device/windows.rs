@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// A window that waits.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct WaitingWindow {
     pub(super) from_ns: u64,
     pub(super) to_ns: u64,
     pub(super) busy_ns: Option<u64>,
@@ -15,7 +15,7 @@ pub(super) struct Held {
     pub(super) counts: Vec<StallCount>,
 }
 
-impl Held {
+impl WaitingWindow {
     pub(super) fn samples(&self) -> u64 {
         self.counts.iter().map(StallCount::samples).sum()
     }
@@ -54,9 +54,9 @@ pub(super) struct Stream {
     pub(super) id: u32,
     pub(super) relative: bool,
     /// In the order in which they end.
-    pub(super) windows: VecDeque<Held>,
+    pub(super) windows: VecDeque<WaitingWindow>,
     /// What is left of windows: addresses without a kernel.
-    pub(super) unknown: VecDeque<Held>,
+    pub(super) unknown: VecDeque<WaitingWindow>,
     /// The busy time until then was given to windows.
     pub(super) weighed_ns: u64,
     /// Busy time of a sample, nanoseconds, where it was last known.
@@ -76,14 +76,14 @@ impl Stream {
     }
 
     /// Takes the windows that end by a time.
-    pub(super) fn take_until(&mut self, until_ns: u64) -> Vec<Held> {
+    pub(super) fn take_until(&mut self, until_ns: u64) -> Vec<WaitingWindow> {
         let ready = self.windows.partition_point(|w| w.to_ns <= until_ns);
         self.windows.drain(..ready).collect()
     }
 
     /// Takes neighbours together that are not longer than that then.
     fn shorten(&mut self, longest_ns: u64) {
-        let mut out: VecDeque<Held> = VecDeque::with_capacity(self.windows.len());
+        let mut out: VecDeque<WaitingWindow> = VecDeque::with_capacity(self.windows.len());
         // A window that was just made takes no more in: all get longer alike.
         let mut is_made = false;
         for held in self.windows.drain(..) {

@@ -1,13 +1,13 @@
 //! Times of commands that a program reads one by one, as OpenCL gives them: nanoseconds of a
 //! clock that is known only by the calls around it.
 
-use super::{Launches, MAX_NUMBERS};
+use super::{DeviceLaunches, MAX_NUMBERS};
 use crate::correlate::device::TickClock;
 
 /// How long before the first time that a program reads others may be: an hour.
 const BEFORE_NS: u64 = 3_600_000_000_000;
 
-impl Launches {
+impl DeviceLaunches {
     /// A program read when a command began, or when it ended; it is timed when both are known.
     pub(super) fn profiled(
         &mut self,
@@ -51,7 +51,7 @@ impl Launches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::correlate::{DeviceFact, DeviceFactKind, Launch};
+    use crate::correlate::{DeviceFact, DeviceFactKind};
     use crate::timeline::launches::tests::{PID, fact, launch, sym};
 
     fn read(event: u64, times: (u64, u64), at: u64) -> [DeviceFact; 2] {
@@ -69,13 +69,10 @@ mod tests {
     #[test]
     fn a_command_is_timed_when_its_begin_and_its_end_were_read() {
         const DAY: u64 = 1_780_000_000_000_000_123;
-        let mut all = Launches::default();
+        let mut all = DeviceLaunches::default();
         for (event, at) in [(0x41, 5_000), (0x42, 6_000)] {
-            let launch = Launch {
-                device: 0,
-                api: "OpenCL".into(),
-                ..launch(event, at)
-            };
+            let mut launch = launch(event, at);
+            (launch.on.device, launch.by.api) = (0, "OpenCL".into());
             all.launched(&launch, sym(1));
         }
         let [begin, end] = read(0x41, (DAY + 5_010, DAY + 5_300), 6_500);
@@ -103,7 +100,7 @@ mod tests {
     /// A handle that is given to another command shows nothing of the one before.
     #[test]
     fn halves_of_two_commands_are_none() {
-        let mut all = Launches::default();
+        let mut all = DeviceLaunches::default();
         all.launched(&launch(0x41, 10), sym(1));
         let [begin, _] = read(0x41, (1_010, 1_020), 30);
         all.fact(&begin);

@@ -1,7 +1,7 @@
 //! Tests of `launches.rs`.
 
 use super::*;
-use crate::correlate::{KernelName, device::TickClock};
+use crate::correlate::{KernelName, LaunchingCall, device::TickClock};
 use aiprof_model::timeline::Names;
 
 pub(super) const PID: u32 = 7;
@@ -15,36 +15,20 @@ pub(super) fn sym(index: usize) -> Sym {
 }
 
 pub(super) fn launch(event: u64, submitted_ns: u64) -> Launch {
-    Launch {
-        id: submitted_ns,
+    let by = LaunchingCall {
         call: 1,
-        submit: None,
-        executed: None,
-        kind: CallKind::Launch,
         api: "Level Zero".into(),
         function: "zeCommandListAppendLaunchKernel".into(),
         pid: PID,
         tid: PID,
         start_ns: submitted_ns,
-        end_ns: None,
-        submitted_ns,
-        handed_over_ns: submitted_ns,
-        device: 0xd0,
-        queue: QUEUE,
-        list: 0,
-        kernel: 1,
-        kernel_number: 1,
-        name: KernelName::Unknown,
-        module: None,
-        groups: [0; 3],
-        local: [0; 3],
-        bytes: 0,
-        event,
-        correlation: None,
-        stack: 0,
-        flags: 0,
-        driver: None,
-    }
+        ..LaunchingCall::default()
+    };
+    let mut launch = Launch::of(by, CallKind::Launch, KernelName::Unknown);
+    launch.id = submitted_ns;
+    (launch.on.device, launch.on.queue, launch.on.event) = (0xd0, QUEUE, event);
+    (launch.work.kernel, launch.work.kernel_number) = (1, 1);
+    launch
 }
 
 pub(super) fn fact(entered_ns: u64, left_ns: u64, kind: DeviceFactKind) -> DeviceFact {
@@ -61,7 +45,7 @@ fn wait(of: Waited, entered_ns: u64, left_ns: u64) -> DeviceFact {
 }
 
 /// What is bounded: name, launches, from, to.
-fn bounded(all: &mut Launches) -> Vec<(usize, u64, u64, Option<u64>)> {
+fn bounded(all: &mut DeviceLaunches) -> Vec<(usize, u64, u64, Option<u64>)> {
     let bounded = std::mem::take(&mut all.bounded).into_iter();
     let rows = bounded.flat_map(|one| {
         let end = one.end_ns;
@@ -74,7 +58,7 @@ fn bounded(all: &mut Launches) -> Vec<(usize, u64, u64, Option<u64>)> {
 
 #[test]
 fn a_wait_ends_what_was_handed_over_before_it() {
-    let mut all = Launches::default();
+    let mut all = DeviceLaunches::default();
     all.launched(&launch(0, 10), sym(1));
     all.launched(&launch(0, 20), sym(2));
     all.launched(&launch(0, 30), sym(1));
@@ -97,7 +81,7 @@ fn a_wait_ends_what_was_handed_over_before_it() {
 
 #[test]
 fn launches_with_events_end_one_by_one() {
-    let mut all = Launches::default();
+    let mut all = DeviceLaunches::default();
     all.launched(&launch(0x41, 10), sym(1));
     all.launched(&launch(0x42, 20), sym(1));
     all.fact(&wait(Waited::Event(0x41), 30, 31));
@@ -113,7 +97,7 @@ fn launches_with_events_end_one_by_one() {
 
 #[test]
 fn a_launch_may_be_handed_over_after_a_wait_was_entered() {
-    let mut all = Launches::default();
+    let mut all = DeviceLaunches::default();
     let slow = Launch {
         handed_over_ns: 30,
         ..launch(0, 10)
@@ -126,7 +110,7 @@ fn a_launch_may_be_handed_over_after_a_wait_was_entered() {
 
 #[test]
 fn an_event_that_is_used_for_something_else_tells_nothing_more() {
-    let mut all = Launches::default();
+    let mut all = DeviceLaunches::default();
     let device = 0xd0;
     let clock = TickClock::of_hz(1_000_000_000, 64).unwrap();
     all.fact(&fact(1, 2, DeviceFactKind::Clock { device, clock }));
@@ -142,7 +126,7 @@ fn an_event_that_is_used_for_something_else_tells_nothing_more() {
 
 #[test]
 fn a_fence_ends_what_its_call_handed_over() {
-    let mut all = Launches::default();
+    let mut all = DeviceLaunches::default();
     for (submit, at) in [(5, 10), (6, 20)] {
         let launch = Launch {
             submit: Some(submit),
@@ -159,7 +143,7 @@ fn a_fence_ends_what_its_call_handed_over() {
 
 #[test]
 fn timestamps_date_a_launch_within_its_bounds() {
-    let mut all = Launches::default();
+    let mut all = DeviceLaunches::default();
     let clock = TickClock::of_hz(1_000_000_000, 64).unwrap();
     let device = 0xd0;
     all.fact(&fact(1, 2, DeviceFactKind::Clock { device, clock }));
@@ -198,17 +182,14 @@ fn timestamps_date_a_launch_within_its_bounds() {
 
 #[test]
 fn what_is_remembered_is_bounded() {
-    let mut all = Launches::default();
+    let mut all = DeviceLaunches::default();
     let mut names = Names::default();
     let syms: Vec<Sym> = (0..500)
         .map(|n: u32| names.intern(&n.to_string()))
         .collect();
     for n in 0..100_000_u64 {
-        let launch = Launch {
-            queue: n % 20_000,
-            submit: Some(n),
-            ..launch(n % 3 * n, n)
-        };
+        let mut launch = launch(n % 3 * n, n);
+        (launch.on.queue, launch.submit) = (n % 20_000, Some(n));
         all.launched(&launch, syms[n as usize % 500]);
     }
     assert!(all.signals.len() <= MAX_SIGNALS && all.open.len() <= MAX_QUEUES);
