@@ -5,10 +5,7 @@
 //! depend on the file, and a large library costs a few hundred reads. Format: System V gABI,
 //! chapter 4.
 
-use aiprof_symbols::{
-    symbolize::elf::{ElfError, ElfInfo, SymbolTable},
-    unwind::TextSegment,
-};
+use aiprof_symbols::elf::{ElfError, ElfInfo, ElfSymbol, SymbolTable, TextSegment, offset_of};
 use rustc_hash::FxHashMap;
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 
@@ -22,13 +19,6 @@ const MAX_NAME: usize = 8 << 10;
 const MAX_SYMBOLS: u64 = 8 << 20;
 /// Most functions found in one file.
 const MAX_FUNCTIONS: usize = 16_384;
-/// Bytes of a symbol in a 64-bit file.
-const ENTRY: usize = 24;
-
-const STT_FUNC: u8 = 2;
-const STT_GNU_IFUNC: u8 = 10;
-const SHN_UNDEF: u16 = 0;
-
 /// A function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
@@ -92,49 +82,24 @@ pub(crate) fn find(
     Ok(found)
 }
 
-/// A symbol that names code.
-#[derive(Clone, Copy, Debug)]
-struct Symbol {
-    name: u32,
-    is_resolver: bool,
-    vaddr: u64,
-    size: u64,
-}
-
-impl Symbol {
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let u32_at = |at| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
-        let u64_at = |at| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
-        let kind = bytes.get(4)? & 15;
-        let section = u16::from_ne_bytes(*bytes.get(6..)?.first_chunk()?);
-        let is_code = matches!(kind, STT_FUNC | STT_GNU_IFUNC) && section != SHN_UNDEF;
-        is_code.then_some(Self {
-            name: u32_at(0)?,
-            is_resolver: kind == STT_GNU_IFUNC,
-            vaddr: u64_at(8)?,
-            size: u64_at(16)?,
-        })
-    }
-}
-
 /// Enters a symbol that is wanted.
 fn take(
     found: &mut Found,
     by_address: &mut FxHashMap<u64, Function>,
     text: &[TextSegment],
-    symbol: &Symbol,
+    symbol: &ElfSymbol,
     (name, rank): (&str, usize),
 ) {
-    if symbol.is_resolver {
+    if symbol.is_resolver() {
         found.resolvers += 1;
         return;
     }
-    let Some(file_offset) = offset_of(text, symbol.vaddr) else {
+    let Some(file_offset) = offset_of(text, symbol.value) else {
         found.without_code += 1;
         return;
     };
     let full = by_address.len() >= MAX_FUNCTIONS;
-    match by_address.get_mut(&symbol.vaddr) {
+    match by_address.get_mut(&symbol.value) {
         // The same symbol in the other table.
         Some(known) if known.name == name => known.size = known.size.max(symbol.size),
         Some(known) => {
@@ -149,21 +114,13 @@ fn take(
             let function = Function {
                 name: name.to_owned(),
                 rank,
-                vaddr: symbol.vaddr,
+                vaddr: symbol.value,
                 file_offset,
                 size: symbol.size,
             };
-            by_address.insert(symbol.vaddr, function);
+            by_address.insert(symbol.value, function);
         }
     }
-}
-
-/// Where in the file an address of its code is.
-pub(crate) fn offset_of(text: &[TextSegment], vaddr: u64) -> Option<u64> {
-    text.iter().find_map(|t| {
-        let at = vaddr.checked_sub(t.vaddr).filter(|&at| at < t.size)?;
-        t.file_offset.checked_add(at)
-    })
 }
 
 /// Gives the code symbols of a table in batches.
@@ -171,26 +128,21 @@ fn read_table(
     file: &File,
     table: &SymbolTable,
     left: &mut u64,
-    mut sink: impl FnMut(&mut Vec<Symbol>) -> Result<(), ElfError>,
+    mut sink: impl FnMut(&mut Vec<ElfSymbol>) -> Result<(), ElfError>,
 ) -> Result<(), ElfError> {
-    let mut buffer = vec![0; WINDOW / ENTRY * ENTRY];
+    let mut entries = table.entries(file);
     let mut batch = Vec::new();
-    let mut done = 0;
-    while done < table.size {
-        let len = usize::try_from(table.size - done).map_or(buffer.len(), |n| n.min(buffer.len()));
-        let bytes = buffer.get_mut(..len).unwrap_or_default();
-        let at = table.offset.checked_add(done).ok_or(TRUNCATED)?;
-        file.read_exact_at(bytes, at).map_err(truncated)?;
-        *left = left
-            .checked_sub((len / ENTRY) as u64)
-            .ok_or(ElfError::Malformed("too many symbols"))?;
-        batch.extend(bytes.chunks_exact(ENTRY).filter_map(Symbol::parse));
+    while let Some(symbols) = entries.more()? {
+        let rest = left.checked_sub(symbols.len() as u64);
+        *left = rest.ok_or(ElfError::Malformed("too many symbols"))?;
+        let symbols = symbols.filter_map(ElfSymbol::parse);
+        batch.extend(symbols.filter(|symbol| symbol.is_function() && symbol.is_defined()));
         if batch.len() >= BATCH {
             sink(&mut batch)?;
             batch.clear();
         }
-        done += len as u64;
     }
+    entries.check("symbol table truncated")?;
     sink(&mut batch)
 }
 
@@ -198,8 +150,8 @@ fn read_table(
 fn read_names(
     file: &File,
     table: &SymbolTable,
-    batch: &mut [Symbol],
-    mut sink: impl FnMut(&Symbol, &str),
+    batch: &mut [ElfSymbol],
+    mut sink: impl FnMut(&ElfSymbol, &str),
 ) -> Result<(), ElfError> {
     batch.sort_unstable_by_key(|symbol| symbol.name);
     let mut window: Vec<u8> = Vec::new();
@@ -214,9 +166,9 @@ fn read_names(
         let range = match inside(&window, start) {
             Some(range) => Some(range),
             None => {
-                let left = table.strings_size.saturating_sub(at);
+                let left = table.strings.size.saturating_sub(at);
                 let len = usize::try_from(left).map_or(WINDOW, |left| left.min(WINDOW));
-                let from = table.strings_offset.checked_add(at).ok_or(TRUNCATED)?;
+                let from = table.strings.offset.checked_add(at).ok_or(TRUNCATED)?;
                 window.resize(len, 0);
                 file.read_exact_at(&mut window, from).map_err(truncated)?;
                 start = at;

@@ -1,11 +1,11 @@
 //! Names, files and lines of an address, with the calls that were inlined there.
 
-use super::table::{GoFunction, GoReader, Version, u32_at};
+use super::table::{GoFunction, GoReader, Version};
 #[cfg(any(test, fuzzing))]
 use super::table::{GoTable, MAX_HEADER};
 #[cfg(any(test, fuzzing))]
-use crate::unwind::elf::Span;
-use crate::unwind::source::{ReadAt, read_full};
+use crate::elf::Span;
+use crate::elf::{ReadAt, read_full, u32_at};
 use std::io;
 
 /// Most calls that are inlined into each other.

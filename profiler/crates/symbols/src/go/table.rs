@@ -1,7 +1,6 @@
 //! The table's header, its list of functions, and their records.
 
-use crate::unwind::elf::Span;
-use crate::unwind::source::{ReadAt, Window};
+use crate::elf::{ReadAt, Span, Window, u32_at, u64_at};
 use std::io;
 use std::ops::Range;
 
@@ -86,17 +85,6 @@ impl GoFunction {
     pub(crate) fn writes_sp(&self) -> bool {
         self.flag & WRITES_SP != 0
     }
-}
-
-/// Little-endian numbers of a few bytes.
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    let bytes = bytes.get(at..at.checked_add(4)?)?;
-    Some(u32::from_le_bytes(bytes.try_into().ok()?))
-}
-
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let bytes = bytes.get(at..at.checked_add(8)?)?;
-    Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
 impl GoTable {

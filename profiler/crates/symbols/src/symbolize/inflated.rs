@@ -10,8 +10,8 @@
 //! first. Where it cannot be used, sections are inflated each time.
 
 use super::dwarf::DwarfError;
-use super::elf::{DEBUG_SECTIONS, DebugSection, ElfInfo, Packing};
 use super::sections::Sections;
+use crate::elf::{DEBUG_SECTIONS, DebugSection, ElfInfo, Packing};
 use aiprof_system::files::directory::Directory;
 use aiprof_system::files::others::{self, RootDir, Trust};
 use aiprof_system::files::place;

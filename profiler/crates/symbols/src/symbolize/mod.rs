@@ -34,7 +34,6 @@ mod dwarf_split;
 mod dwarf_text;
 mod dwarf_units;
 mod dwarf_walk;
-pub mod elf;
 mod go;
 mod inflated;
 mod jit_dump;

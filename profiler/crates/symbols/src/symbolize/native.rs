@@ -3,12 +3,12 @@
 use super::debug_file::{DebugFile, Finder};
 use super::debuginfod::{self, Debuginfod};
 use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, Question};
-use super::elf::{self, ElfError, ElfInfo};
 use super::go::GoNames;
 use super::inflated::Inflated;
 use super::{
     BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, mini, plt, sections, symtab,
 };
+use crate::elf::{self, ElfError, ElfInfo};
 use aiprof_model::demangle::{self, demangle};
 use aiprof_model::profile::{BuildId, FrameKind};
 use aiprof_system::files::others::RootDir;

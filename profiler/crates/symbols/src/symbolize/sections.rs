@@ -5,7 +5,7 @@
 //! stays as it is. In a compressed section, what precedes a page is inflated too.
 
 use super::dwarf::DwarfError;
-use super::elf::{DebugSection, ElfInfo, Packing};
+use crate::elf::{DebugSection, ElfInfo, Packing};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fs::File;
 use std::io::{self, BufReader, Read};

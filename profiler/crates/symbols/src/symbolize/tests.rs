@@ -2,6 +2,7 @@
 //! code: `addr2line -f -i -C` for inlined functions, `nm` for symbols.
 
 use super::*;
+use crate::elf;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;

@@ -3,6 +3,7 @@
 use super::tests::{addresses, binary, compile, functions, names, run, symbolize, symbolizer};
 use super::tests::{build_id, serve_debug_files};
 use super::*;
+use crate::elf;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;

@@ -3,6 +3,7 @@
 
 use super::tests::{binary, compile, run, symbolizer};
 use super::*;
+use crate::elf;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;

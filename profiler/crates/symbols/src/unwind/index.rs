@@ -5,9 +5,8 @@
 use super::UnwindError;
 use super::bytes::Bytes;
 use super::cie::{encoded_address, encoded_value};
-use super::elf::{Elf, Span};
 use super::record::{Kind, RecordReader};
-use super::source::{ReadAt, Window, read_full};
+use crate::elf::{CodeFile, ReadAt, Span, Window, read_full};
 use std::sync::OnceLock;
 
 /// Table encodings that are searched in place: relative to the header's start,
@@ -90,7 +89,7 @@ impl Index {
     /// second value: whether `.eh_frame_hdr` is there, and malformed.
     pub(super) fn find<R: ReadAt>(
         source: &R,
-        elf: &Elf,
+        elf: &CodeFile,
         base: u64,
     ) -> Result<(Self, bool), UnwindError> {
         let (mut start, mut bad_hdr) = (None, false);
@@ -101,7 +100,7 @@ impl Index {
                 None => bad_hdr = true,
             }
         }
-        let section = elf.eh_frame_section(source)?;
+        let section = elf.section_named(source, &[b".eh_frame"])?;
         let index = match section.or(start) {
             Some(frames) if frames.size > 0 => Self::Scan {
                 frames,
@@ -242,7 +241,7 @@ enum Hdr {
 }
 
 /// Reads the head of `.eh_frame_hdr`; `None` if it leads nowhere.
-fn parse_hdr<R: ReadAt>(source: &R, elf: &Elf, hdr: Span) -> Result<Option<Hdr>, UnwindError> {
+fn parse_hdr<R: ReadAt>(source: &R, elf: &CodeFile, hdr: Span) -> Result<Option<Hdr>, UnwindError> {
     let mut head = [0; MAX_HDR_HEAD];
     let n = read_full(source, &mut head, hdr.offset)?;
     let parse = || {

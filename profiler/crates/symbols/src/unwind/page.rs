@@ -1,15 +1,14 @@
 //! Building the table page for one page of text.
 
 use super::cfi::Interpreter;
-use super::elf::Span;
 use super::gaps::{Functions, TextSource};
 use super::go::{GoPage, GoUnwind};
 use super::index::{Cursor, Entry, Index};
 use super::record::{Fde, Header, RecordReader};
 use super::rule::{LATER, NONE, UNSUPPORTED, rule_of};
-use super::source::ReadAt;
 use super::table::{Encoder, Rows};
 use super::{PageContent, PageDepth, UnwindError};
+use crate::elf::{ReadAt, Span};
 use aiprof_common::PAGE_SIZE;
 use std::ops::Range;
 

@@ -3,8 +3,7 @@
 use super::bytes::Bytes;
 use super::cfi::State;
 use super::cie::{Cie, encoded_address, encoded_value};
-use super::elf::Span;
-use super::source::{ReadAt, Window};
+use crate::elf::{ReadAt, Span, Window};
 use std::io;
 use std::ops::Range;
 

@@ -8,8 +8,9 @@
 
 use super::TextSegment;
 use super::code::loaded_address;
-use super::elf::Span;
-use super::source::{ReadAt, read_full};
+use crate::elf::{
+    FileRange, R_X86_64_IRELATIVE, ReadAt, Relocation, Span, each_relocation, read_full,
+};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::ops::Range;
 
@@ -21,13 +22,6 @@ const MAX_SPAN: u64 = 64 << 20;
 const MAX_DATA: u64 = 16 << 20;
 /// Most addresses of each kind.
 const MAX_FOUND: usize = 1 << 19;
-/// Bytes of a relocation with an addend, and those read at once.
-const RELA: usize = 24;
-const RELAS_AT_ONCE: u64 = 4096 * RELA as u64;
-/// The address where the file is loaded, plus the addend (System V ABI, AMD64
-/// supplement, table 4.9; the second is that of a function that chooses one).
-const R_X86_64_RELATIVE: u64 = 8;
-const R_X86_64_IRELATIVE: u64 = 37;
 
 /// What the code and the data of a file show about its functions. Addresses in order, each in bytes
 /// from the first of the text.
@@ -49,7 +43,7 @@ pub(super) struct Sources<'a, R> {
     /// The parts that are written to, or were when the file was loaded.
     pub(super) data: &'a [Span],
     /// Relocations with addends.
-    pub(super) relocations: &'a [Span],
+    pub(super) relocations: &'a [FileRange],
 }
 
 /// Whether a file's text is small enough.
@@ -250,25 +244,16 @@ fn pointers<R: ReadAt>(
             .iter()
             .for_each(|word| found(u64::from_le_bytes(*word)));
     }
-    let mut left = MAX_DATA;
-    for table in sources.relocations {
-        let mut at = 0;
-        while at < table.size && left > 0 {
-            let size = (table.size - at).min(RELAS_AT_ONCE).min(left);
-            left -= size;
-            let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-            let n = read_full(sources.source, &mut bytes, table.offset.saturating_add(at))?;
-            let words = bytes.get(..n).unwrap_or_default().as_chunks::<8>().0;
-            for rela in words.as_chunks::<3>().0 {
-                let [_, info, addend] = rela.map(u64::from_le_bytes);
-                if matches!(info, R_X86_64_RELATIVE | R_X86_64_IRELATIVE) {
-                    found(addend);
-                }
+    each_relocation(
+        sources.source,
+        sources.relocations,
+        MAX_DATA,
+        |relocation| {
+            if matches!(relocation.kind, Relocation::RELATIVE | R_X86_64_IRELATIVE) {
+                found(relocation.addend);
             }
-            at += size;
-        }
-    }
-    Ok(())
+        },
+    )
 }
 
 #[cfg(test)]
@@ -304,7 +289,10 @@ mod tests {
         put(&mut image, 0x70, &[0xe8, 0xdb, 0xff, 0xff, 0xff, 0xc3]);
         put(&mut image, 0x80, &[0xe8, 0xeb, 0xff, 0xff, 0xff, 0xc3]);
         put(&mut image, DATA + 4, &(FIRST + 0x20).to_le_bytes());
-        for (i, word) in [FIRST, R_X86_64_RELATIVE, FIRST + 0x30].iter().enumerate() {
+        for (i, word) in [FIRST, Relocation::RELATIVE.into(), FIRST + 0x30]
+            .iter()
+            .enumerate()
+        {
             put(&mut image, RELOCATIONS + 8 * i as u64, &word.to_le_bytes());
         }
         image
@@ -325,7 +313,10 @@ mod tests {
             source: &image,
             text: &text,
             data: &[span(DATA, 0x60_0004, 28)],
-            relocations: &[span(RELOCATIONS, 0, RELA as u64)],
+            relocations: &[FileRange {
+                offset: RELOCATIONS,
+                size: 24,
+            }],
         };
         assert!(is_feasible(&text));
         survey(&sources, covered, named).unwrap()

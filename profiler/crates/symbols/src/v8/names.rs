@@ -1,8 +1,9 @@
 //! Names of functions: what a `SharedFunctionInfo` leads to in the heap of a process.
 
 use super::V8Library;
-use crate::memory::{Memory, u64_at};
-use crate::{symbolize::SymFrame, symbolize::javascript, unwind::ReadAt};
+use crate::elf::{ReadAt, u64_at};
+use crate::memory::Memory;
+use crate::symbolize::{SymFrame, javascript};
 use aiprof_common::{JsFunction, js_check};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Reading a file by offset, without mapping it.
 
+use super::{ElfError, FileRange};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -60,6 +61,26 @@ pub(crate) fn read_full<R: ReadAt>(source: &R, buf: &mut [u8], offset: u64) -> i
     Ok(done)
 }
 
+/// All bytes of a range, of which there may be `most`.
+///
+/// # Errors
+/// There are more, the source ends before, or its own.
+pub(super) fn read_all<R: ReadAt>(
+    source: &R,
+    range: FileRange,
+    most: u64,
+) -> Result<Vec<u8>, ElfError> {
+    if range.size > most {
+        return Err(ElfError::Malformed("header table too large"));
+    }
+    let size = usize::try_from(range.size).map_err(|_| ElfError::Malformed("size"))?;
+    let mut bytes = vec![0; size];
+    match read_full(source, &mut bytes, range.offset)? {
+        n if n < size => Err(ElfError::Malformed("truncated")),
+        _ => Ok(bytes),
+    }
+}
+
 /// A piece of a source, read in chunks: neighbouring requests share one read.
 pub(crate) struct Window {
     start: u64,
@@ -103,6 +124,26 @@ impl Window {
             .and_then(|at| at.checked_add(len as u64))
             .is_some_and(|end| end <= self.data.len() as u64)
     }
+}
+
+/// The two bytes at an offset as a number.
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The four bytes at an offset as a number.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The four bytes at an offset as a number with a sign.
+pub(crate) fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
+    Some(i32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The eight bytes at an offset as a number.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 #[cfg(test)]
