@@ -6,6 +6,7 @@
 )]
 
 pub mod elf;
+mod frame;
 mod go;
 pub mod java;
 mod memory;

@@ -3,8 +3,8 @@
 use super::describe::int;
 use super::{BlobPlace, HotSpot, MAX_HEADER, ScopeFields};
 use crate::elf::{ReadAt, u16_at, u64_at};
+use crate::frame::SymFrame;
 use crate::memory::Memory;
-use crate::symbolize::SymFrame;
 use aiprof_common::java_method;
 use aiprof_model::profile::FrameKind;
 use rustc_hash::FxHashMap;

@@ -1,7 +1,8 @@
 //! Names of Go's functions, from the table that Go's linker leaves in every program.
 
-use super::{SymFrame, SymbolizeOptions};
+use super::options::SymbolizeOptions;
 use crate::elf::{CodeFile, ElfError};
+use crate::frame::SymFrame;
 use crate::go::{GoFrame, GoReader, GoTable};
 use aiprof_model::profile::FrameKind;
 use std::fs::File;

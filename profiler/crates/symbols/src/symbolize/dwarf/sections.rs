@@ -4,7 +4,7 @@
 //! what the parser has checked, or end this program with a signal. A page is read once and then
 //! stays as it is. In a compressed section, what precedes a page is inflated too.
 
-use super::dwarf::DwarfError;
+use super::limit::{DwarfError, SectionsError};
 use crate::elf::{DebugSection, ElfInfo, Packing};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fs::File;
@@ -16,26 +16,11 @@ use std::time::Instant;
 /// Most bytes that are read of the sections of one file between two releases.
 const MAX_BYTES: u64 = 384 << 20;
 /// Most bytes of the sections of one file, inflated: 16 bytes of memory for each page.
-pub(super) const MAX_SIZE: u64 = 4 << 30;
+pub(in crate::symbolize) const MAX_SIZE: u64 = 4 << 30;
 /// Bytes of a page.
 const PAGE: usize = 16 << 10;
 /// Bytes of compressed data read at once.
 const CHUNK: usize = 64 << 10;
-
-/// Why the sections are not accessible.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SectionsError {
-    #[error("cannot be read: {0}")]
-    Read(io::Error),
-    #[error("section beyond the end of the file")]
-    Truncated,
-    #[error("sections too large")]
-    TooLarge,
-    #[error("compressed section corrupt: {0}")]
-    Inflate(io::Error),
-    #[error("unknown compression")]
-    UnknownPacking,
-}
 
 /// A file's debug sections by name.
 pub(super) struct Sections {

@@ -1,7 +1,8 @@
 //! The functions around addresses, from the entries of one unit.
 
 use super::bytes::Bytes;
-use super::dwarf::{Attr, Dwarf, DwarfError, Unit, WorkLimit};
+use super::limit::{DwarfError, WorkLimit};
+use super::unit::{Attr, Dwarf, Unit};
 use gimli::{AttributeValue, UnitOffset};
 
 /// Most functions inlined into each other at one address.

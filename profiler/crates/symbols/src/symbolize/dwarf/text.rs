@@ -1,8 +1,9 @@
 //! Text of DWARF: names of functions, source files and lines.
 
 use super::bytes::Bytes;
-use super::dwarf::{Attr, Dwarf, DwarfError, Supplement, Unit, WorkLimit};
-use super::dwarf_units::Root;
+use super::limit::{DwarfError, WorkLimit};
+use super::unit::{Attr, Dwarf, Unit};
+use super::units::{Root, Supplement};
 use aiprof_model::demangle;
 use gimli::{AttributeValue, DebugInfoOffset, UnitOffset};
 use rustc_hash::FxHashMap;

@@ -4,10 +4,11 @@
 //! DWARF 5, section 7.3; before that GNU's extension (`DW_AT_GNU_dwo_name`).
 
 use super::bytes::Bytes;
-use super::dwarf::{Dwarf, DwarfError, Question, WorkLimit, load};
-use super::dwarf_text::text;
-use super::dwarf_units::Root;
+use super::limit::{DwarfError, WorkLimit};
 use super::sections::Sections;
+use super::text::text;
+use super::unit::{Dwarf, Question, load};
+use super::units::Root;
 use crate::elf::ElfInfo;
 use gimli::{DwarfPackage, SectionId};
 use std::cell::{Cell, OnceCell, RefCell};
