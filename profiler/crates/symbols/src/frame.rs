@@ -12,7 +12,7 @@ pub struct SymFrame {
     /// What kind of code it is.
     pub kind: FrameKind,
     /// Source file and line (from 1, 0 if not known), where DWARF has them and
-    /// [`crate::symbolize::SymbolizeOptions::source_lines`] asks for them.
+    /// `SymbolizeOptions::source_lines` asks for them.
     pub source: Option<(String, u32)>,
 }
 

@@ -7,14 +7,12 @@
 
 use aiprof_symbols::elf::{ElfError, ElfInfo, ElfSymbol, SymbolTable, TextSegment, offset_of};
 use rustc_hash::FxHashMap;
-use std::{fs::File, io, os::unix::fs::FileExt as _};
+use std::fs::File;
 
 /// Symbols whose names are read together.
 const BATCH: usize = 1 << 16;
 /// Bytes of a string table read at once.
 const WINDOW: usize = 64 << 10;
-/// Longest name that is compared; longer ones (none seen) match nothing.
-const MAX_NAME: usize = 8 << 10;
 /// Most symbols of one file; the largest libraries have about a million.
 const MAX_SYMBOLS: u64 = 8 << 20;
 /// Most functions found in one file.
@@ -67,13 +65,11 @@ pub(crate) fn find(
     // Exported names first.
     for dynamic in [true, false] {
         for table in info.tables.iter().filter(|t| t.dynamic == dynamic) {
-            read_table(file, table, &mut left, |batch| {
-                read_names(file, table, batch, |symbol, name| {
-                    let name = name.split_once('@').map_or(name, |(name, _)| name);
-                    if let Some(rank) = rank(name) {
-                        take(&mut found, &mut by_address, text, symbol, (name, rank));
-                    }
-                })
+            read_table(file, table, &mut left, |symbol, name| {
+                let name = name.split_once('@').map_or(name, |(name, _)| name);
+                if let Some(rank) = rank(name) {
+                    take(&mut found, &mut by_address, text, symbol, (name, rank));
+                }
             })?;
         }
     }
@@ -123,73 +119,33 @@ fn take(
     }
 }
 
-/// Gives the code symbols of a table in batches.
+/// Gives the code symbols of a table with their names.
 fn read_table(
     file: &File,
     table: &SymbolTable,
     left: &mut u64,
-    mut sink: impl FnMut(&mut Vec<ElfSymbol>) -> Result<(), ElfError>,
+    mut sink: impl FnMut(&ElfSymbol, &str),
 ) -> Result<(), ElfError> {
     let mut entries = table.entries(file);
     let mut batch = Vec::new();
-    while let Some(symbols) = entries.more()? {
-        let rest = left.checked_sub(symbols.len() as u64);
-        *left = rest.ok_or(ElfError::Malformed("too many symbols"))?;
-        let symbols = symbols.filter_map(ElfSymbol::parse);
-        batch.extend(symbols.filter(|symbol| symbol.is_function() && symbol.is_defined()));
-        if batch.len() >= BATCH {
-            sink(&mut batch)?;
-            batch.clear();
+    loop {
+        let symbols = entries.more()?;
+        let is_last = symbols.is_none();
+        if let Some(symbols) = symbols {
+            let rest = left.checked_sub(symbols.len() as u64);
+            *left = rest.ok_or(ElfError::Malformed("too many symbols"))?;
+            let symbols = symbols.filter_map(ElfSymbol::parse);
+            batch.extend(symbols.filter(|symbol| symbol.is_function() && symbol.is_defined()));
         }
-    }
-    entries.check("symbol table truncated")?;
-    sink(&mut batch)
-}
-
-/// Gives symbols with their names.
-fn read_names(
-    file: &File,
-    table: &SymbolTable,
-    batch: &mut [ElfSymbol],
-    mut sink: impl FnMut(&ElfSymbol, &str),
-) -> Result<(), ElfError> {
-    batch.sort_unstable_by_key(|symbol| symbol.name);
-    let mut window: Vec<u8> = Vec::new();
-    let mut start = 0;
-    for symbol in batch {
-        let at = u64::from(symbol.name);
-        let inside = |window: &[u8], start: u64| -> Option<(usize, usize)> {
-            let from = usize::try_from(at.checked_sub(start)?).ok()?;
-            let len = window.get(from..)?.iter().position(|&b| b == 0)?;
-            Some((from, from + len))
-        };
-        let range = match inside(&window, start) {
-            Some(range) => Some(range),
-            None => {
-                let left = table.strings.size.saturating_sub(at);
-                let len = usize::try_from(left).map_or(WINDOW, |left| left.min(WINDOW));
-                let from = table.strings.offset.checked_add(at).ok_or(TRUNCATED)?;
-                window.resize(len, 0);
-                file.read_exact_at(&mut window, from).map_err(truncated)?;
-                start = at;
-                inside(&window, start)
+        if batch.len() >= BATCH || is_last {
+            batch.sort_unstable_by_key(|symbol: &ElfSymbol| symbol.name);
+            let mut names = table.names(file, WINDOW);
+            for symbol in batch.drain(..) {
+                sink(&symbol, &names.get(symbol.name)?);
             }
-        };
-        // Names without an end, or too long, are left out.
-        let name = range.and_then(|(from, to)| window.get(from..to));
-        let name = name.filter(|name| name.len() <= MAX_NAME);
-        if let Some(Ok(name)) = name.map(std::str::from_utf8) {
-            sink(symbol, name);
         }
-    }
-    Ok(())
-}
-
-const TRUNCATED: ElfError = ElfError::Malformed("symbol table truncated");
-
-fn truncated(error: io::Error) -> ElfError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => TRUNCATED,
-        _ => ElfError::Io(error),
+        if is_last {
+            return entries.check("symbol table truncated");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! What is loaded of a file with code for x86-64.
 
-use super::header::{self, ElfHeader, ElfSection, ElfSections, ElfSegment};
-use super::tables::{RELA, SHT_DYNSYM, SHT_RELA};
-use super::{ElfError, Entries, FileRange, ReadAt, Relocation, SHT_SYMTAB, read_full};
+use super::header::{self, ElfHeader, ElfSection, ElfSections, ElfSegment, SHT_SYMTAB};
+use super::read::{ElfError, FileRange, ReadAt, read_full};
+use super::tables::{Entries, RELA, Relocation, SHT_DYNSYM, SHT_RELA};
 use aiprof_model::profile::BuildId;
 use std::io;
 

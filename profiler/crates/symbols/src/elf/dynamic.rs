@@ -2,9 +2,10 @@
 //! reads, so it can be done for every mapped file ("ELF: GNU hash section" of the GNU linker;
 //! System V ABI, chapter 5).
 
+use super::code::TextSegment;
 use super::header::{self, ElfHeader};
-use super::read::read_all;
-use super::{ElfSymbol, FileRange, ReadAt, TextSegment, u32_at, u64_at};
+use super::read::{FileRange, ReadAt, read_all, u32_at, u64_at};
+use super::tables::ElfSymbol;
 
 const MAX_PROGRAM_HEADERS: u16 = 256;
 const PT_LOAD: u32 = 1;

@@ -1,7 +1,6 @@
 //! The headers of a file: what it is, its segments, its sections and its notes.
 
-use super::read::{read_all, read_full};
-use super::{ElfError, FileRange, ReadAt};
+use super::read::{ElfError, FileRange, ReadAt, read_all, read_full};
 use aiprof_model::profile::BuildId;
 use std::io;
 

@@ -3,10 +3,9 @@
 //! Notes: `NT_GNU_BUILD_ID` (3) of owner `GNU`; debug link: GDB manual, "Debugging
 //! Information in Separate Files".
 
-use super::header::{self, ElfHeader, ElfSection, ElfSections};
-use super::read::read_all;
-use super::tables::{SHN_LORESERVE, SHT_DYNSYM, SHT_RELA};
-use super::{ElfError, FileRange, RelaTable, SHT_SYMTAB, SymbolTable};
+use super::header::{self, ElfHeader, ElfSection, ElfSections, SHT_SYMTAB};
+use super::read::{ElfError, FileRange, read_all};
+use super::tables::{RelaTable, SHN_LORESERVE, SHT_DYNSYM, SHT_RELA, SymbolTable};
 use aiprof_model::profile::BuildId;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -20,38 +20,10 @@ pub use code::{TextSegment, address_of, bytes_from, offset_of};
 pub(crate) use dynamic::Dynamic;
 #[cfg(test)]
 pub(crate) use dynamic::DynamicSymbol;
-pub(crate) use header::{ElfHeader, SHT_SYMTAB};
+pub(crate) use header::ElfHeader;
 pub(crate) use info::{AltLink, DEBUG_SECTIONS, DebugLink, DebugSection, Packing};
 pub use info::{ElfInfo, PltSection, inspect, run_path};
-pub use read::ReadAt;
+pub use read::{ElfError, FileRange, ReadAt};
 pub(crate) use read::{Window, i32_at, read_full, u16_at, u32_at, u64_at};
-pub use tables::{ElfSymbol, Entries, FileRange, RelaTable, Relocation, SymbolTable};
+pub use tables::{ElfSymbol, Entries, RelaTable, Relocation, SymbolNames, SymbolTable};
 pub(crate) use tables::{R_X86_64_IRELATIVE, STB_GLOBAL, STB_LOCAL, STT_NOTYPE};
-
-use std::io;
-
-/// Why a file is no usable ELF file.
-#[derive(Debug, thiserror::Error)]
-pub enum ElfError {
-    /// The system's word.
-    #[error("cannot be read: {0}")]
-    Io(#[from] io::Error),
-    /// Other first bytes.
-    #[error("not an ELF file")]
-    NotElf,
-    /// Big endian on a little-endian machine, or the other way around.
-    #[error("byte order differs from this machine's")]
-    ForeignEndian,
-    /// For another machine than x86-64 where only that is read; holds `e_machine`.
-    #[error("not an x86-64 ELF file (machine {0})")]
-    ForeignMachine(u16),
-    /// What contradicts itself in it.
-    #[error("{0}")]
-    Malformed(&'static str),
-    /// The file ends within what is named.
-    #[error("truncated: {0}")]
-    Truncated(&'static str),
-    /// What is named exceeds a limit.
-    #[error("too large: {0}")]
-    TooLarge(&'static str),
-}

@@ -1,9 +1,43 @@
 //! Reading a file by offset, without mapping it.
 
-use super::{ElfError, FileRange};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+
+/// Why a file is no usable ELF file.
+#[derive(Debug, thiserror::Error)]
+pub enum ElfError {
+    /// The system's word.
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// Other first bytes.
+    #[error("not an ELF file")]
+    NotElf,
+    /// Big endian on a little-endian machine, or the other way around.
+    #[error("byte order differs from this machine's")]
+    ForeignEndian,
+    /// For another machine than x86-64 where only that is read; holds `e_machine`.
+    #[error("not an x86-64 ELF file (machine {0})")]
+    ForeignMachine(u16),
+    /// What contradicts itself in it.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// The file ends within what is named.
+    #[error("truncated: {0}")]
+    Truncated(&'static str),
+    /// What is named exceeds a limit.
+    #[error("too large: {0}")]
+    TooLarge(&'static str),
+}
+
+/// A range of bytes of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileRange {
+    /// Where it begins.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
 
 /// Bytes that can be read at an offset.
 ///

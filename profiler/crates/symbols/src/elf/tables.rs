@@ -1,7 +1,8 @@
 //! Tables of symbols and relocations, read in pieces.
 
-use super::header::{ElfSection, ElfSections};
-use super::{ElfError, ReadAt, SHT_SYMTAB, read_full};
+use super::header::{ElfSection, ElfSections, SHT_SYMTAB};
+use super::read::{ElfError, FileRange, ReadAt, Window, read_full};
+use std::borrow::Cow;
 use std::io;
 use std::slice::ChunksExact;
 
@@ -23,18 +24,10 @@ pub(super) const SYMBOL: usize = 24;
 pub(super) const RELA: usize = 24;
 /// Entries read at once.
 const AT_ONCE: usize = 4096;
-/// Longest name read, in bytes.
+/// What most names are shorter than, and the longest name read, in bytes.
+const USUAL_NAME: usize = 256;
 const MAX_NAME: usize = 16 << 10;
 const CUT_OFF: ElfError = ElfError::Malformed("symbol table truncated");
-
-/// A range of bytes of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileRange {
-    /// Where it begins.
-    pub offset: u64,
-    /// Bytes.
-    pub size: u64,
-}
 
 /// The entries of a table, of which some thousands are read at once.
 pub struct Entries<'a, R> {
@@ -224,27 +217,47 @@ impl SymbolTable {
         symbol.and_then(ElfSymbol::parse).ok_or(CUT_OFF)
     }
 
+    /// Its names. `at_once`: the least bytes of them that are read at once.
+    pub fn names<'a, R: ReadAt>(&self, source: &'a R, at_once: usize) -> SymbolNames<'a, R> {
+        SymbolNames {
+            source,
+            strings: self.strings,
+            window: Window::new(at_once),
+        }
+    }
+}
+
+/// The names of a table's symbols. Neighbours share one read.
+pub struct SymbolNames<'a, R> {
+    source: &'a R,
+    strings: FileRange,
+    window: Window,
+}
+
+impl<R: ReadAt> SymbolNames<'_, R> {
     /// The name that begins at an offset among the strings, cut at 16 KiB.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn name<R: ReadAt>(&self, source: &R, name: u32) -> Result<String, ElfError> {
+    pub fn get(&mut self, name: u32) -> Result<Cow<'_, str>, ElfError> {
         let left = self.strings.size.saturating_sub(name.into());
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
         let at = self.strings.offset.checked_add(name.into());
         let at = at.ok_or(CUT_OFF)?;
-        let mut bytes = Vec::new();
-        for limit in [256, MAX_NAME] {
-            let want = usize::try_from(left).map_or(limit, |left| left.min(limit));
-            bytes.resize(want, 0);
-            if read_full(source, &mut bytes, at)? < want {
+        let mut length = left.min(MAX_NAME);
+        for most in [USUAL_NAME, MAX_NAME] {
+            let wanted = left.min(most);
+            let bytes = self.window.get(self.source, at, wanted)?;
+            if bytes.len() < wanted {
                 return Err(CUT_OFF);
             }
-            if let Some(end) = bytes.iter().position(|&b| b == 0) {
-                bytes.truncate(end);
+            if let Some(end) = memchr::memchr(0, bytes) {
+                length = end;
                 break;
             }
         }
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        let name = self.window.get(self.source, at, length)?;
+        Ok(String::from_utf8_lossy(name))
     }
 }
 

@@ -19,6 +19,8 @@ const MAX_MATCHES: u64 = 1 << 24;
 /// Most names read in one pass to choose among those of the same function; later ones are chosen by
 /// the symbol table's own fields.
 const MAX_COMPARED: u32 = 1 << 16;
+/// Bytes read for a name at first.
+const NAME: usize = 256;
 /// How far a symbol without a size (hand-written assembly) reaches at most.
 const SIZELESS_REACH: u64 = 64 << 10;
 
@@ -247,8 +249,8 @@ impl Pass<'_> {
             && self.compared < MAX_COMPARED
         {
             self.compared += 1;
-            let name = table.name(self.file, symbol.name)?;
-            symbol.score = symbol.score.with_name(&name);
+            let mut names = table.names(self.file, NAME);
+            symbol.score = symbol.score.with_name(&names.get(symbol.name)?);
         }
         Ok(())
     }
@@ -284,7 +286,7 @@ pub(super) fn name_of(file: &File, table: &SymbolTable, index: u32) -> Result<St
 
 /// Reads a symbol's name without its version (`@@GLIBC_2.17`).
 fn read_name(file: &File, table: &SymbolTable, name: u32) -> Result<String, ElfError> {
-    let mut name = table.name(file, name)?;
+    let mut name = table.names(file, NAME).get(name)?.into_owned();
     if let Some(at) = name.find('@').filter(|&at| at > 0) {
         name.truncate(at);
     }
