@@ -96,7 +96,7 @@ pub fn address_of(text: &[TextSegment], file_offset: u64) -> Option<u64> {
 
 /// A range of bytes of the file and the virtual address it is loaded at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct FileSpan {
     /// First byte in the file.
     pub(crate) offset: u64,
     /// Virtual address of that byte.
@@ -105,7 +105,7 @@ pub(crate) struct Span {
     pub(crate) size: u64,
 }
 
-impl Span {
+impl FileSpan {
     /// Nothing.
     pub(crate) const EMPTY: Self = Self {
         offset: 0,
@@ -144,8 +144,8 @@ impl Span {
     }
 }
 
-impl From<Span> for TextSegment {
-    fn from(span: Span) -> Self {
+impl From<FileSpan> for TextSegment {
+    fn from(span: FileSpan) -> Self {
         Self {
             file_offset: span.offset,
             vaddr: span.vaddr,
@@ -158,13 +158,13 @@ impl From<Span> for TextSegment {
 #[derive(Debug, Default)]
 pub(crate) struct CodeFile {
     /// Loaded segments, in the file's order.
-    pub(crate) loads: Vec<Span>,
+    pub(crate) loads: Vec<FileSpan>,
     /// Loaded segments that may be written to, and not executed.
-    pub(crate) data: Vec<Span>,
+    pub(crate) data: Vec<FileSpan>,
     /// Executable loaded segments, by address.
     pub(crate) text: Vec<TextSegment>,
     /// `.eh_frame_hdr`.
-    pub(crate) eh_frame_hdr: Option<Span>,
+    pub(crate) eh_frame_hdr: Option<FileSpan>,
     /// The build id note.
     pub(crate) build_id: Option<BuildId>,
     /// Where the program begins.
@@ -182,7 +182,7 @@ pub(crate) struct CodeTables {
     /// Relocations with addends.
     pub(crate) relocations: Vec<FileRange>,
     /// Sections of code.
-    pub(crate) code: Vec<Span>,
+    pub(crate) code: Vec<FileSpan>,
 }
 
 impl CodeFile {
@@ -227,7 +227,7 @@ impl CodeFile {
         segment: &ElfSegment,
         note_bytes: &mut u64,
     ) -> Result<(), ElfError> {
-        let Some(span) = Span::new(segment.file, segment.vaddr) else {
+        let Some(span) = FileSpan::new(segment.file, segment.vaddr) else {
             return Err(ElfError::Malformed("program header"));
         };
         match segment.kind {
@@ -256,13 +256,13 @@ impl CodeFile {
     }
 
     /// The loaded bytes from `vaddr` to the end of their segment.
-    pub(crate) fn loaded_from(&self, vaddr: u64) -> Option<Span> {
+    pub(crate) fn loaded_from(&self, vaddr: u64) -> Option<FileSpan> {
         self.loads.iter().find_map(|load| load.starting_at(vaddr))
     }
 
     /// The sections whose ends fit 64 bits.
-    fn sections(&self) -> impl Iterator<Item = (&ElfSection, Span)> {
-        let span = |section: &ElfSection| Span::new(section.file, section.addr);
+    fn sections(&self) -> impl Iterator<Item = (&ElfSection, FileSpan)> {
+        let span = |section: &ElfSection| FileSpan::new(section.file, section.addr);
         let sections = self.sections.list.iter();
         sections.filter_map(move |section| Some((section, span(section)?)))
     }
@@ -292,7 +292,7 @@ impl CodeFile {
         &self,
         source: &R,
         wanted: &[&[u8]],
-    ) -> io::Result<Option<Span>> {
+    ) -> io::Result<Option<FileSpan>> {
         let names = absent_if_malformed(self.sections.names(source).map(Some))?;
         let found = names.and_then(|names| {
             let is_wanted = |section: &ElfSection| {

@@ -74,7 +74,7 @@ impl ElfHeader {
         let [0x7f, b'E', b'L', b'F', class, order, ..] = bytes else {
             return Ok(None);
         };
-        let fields = Fields {
+        let fields = HeaderFields {
             bytes: &bytes,
             wide: class == 2,
         };
@@ -190,8 +190,8 @@ impl ElfHeader {
         }
     }
 
-    pub(super) fn fields<'a>(&self, bytes: &'a [u8]) -> Fields<'a> {
-        Fields {
+    pub(super) fn fields<'a>(&self, bytes: &'a [u8]) -> HeaderFields<'a> {
+        HeaderFields {
             bytes,
             wide: self.is_wide(),
         }
@@ -225,12 +225,12 @@ impl SectionNames {
 }
 
 /// Fields of a header by their offsets; 0 beyond its end.
-pub(super) struct Fields<'a> {
+pub(super) struct HeaderFields<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) wide: bool,
 }
 
-impl Fields<'_> {
+impl HeaderFields<'_> {
     fn get<const N: usize>(&self, at: usize) -> [u8; N] {
         let field = self.bytes.get(at..).and_then(|rest| rest.first_chunk());
         field.copied().unwrap_or([0; N])
@@ -257,7 +257,7 @@ impl Fields<'_> {
 /// name and its description; the last two are padded to `align` bytes.
 pub(super) fn build_id(mut notes: &[u8], align: usize) -> Option<BuildId> {
     while notes.len() >= 12 {
-        let fields = Fields {
+        let fields = HeaderFields {
             bytes: notes,
             wide: false,
         };

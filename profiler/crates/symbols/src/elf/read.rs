@@ -116,13 +116,13 @@ pub(super) fn read_all<R: ReadAt>(
 }
 
 /// A piece of a source, read in chunks: neighbouring requests share one read.
-pub(crate) struct Window {
+pub(crate) struct ReadWindow {
     start: u64,
     data: Vec<u8>,
     chunk: usize,
 }
 
-impl Window {
+impl ReadWindow {
     /// An empty window that reads `chunk` bytes at a time.
     pub(crate) fn new(chunk: usize) -> Self {
         Self {
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn window_gives_the_bytes_of_the_source() {
         let source: Vec<u8> = (0..=255).collect();
-        let mut window = Window::new(16);
+        let mut window = ReadWindow::new(16);
         for (offset, len) in [(0, 4), (10, 6), (10, 7), (3, 1), (100, 64), (250, 6)] {
             let got = window.get(&source, offset as u64, len).unwrap();
             assert_eq!(got, &source[offset..offset + len]);
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn window_is_short_at_the_end_and_past_it() {
         let source: Vec<u8> = vec![7; 10];
-        let mut window = Window::new(16);
+        let mut window = ReadWindow::new(16);
         assert_eq!(window.get(&source, 8, 4).unwrap(), &[7, 7]);
         assert!(window.get(&source, 11, 4).unwrap().is_empty());
         assert!(window.get(&source, u64::MAX, 4).unwrap().is_empty());

@@ -1,7 +1,7 @@
 //! Tables of symbols and relocations, read in pieces.
 
 use super::header::{ElfSection, ElfSections, SHT_SYMTAB};
-use super::read::{ElfError, FileRange, ReadAt, Window, read_full};
+use super::read::{ElfError, FileRange, ReadAt, ReadWindow, read_full};
 use std::borrow::Cow;
 use std::io;
 use std::slice::ChunksExact;
@@ -222,7 +222,7 @@ impl SymbolTable {
         SymbolNames {
             source,
             strings: self.strings,
-            window: Window::new(at_once),
+            window: ReadWindow::new(at_once),
         }
     }
 }
@@ -231,7 +231,7 @@ impl SymbolTable {
 pub struct SymbolNames<'a, R> {
     source: &'a R,
     strings: FileRange,
-    window: Window,
+    window: ReadWindow,
 }
 
 impl<R: ReadAt> SymbolNames<'_, R> {

@@ -6,7 +6,7 @@
 
 use super::table::{GoReader, GoTable, MAX_HEADER, Version};
 use crate::elf::{
-    CodeFile, FileRange, ReadAt, Relocation, Span, each_relocation, read_full, u32_at, u64_at,
+    CodeFile, FileRange, FileSpan, ReadAt, Relocation, each_relocation, read_full, u32_at, u64_at,
 };
 use std::io;
 
@@ -94,7 +94,7 @@ impl GoTable {
     }
 
     /// Whether functions' trees of inlined calls make sense if they are there.
-    fn has_trees<R: ReadAt>(&self, source: &R, span: Span) -> bool {
+    fn has_trees<R: ReadAt>(&self, source: &R, span: FileSpan) -> bool {
         let table = Self {
             trees: Some(span),
             ..self.clone()
@@ -104,7 +104,7 @@ impl GoTable {
 }
 
 /// The table in a span, if a header begins it.
-fn read_header<R: ReadAt>(source: &R, span: Span) -> io::Result<Option<GoTable>> {
+fn read_header<R: ReadAt>(source: &R, span: FileSpan) -> io::Result<Option<GoTable>> {
     let mut header = [0; MAX_HEADER];
     let n = read_full(source, &mut header, span.offset)?;
     Ok(GoTable::parse(header.get(..n).unwrap_or_default(), span))
@@ -150,13 +150,17 @@ fn search<R: ReadAt>(source: &R, elf: &CodeFile) -> io::Result<Option<GoTable>> 
 }
 
 /// What is loaded and not executed.
-fn plain_loads(elf: &CodeFile) -> impl Iterator<Item = Span> {
-    let is_text = |load: &&Span| elf.text.iter().any(|text| text.vaddr == load.vaddr);
+fn plain_loads(elf: &CodeFile) -> impl Iterator<Item = FileSpan> {
+    let is_text = |load: &&FileSpan| elf.text.iter().any(|text| text.vaddr == load.vaddr);
     elf.loads.iter().filter(move |load| !is_text(load)).copied()
 }
 
 /// Calls a function with each word of a span and its address.
-fn each_word<R: ReadAt>(source: &R, span: Span, mut found: impl FnMut(u64, u64)) -> io::Result<()> {
+fn each_word<R: ReadAt>(
+    source: &R,
+    span: FileSpan,
+    mut found: impl FnMut(u64, u64),
+) -> io::Result<()> {
     let skip = span.vaddr.next_multiple_of(8) - span.vaddr;
     let mut bytes = vec![0; CHUNK];
     let mut at = skip;

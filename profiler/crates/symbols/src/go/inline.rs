@@ -4,7 +4,7 @@ use super::table::{GoFunction, GoReader, Version};
 #[cfg(any(test, fuzzing))]
 use super::table::{GoTable, MAX_HEADER};
 #[cfg(any(test, fuzzing))]
-use crate::elf::Span;
+use crate::elf::FileSpan;
 use crate::elf::{ReadAt, read_full, u32_at};
 use std::io;
 
@@ -163,7 +163,7 @@ impl<R: ReadAt> GoReader<'_, R> {
 #[doc(hidden)]
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_go_table(data: &[u8]) {
-    let span = Span {
+    let span = FileSpan {
         offset: 0,
         vaddr: 0x50_0000,
         size: data.len() as u64,

@@ -272,7 +272,7 @@ fn small_tables_of_each_kind() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds/go_table");
     for name in ["go1.16", "go1.18", "go1.20"] {
         let data = std::fs::read(seeds.join(name)).unwrap();
-        let span = crate::elf::Span {
+        let span = crate::elf::FileSpan {
             offset: 0,
             vaddr: 0x50_0000,
             size: data.len() as u64,

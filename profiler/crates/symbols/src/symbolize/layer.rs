@@ -39,7 +39,7 @@ pub(super) struct Layer {
 }
 
 /// What a layer's names are found with.
-pub(super) struct Sources<'a> {
+pub(super) struct LayerSources<'a> {
     pub(super) options: &'a SymbolizeOptions,
     pub(super) finder: &'a Finder<'a>,
     pub(super) inflated: Option<&'a mut Inflated>,
@@ -92,7 +92,7 @@ impl Layer {
     pub(super) fn symbolize(
         &mut self,
         vaddrs: &[u64],
-        sources: Sources<'_>,
+        sources: LayerSources<'_>,
         found: &mut [Option<Vec<SymFrame>>],
     ) -> Result<(), Failure> {
         let options = sources.options;
@@ -149,7 +149,7 @@ impl Layer {
         &mut self,
         vaddrs: &[u64],
         indices: &[usize],
-        sources: Sources<'_>,
+        sources: LayerSources<'_>,
         mut found: impl FnMut(usize, Vec<DwarfFunction>),
     ) -> Result<(), Failure> {
         if indices.is_empty() || matches!(self.dwarf, DwarfState::Unused) {

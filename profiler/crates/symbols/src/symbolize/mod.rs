@@ -11,7 +11,8 @@
 //!
 //! Names are looked up late and for unique addresses only; the caller keeps the results, so the
 //! state kept here is small and bounded. Every address yields at least one frame: what cannot be
-//! named gets a frame of kind [`Unknown`](aiprof_model::profile::FrameKind::Unknown) whose name gives the reason.
+//! named gets a frame of kind [`Unknown`](aiprof_model::profile::FrameKind::Unknown) whose name
+//! gives the reason.
 //!
 //! Debug files are looked for where distributions put them, on the host and in
 //! the process's own root directory, and fetched from debuginfod servers where

@@ -3,7 +3,7 @@
 use super::debug_file::{self, DebugFile, Finder};
 use super::debuginfod::{self, Debuginfod};
 use super::dwarf::{self, Inflated};
-use super::layer::{DwarfState, Failure, Layer, Sources};
+use super::layer::{DwarfState, Failure, Layer, LayerSources};
 use super::mini;
 use super::options::SymbolizeOptions;
 use crate::elf::{self, ElfError, ElfInfo};
@@ -179,7 +179,7 @@ impl NativeSymbolizer {
             root: binary.root,
         };
         for layer in &mut file.layers {
-            let sources = Sources {
+            let sources = LayerSources {
                 options: &self.options,
                 finder: &finder,
                 inflated: self.inflated.as_mut(),

@@ -1,13 +1,13 @@
 //! Code that no record of the unwind data describes: where it is, where functions
 //! start in it, and the rules that its instructions give.
 
-use super::code::{self, KnownFunctions, Text};
+use super::code::{self, CodeText, KnownFunctions};
 use super::go::GoUnwind;
 use super::page::PageBuilder;
 use super::rule::LATER;
-use super::survey::{self, Sources, Survey};
+use super::survey::{self, Survey, SurveySources};
 use super::{PageDepth, TextSegment, UnwindError};
-use crate::elf::{self, CodeFile, CodeTables, ElfSymbol, Entries, FileRange, ReadAt, Span};
+use crate::elf::{self, CodeFile, CodeTables, ElfSymbol, Entries, FileRange, FileSpan, ReadAt};
 use aiprof_common::{PAGE_SIZE, Rule};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -38,7 +38,7 @@ pub(super) struct Functions {
     /// The parts of the text that are code, by address: old linkers put data among it.
     code: Vec<TextSegment>,
     /// Parts of the file that are written to.
-    data: Vec<Span>,
+    data: Vec<FileSpan>,
     /// The address of the program's first instruction; 0: none.
     entry: u64,
     /// Found when it is first needed.
@@ -217,7 +217,7 @@ impl Functions {
                 at = part.end;
             }
         }
-        let sources = Sources {
+        let sources = SurveySources {
             source,
             text,
             data: &self.data,
@@ -229,7 +229,7 @@ impl Functions {
 
 /// The parts of the text that lie in sections of code. A segment in which no section is
 /// known counts whole, and so does all of it where the sections make no sense.
-fn code_of(text: &[TextSegment], sections: &[Span]) -> Vec<TextSegment> {
+fn code_of(text: &[TextSegment], sections: &[FileSpan]) -> Vec<TextSegment> {
     if sections.len() > MAX_CODE {
         return text.to_vec();
     }
@@ -360,9 +360,9 @@ impl<R: ReadAt> TextSource<'_, R> {
         for (range, rule) in code.iter().take(MAX_BY_REGISTER) {
             let from = page + u64::from(range.start);
             let bytes = self.read(&(from..page + u64::from(range.end)))?;
-            for (behind, length, callee) in code::direct_calls(Text::new(from, &bytes)) {
+            for (behind, length, callee) in code::direct_calls(CodeText::new(from, &bytes)) {
                 let body = self.read(&(callee..callee.saturating_add(CALLEE)))?;
-                let text = Text::new(callee, &body);
+                let text = CodeText::new(callee, &body);
                 if let Some(rule) = code::rule_behind_call(*rule, text) {
                     // Not at its first byte: there its own registers are known.
                     let end = behind.saturating_sub(page) as u32;
@@ -406,7 +406,7 @@ impl<R: ReadAt> TextSource<'_, R> {
             let starts = layout.starts.within(&range);
             let likely = layout.likely.within(&range);
             let borders = layout.borders.within(&range);
-            let text = Text::new(range.start, &bytes).without(&covered);
+            let text = CodeText::new(range.start, &bytes).without(&covered);
             let known = KnownFunctions {
                 starts: &starts,
                 likely: &likely,

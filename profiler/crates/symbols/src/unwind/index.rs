@@ -6,7 +6,7 @@ use super::UnwindError;
 use super::bytes::Bytes;
 use super::cie::{encoded_address, encoded_value};
 use super::record::{Kind, RecordReader};
-use crate::elf::{CodeFile, ReadAt, Span, Window, read_full};
+use crate::elf::{CodeFile, FileSpan, ReadAt, ReadWindow, read_full};
 use std::sync::OnceLock;
 
 /// Table encodings that are searched in place: relative to the header's start,
@@ -33,7 +33,7 @@ pub(super) enum Index {
     Table(SearchTable),
     /// Search in an index that is made when the first page is asked for.
     Scan {
-        frames: Span,
+        frames: FileSpan,
         base: u64,
         /// Whether `frames` ends where `.eh_frame` does, so that what is no
         /// record is malformed and not another section.
@@ -54,7 +54,7 @@ pub(super) struct SearchTable {
     /// 8 bytes per number instead of 4.
     wide: bool,
     /// The loaded bytes from `.eh_frame`'s start on.
-    frames: Span,
+    frames: FileSpan,
 }
 
 /// What a scan found.
@@ -114,7 +114,7 @@ impl Index {
     }
 
     /// The bytes that hold the FDEs.
-    pub(super) fn frames(&self) -> Option<Span> {
+    pub(super) fn frames(&self) -> Option<FileSpan> {
         match self {
             Self::Absent => None,
             Self::Table(table) => Some(table.frames),
@@ -147,7 +147,7 @@ impl Index {
         }
         Ok(Cursor {
             index: self,
-            window: Window::new(TABLE_CHUNK),
+            window: ReadWindow::new(TABLE_CHUNK),
         })
     }
 }
@@ -155,7 +155,7 @@ impl Index {
 /// Reads entries of the index.
 pub(super) struct Cursor<'a> {
     index: &'a Index,
-    window: Window,
+    window: ReadWindow,
 }
 
 impl Cursor<'_> {
@@ -237,11 +237,15 @@ enum Hdr {
     /// A search table.
     Table(SearchTable),
     /// Only the place of `.eh_frame`.
-    Frames(Span),
+    Frames(FileSpan),
 }
 
 /// Reads the head of `.eh_frame_hdr`; `None` if it leads nowhere.
-fn parse_hdr<R: ReadAt>(source: &R, elf: &CodeFile, hdr: Span) -> Result<Option<Hdr>, UnwindError> {
+fn parse_hdr<R: ReadAt>(
+    source: &R,
+    elf: &CodeFile,
+    hdr: FileSpan,
+) -> Result<Option<Hdr>, UnwindError> {
     let mut head = [0; MAX_HDR_HEAD];
     let n = read_full(source, &mut head, hdr.offset)?;
     let parse = || {
@@ -281,7 +285,7 @@ fn parse_hdr<R: ReadAt>(source: &R, elf: &CodeFile, hdr: Span) -> Result<Option<
 /// records can be in `frames`.
 fn scan<R: ReadAt>(
     source: &R,
-    frames: Span,
+    frames: FileSpan,
     base: u64,
     exact: bool,
 ) -> Result<Scanned, UnwindError> {

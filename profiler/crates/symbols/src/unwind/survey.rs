@@ -9,7 +9,7 @@
 use super::TextSegment;
 use super::code::loaded_address;
 use crate::elf::{
-    FileRange, R_X86_64_IRELATIVE, ReadAt, Relocation, Span, each_relocation, read_full,
+    FileRange, FileSpan, R_X86_64_IRELATIVE, ReadAt, Relocation, each_relocation, read_full,
 };
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::ops::Range;
@@ -36,12 +36,12 @@ pub(super) struct Survey {
 }
 
 /// What is looked at.
-pub(super) struct Sources<'a, R> {
+pub(super) struct SurveySources<'a, R> {
     pub(super) source: &'a R,
     /// The text, by address.
     pub(super) text: &'a [TextSegment],
     /// The parts that are written to, or were when the file was loaded.
-    pub(super) data: &'a [Span],
+    pub(super) data: &'a [FileSpan],
     /// Relocations with addends.
     pub(super) relocations: &'a [FileRange],
 }
@@ -140,7 +140,7 @@ fn push<T>(list: &mut Vec<T>, one: Option<T>) {
 /// Surveys a file whose unwind data describe the code in `covered`, in order. `named`:
 /// functions that its symbols name, as bytes from the text's first one.
 pub(super) fn survey<R: ReadAt>(
-    sources: &Sources<'_, R>,
+    sources: &SurveySources<'_, R>,
     covered: &[Range<u64>],
     named: &[u32],
 ) -> std::io::Result<Survey> {
@@ -228,7 +228,7 @@ fn sweep_part(sweep: &mut Sweep, bytes: &[u8], vaddr: u64, part: Range<u64>, is_
 
 /// The words of the data, and the addends of its relocations.
 fn pointers<R: ReadAt>(
-    sources: &Sources<'_, R>,
+    sources: &SurveySources<'_, R>,
     mut found: impl FnMut(u64),
 ) -> std::io::Result<()> {
     let mut left = MAX_DATA;
@@ -304,12 +304,12 @@ mod tests {
             vaddr: FIRST,
             size: DATA,
         }];
-        let span = |offset, vaddr, size| Span {
+        let span = |offset, vaddr, size| FileSpan {
             offset,
             vaddr,
             size,
         };
-        let sources = Sources {
+        let sources = SurveySources {
             source: &image,
             text: &text,
             data: &[span(DATA, 0x60_0004, 28)],

@@ -154,7 +154,7 @@ impl DwarfFile {
             main: index.units(),
             supplement: self.supplement.as_ref(),
         };
-        let mut batch = Batch {
+        let mut batch = DwarfBatch {
             file: self,
             dwarf: &dwarf,
             names: Names::new(&dwarf, lists),
@@ -191,7 +191,7 @@ impl DwarfFile {
 }
 
 /// Addresses that are looked up together.
-struct Batch<'d, 'a> {
+struct DwarfBatch<'d, 'a> {
     file: &'a DwarfFile,
     dwarf: &'d Dwarf<'a>,
     names: Names<'d, 'a>,
@@ -207,7 +207,7 @@ struct Answers {
     bare: Vec<Option<(String, u32)>>,
 }
 
-impl Batch<'_, '_> {
+impl DwarfBatch<'_, '_> {
     /// Looks up the addresses that one unit may describe: unit, address, index.
     fn unit(
         &mut self,

@@ -24,9 +24,9 @@ const CHUNK: usize = 64 << 10;
 
 /// A file's debug sections by name.
 pub(super) struct Sections {
-    list: Vec<Section>,
+    list: Vec<PagedSection>,
     /// What sections are that the file does not have.
-    empty: Section,
+    empty: PagedSection,
     access: Access,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Access {
 }
 
 /// One section.
-pub(super) struct Section {
+pub(super) struct PagedSection {
     name: &'static str,
     offset: u64,
     /// Bytes in the file.
@@ -81,10 +81,10 @@ impl Sections {
         if sizes.fold(0, u64::saturating_add) > MAX_SIZE {
             return Err(SectionsError::TooLarge.into());
         }
-        let list = info.debug.iter().map(|s| Section::new(s, length));
+        let list = info.debug.iter().map(|s| PagedSection::new(s, length));
         Ok(Self {
             list: list.collect::<Result<_, _>>()?,
-            empty: Section::empty(),
+            empty: PagedSection::empty(),
             access: Access {
                 file,
                 left: Cell::new(MAX_BYTES),
@@ -100,7 +100,7 @@ impl Sections {
     }
 
     /// A section; an empty one if the file does not have it.
-    pub(super) fn get(&self, name: &str) -> &Section {
+    pub(super) fn get(&self, name: &str) -> &PagedSection {
         let found = self.list.iter().find(|section| section.name == name);
         found.unwrap_or(&self.empty)
     }
@@ -117,7 +117,7 @@ impl Sections {
 
     /// Bytes of heap held.
     pub(super) fn memory(&self) -> u64 {
-        self.list.iter().map(Section::memory).sum()
+        self.list.iter().map(PagedSection::memory).sum()
     }
 
     /// Drops all pages.
@@ -132,7 +132,7 @@ impl Sections {
     }
 }
 
-impl Section {
+impl PagedSection {
     fn new(section: &DebugSection, length: u64) -> Result<Self, SectionsError> {
         let end = section.offset.checked_add(section.size);
         if end.is_none_or(|end| end > length) {

@@ -1,15 +1,15 @@
 //! What the parser gives of a file's sections, and what is asked of it.
 
-use super::bytes::Bytes;
+use super::bytes::PagedBytes;
 use super::sections::Sections;
 use crate::symbolize::debug_file::Finder;
 use gimli::AttributeValue;
 use std::time::Instant;
 
-pub(super) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
+pub(super) type Dwarf<'a> = gimli::Dwarf<PagedBytes<'a>>;
 // With the offset's type spelled out, lifetimes can be shortened.
-pub(super) type Unit<'a> = gimli::Unit<Bytes<'a>, usize>;
-pub(super) type Attr<'a> = AttributeValue<Bytes<'a>, usize>;
+pub(super) type Unit<'a> = gimli::Unit<PagedBytes<'a>, usize>;
+pub(super) type Attr<'a> = AttributeValue<PagedBytes<'a>, usize>;
 
 /// What is asked of a file's DWARF.
 pub(in crate::symbolize) struct Question<'a> {
@@ -29,7 +29,7 @@ pub(super) fn load(
     name: fn(gimli::SectionId) -> Option<&'static str>,
 ) -> Dwarf<'_> {
     let load = |id: gimli::SectionId| {
-        let bytes = Bytes::of(sections, name(id).unwrap_or_default());
+        let bytes = PagedBytes::of(sections, name(id).unwrap_or_default());
         Ok::<_, std::convert::Infallible>(bytes)
     };
     match gimli::Dwarf::load(load) {

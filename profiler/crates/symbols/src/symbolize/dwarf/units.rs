@@ -1,6 +1,6 @@
 //! Which units may describe an address.
 
-use super::bytes::Bytes;
+use super::bytes::PagedBytes;
 use super::limit::{DwarfError, WorkLimit};
 use super::sections::Sections;
 use super::unit::{Attr, Dwarf, Unit};
@@ -308,7 +308,10 @@ pub(super) struct Root<'a> {
 
 impl<'a> Root<'a> {
     /// Reads the first entry of a unit.
-    pub(super) fn read(dwarf: &Dwarf<'a>, header: UnitHeader<Bytes<'a>>) -> gimli::Result<Self> {
+    pub(super) fn read(
+        dwarf: &Dwarf<'a>,
+        header: UnitHeader<PagedBytes<'a>>,
+    ) -> gimli::Result<Self> {
         let encoding = header.encoding();
         let kind = dwarf.file_type;
         let abbreviations = dwarf.abbreviations(&header)?;
