@@ -5,7 +5,8 @@
     allow(clippy::disallowed_methods, reason = "tests open what they made")
 )]
 
-mod dynamic;
+pub mod elf;
+mod frame;
 mod go;
 pub mod java;
 mod memory;

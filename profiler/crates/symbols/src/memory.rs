@@ -1,6 +1,6 @@
 //! Reading the memory of a process, which may hold anything.
 
-use crate::unwind::ReadAt;
+use crate::elf::{ReadAt, i32_at, u64_at};
 
 /// The memory of a process: offsets are addresses.
 pub(crate) struct Memory<'a, R>(pub &'a R);
@@ -53,22 +53,4 @@ impl<R: ReadAt> Memory<'_, R> {
         let end = bytes.iter().position(|&byte| byte == 0)?;
         String::from_utf8(bytes.get(..end)?.to_vec()).ok()
     }
-}
-
-/// The word at an offset.
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let bytes = bytes.get(at..at.checked_add(8)?)?;
-    Some(u64::from_le_bytes(bytes.try_into().ok()?))
-}
-
-/// The `int` at an offset.
-pub(crate) fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
-    let bytes = bytes.get(at..at.checked_add(4)?)?;
-    Some(i32::from_le_bytes(bytes.try_into().ok()?))
-}
-
-/// The `u2` at an offset.
-pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    let bytes = bytes.get(at..at.checked_add(2)?)?;
-    Some(u16::from_le_bytes(bytes.try_into().ok()?))
 }

@@ -3,12 +3,9 @@
 //! completes at the start, and from the run-time type information (Itanium C++ ABI,
 //! 2.5 "Virtual Table Layout" and 2.9.4 "RTTI Layout").
 
-use aiprof_symbols::{
-    symbolize::elf::{ElfError, ElfInfo},
-    unwind::TextSegment,
-};
+use aiprof_symbols::elf::{ElfError, ElfInfo, Relocation, TextSegment, offset_of};
 use rustc_hash::FxHashMap;
-use std::{fs::File, io, os::unix::fs::FileExt as _};
+use std::{fs::File, os::unix::fs::FileExt as _};
 
 /// Most pointers that are read of a file, 16 bytes each; Intel's driver has 30,000.
 const MAX_POINTERS: usize = 1 << 20;
@@ -23,16 +20,12 @@ const MAX_NAME: usize = 256;
 /// Most different functions in one place of the tables of unknown classes. With more, none is
 /// taken: the right one is not known.
 const MAX_UNKNOWN: usize = 32;
-/// Bytes of relocations read at once.
-const WINDOW: usize = 24 << 10;
-/// Bytes of a relocation with addend, of a symbol, and of a pointer.
+/// Bytes of a relocation with addend, and of a pointer.
 const RELA: usize = 24;
-const SYMBOL: u64 = 24;
 const POINTER: u64 = 8;
 
-/// Relocation types (System V ABI, AMD64 supplement, 4.4.1).
+/// A relocation's type (System V ABI, AMD64 supplement, 4.4.1).
 const R_X86_64_64: u32 = 1;
-const R_X86_64_RELATIVE: u32 = 8;
 
 /// The tables of virtual functions of a file.
 #[derive(Debug, Default)]
@@ -73,7 +66,7 @@ impl Classes {
     ) -> Result<Self, ElfError> {
         let reader = ClassReader { file, info, loaded };
         let pointers = reader.pointers()?;
-        let is_code = |at: u64| at == 0 || super::symbols::offset_of(text, at).is_some();
+        let is_code = |at: u64| at == 0 || offset_of(text, at).is_some();
         let mut classes = Self::default();
         let mut names = FxHashMap::default();
         let mut end = None;
@@ -144,18 +137,24 @@ impl ClassReader<'_> {
         let mut found = Vec::new();
         for table in self.info.relocations.iter().filter(|table| !table.plt) {
             let symbols = self.info.tables.iter().find(|t| t.section == table.link);
-            self.each(table.offset, table.size, |bytes| {
-                let word = |at: usize| word(bytes, at);
-                let value = match word(8) as u32 {
-                    R_X86_64_RELATIVE => word(16),
-                    R_X86_64_64 => {
-                        let symbol = symbols.and_then(|t| self.symbol(t.offset, word(8) >> 32));
-                        symbol.map_or(0, |value| value.wrapping_add(word(16)))
-                    }
-                    _ => return,
-                };
-                found.push((word(0), value));
-            })?;
+            let mut entries = table.entries(self.file, (MAX_POINTERS * RELA) as u64);
+            while let Some(relocations) = entries.more()? {
+                for relocation in relocations.filter_map(Relocation::parse) {
+                    let value = match relocation.kind {
+                        Relocation::RELATIVE => relocation.addend,
+                        R_X86_64_64 => {
+                            let index = relocation.symbol.into();
+                            let symbol = symbols.and_then(|t| t.symbol(self.file, index).ok());
+                            // A symbol without a value is in another file.
+                            let symbol = symbol.filter(|symbol| symbol.value != 0);
+                            symbol.map_or(0, |symbol| symbol.value.wrapping_add(relocation.addend))
+                        }
+                        _ => continue,
+                    };
+                    found.push((relocation.place, value));
+                }
+            }
+            entries.check("relocations truncated")?;
         }
         self.packed(&mut found);
         found.sort_unstable();
@@ -164,26 +163,10 @@ impl ClassReader<'_> {
         Ok(Pointers(found))
     }
 
-    /// Gives the parts of a table of relocations.
-    fn each(&self, offset: u64, size: u64, mut take: impl FnMut(&[u8])) -> Result<(), ElfError> {
-        let size = size.min((MAX_POINTERS * RELA) as u64);
-        let mut window = vec![0; WINDOW];
-        let mut done = 0;
-        while done < size {
-            let len = usize::try_from(size - done).map_or(WINDOW, |left| left.min(WINDOW));
-            let bytes = window.get_mut(..len).unwrap_or_default();
-            let at = offset.saturating_add(done);
-            self.file.read_exact_at(bytes, at).map_err(truncated)?;
-            bytes.chunks_exact(RELA).for_each(&mut take);
-            done += len as u64;
-        }
-        Ok(())
-    }
-
     /// Adds the pointers whose values lie in their places. The file lists only their addresses:
     /// one, and then bits for those behind it (generic ABI, `SHT_RELR`).
     fn packed(&self, found: &mut Vec<(u64, u64)>) {
-        let Some((offset, size)) = self.info.packed_relocations else {
+        let Some(table) = self.info.packed_relocations else {
             return;
         };
         let mut next = 0_u64;
@@ -192,8 +175,8 @@ impl ClassReader<'_> {
                 found.extend(self.word_at(at).map(|value| (at, value)));
             }
         };
-        for i in 0..size.min((MAX_POINTERS / 8) as u64) / POINTER {
-            let Some(entry) = self.word_in_file(offset.saturating_add(i * POINTER)) else {
+        for i in 0..table.size.min((MAX_POINTERS / 8) as u64) / POINTER {
+            let Some(entry) = self.word_in_file(table.offset.saturating_add(i * POINTER)) else {
                 return;
             };
             if entry & 1 == 0 {
@@ -206,13 +189,6 @@ impl ClassReader<'_> {
             }
             next = next.wrapping_add(63 * POINTER);
         }
-    }
-
-    /// The value of a symbol; `None`: it is in another file.
-    fn symbol(&self, table: u64, index: u64) -> Option<u64> {
-        let at = index.checked_mul(SYMBOL)?.checked_add(table)?;
-        self.word_in_file(at.checked_add(8)?)
-            .filter(|&value| value != 0)
     }
 
     /// The names of a class and of those above it.
@@ -258,7 +234,7 @@ impl ClassReader<'_> {
 
     /// A text that ends with 0.
     fn name(&self, vaddr: u64) -> Option<Box<[u8]>> {
-        let at = super::symbols::offset_of(self.loaded, vaddr)?;
+        let at = offset_of(self.loaded, vaddr)?;
         let mut bytes = [0; MAX_NAME];
         let len = self.file.read_at(&mut bytes, at).ok()?;
         let bytes = bytes.get(..len)?;
@@ -267,26 +243,12 @@ impl ClassReader<'_> {
     }
 
     fn word_at(&self, vaddr: u64) -> Option<u64> {
-        self.word_in_file(super::symbols::offset_of(self.loaded, vaddr)?)
+        self.word_in_file(offset_of(self.loaded, vaddr)?)
     }
 
     fn word_in_file(&self, offset: u64) -> Option<u64> {
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, offset).ok()?;
         Some(u64::from_le_bytes(bytes))
-    }
-}
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk);
-    bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
-}
-
-fn truncated(error: io::Error) -> ElfError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => {
-            ElfError::Malformed("relocations truncated")
-        }
-        _ => ElfError::Io(error),
     }
 }

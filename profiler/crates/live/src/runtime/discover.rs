@@ -4,7 +4,7 @@
 
 use crate::{inspect::guard, procfs};
 use aiprof_model::{process::Region, wire::MapEvent};
-use aiprof_symbols::symbolize::elf;
+use aiprof_symbols::elf;
 use aiprof_system::files::{caller, kernel};
 use std::{
     collections::BTreeSet,

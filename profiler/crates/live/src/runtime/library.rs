@@ -9,11 +9,11 @@ use super::{
 };
 use aiprof_model::profile::BuildId;
 use aiprof_symbols::{
-    symbolize::elf::{self, ElfError, ElfInfo},
-    unwind::{TextSegment, UnwindError, UnwindFile},
+    elf::{self, ElfError, ElfInfo, TextSegment, address_of, bytes_from, offset_of},
+    unwind::{UnwindError, UnwindFile},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::{cell::OnceCell, fs::File, io, ops::Range, os::unix::fs::FileExt as _};
+use std::{cell::OnceCell, fs::File, io, ops::Range};
 
 /// How far tail calls are followed to where they return.
 const MAX_TAIL_CALLS: usize = 3;
@@ -96,9 +96,9 @@ impl<'a> Library<'a> {
 
     /// The function that begins at an offset in the file; `None` if the unwind data show none.
     pub(crate) fn function_at(&self, file_offset: u64, name: &str) -> Option<Function> {
-        let vaddr = aiprof_symbols::unwind::address_of(self.text(), file_offset)?;
+        let vaddr = address_of(self.text(), file_offset)?;
         // Inside of a segment, not only in its last page.
-        let file_offset = symbols::offset_of(self.text(), vaddr)?;
+        let file_offset = offset_of(self.text(), vaddr)?;
         self.around(vaddr).filter(|code| code.start == vaddr)?;
         Some(Function {
             name: name.to_owned(),
@@ -132,7 +132,7 @@ impl<'a> Library<'a> {
         let Some(Entry { address, emulated }) = decode::entry(&code, arguments) else {
             return Ok(None);
         };
-        let Some(entry) = symbols::offset_of(self.text(), address) else {
+        let Some(entry) = offset_of(self.text(), address) else {
             return Ok(None);
         };
         let exits = match exits {
@@ -206,19 +206,7 @@ impl<'a> Library<'a> {
 
     /// Up to `len` bytes of code at an address; fewer at the segment's end.
     fn bytes(&self, vaddr: u64, len: u64) -> io::Result<Vec<u8>> {
-        let segment = self
-            .text()
-            .iter()
-            .find(|t| vaddr.checked_sub(t.vaddr).is_some_and(|at| at < t.size));
-        let Some(segment) = segment else {
-            return Ok(Vec::new());
-        };
-        let at = vaddr - segment.vaddr;
-        let len = len.min(segment.size - at).min(MAX_FUNCTION);
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-        self.file
-            .read_exact_at(&mut bytes, segment.file_offset + at)?;
-        Ok(bytes)
+        bytes_from(self.file, self.text(), vaddr, len.min(MAX_FUNCTION))
     }
 
     /// The offsets in the file of the instructions by which a function is left. Those of the
@@ -253,7 +241,7 @@ impl<'a> Library<'a> {
         let mut offsets: Vec<u64> = ways
             .returns
             .into_iter()
-            .filter_map(|vaddr| symbols::offset_of(self.text(), vaddr))
+            .filter_map(|vaddr| offset_of(self.text(), vaddr))
             .collect();
         offsets.sort_unstable();
         Ok(offsets)

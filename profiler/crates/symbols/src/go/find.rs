@@ -4,9 +4,10 @@
 //! none left. Then it is searched for by its header, in files that Go's linker has
 //! marked with a note.
 
-use super::table::{GoReader, GoTable, MAX_HEADER, Version, u32_at, u64_at};
-use crate::unwind::elf::{Elf, Span};
-use crate::unwind::source::{ReadAt, read_full};
+use super::table::{GoReader, GoTable, MAX_HEADER, Version};
+use crate::elf::{
+    CodeFile, FileRange, FileSpan, ReadAt, Relocation, each_relocation, read_full, u32_at, u64_at,
+};
 use std::io;
 
 /// Names of the table's section.
@@ -32,16 +33,13 @@ const TEXT: usize = 22;
 /// Where the address of functions' data may be: of 1.18, of 1.20, and of 1.27.
 const DATA_OF_18: [usize; 1] = [38];
 const DATA_OF_20: [usize; 2] = [40, 43];
-/// A relocation with an addend, and the type of those that add where the file is loaded.
-const RELA: usize = 24;
-const R_X86_64_RELATIVE: u64 = 8;
 
 impl GoTable {
     /// The table of a file. `None`: it has none, or one that contradicts itself.
     ///
     /// # Errors
     /// The source's own.
-    pub(crate) fn find<R: ReadAt>(source: &R, elf: &Elf) -> io::Result<Option<Self>> {
+    pub(crate) fn find<R: ReadAt>(source: &R, elf: &CodeFile) -> io::Result<Option<Self>> {
         let named = elf.section_named(source, &SECTIONS)?;
         let found = match named {
             Some(span) => read_header(source, span)?,
@@ -62,7 +60,7 @@ impl GoTable {
     }
 
     /// Takes over from the module data where the text and the functions' data are.
-    fn take_module<R: ReadAt>(&mut self, source: &R, elf: &Elf) -> io::Result<()> {
+    fn take_module<R: ReadAt>(&mut self, source: &R, elf: &CodeFile) -> io::Result<()> {
         if self.version < Version::V18 {
             return Ok(());
         }
@@ -96,7 +94,7 @@ impl GoTable {
     }
 
     /// Whether functions' trees of inlined calls make sense if they are there.
-    fn has_trees<R: ReadAt>(&self, source: &R, span: Span) -> bool {
+    fn has_trees<R: ReadAt>(&self, source: &R, span: FileSpan) -> bool {
         let table = Self {
             trees: Some(span),
             ..self.clone()
@@ -106,7 +104,7 @@ impl GoTable {
 }
 
 /// The table in a span, if a header begins it.
-fn read_header<R: ReadAt>(source: &R, span: Span) -> io::Result<Option<GoTable>> {
+fn read_header<R: ReadAt>(source: &R, span: FileSpan) -> io::Result<Option<GoTable>> {
     let mut header = [0; MAX_HEADER];
     let n = read_full(source, &mut header, span.offset)?;
     Ok(GoTable::parse(header.get(..n).unwrap_or_default(), span))
@@ -126,7 +124,7 @@ fn has_note<R: ReadAt>(source: &R) -> io::Result<bool> {
 }
 
 /// Searches what is loaded and not executed for a header.
-fn search<R: ReadAt>(source: &R, elf: &Elf) -> io::Result<Option<GoTable>> {
+fn search<R: ReadAt>(source: &R, elf: &CodeFile) -> io::Result<Option<GoTable>> {
     let begins_table = |word: u64| {
         let magic = word as u32;
         word >> 32 == 0x0801_0000 && matches!(magic & 0xffff_fff0, 0xffff_fff0)
@@ -152,13 +150,17 @@ fn search<R: ReadAt>(source: &R, elf: &Elf) -> io::Result<Option<GoTable>> {
 }
 
 /// What is loaded and not executed.
-fn plain_loads(elf: &Elf) -> impl Iterator<Item = Span> {
-    let is_text = |load: &&Span| elf.text.iter().any(|text| text.vaddr == load.vaddr);
+fn plain_loads(elf: &CodeFile) -> impl Iterator<Item = FileSpan> {
+    let is_text = |load: &&FileSpan| elf.text.iter().any(|text| text.vaddr == load.vaddr);
     elf.loads.iter().filter(move |load| !is_text(load)).copied()
 }
 
 /// Calls a function with each word of a span and its address.
-fn each_word<R: ReadAt>(source: &R, span: Span, mut found: impl FnMut(u64, u64)) -> io::Result<()> {
+fn each_word<R: ReadAt>(
+    source: &R,
+    span: FileSpan,
+    mut found: impl FnMut(u64, u64),
+) -> io::Result<()> {
     let skip = span.vaddr.next_multiple_of(8) - span.vaddr;
     let mut bytes = vec![0; CHUNK];
     let mut at = skip;
@@ -177,7 +179,7 @@ fn each_word<R: ReadAt>(source: &R, span: Span, mut found: impl FnMut(u64, u64))
 }
 
 /// The words of all that may be module data: they begin with the table's address.
-fn modules<R: ReadAt>(source: &R, elf: &Elf, table: u64) -> io::Result<Vec<Vec<u64>>> {
+fn modules<R: ReadAt>(source: &R, elf: &CodeFile, table: u64) -> io::Result<Vec<Vec<u64>>> {
     let mut places = Vec::new();
     let mut add = |at: u64| {
         if places.len() < MAX_PLACES {
@@ -192,8 +194,8 @@ fn modules<R: ReadAt>(source: &R, elf: &Elf, table: u64) -> io::Result<Vec<Vec<u
         })?;
     }
     // In a file that may be loaded anywhere, the relocations hold the addresses.
-    let tables = elf.relocation_tables(source)?;
-    each_relocation(source, &tables, |at, value| {
+    let tables = elf.tables().relocations;
+    each_relative(source, &tables, |at, value| {
         if value == table {
             add(at);
         }
@@ -207,7 +209,7 @@ fn modules<R: ReadAt>(source: &R, elf: &Elf, table: u64) -> io::Result<Vec<Vec<u
         let words = (0..WORDS).map(|i| u64_at(&bytes, 8 * i).unwrap_or(0));
         modules.push(words.collect());
     }
-    each_relocation(source, &tables, |at, value| {
+    each_relative(source, &tables, |at, value| {
         for (first, words) in places.iter().zip(&mut modules) {
             let index = at.checked_sub(*first).filter(|o| o % 8 == 0);
             let index = index.and_then(|o| usize::try_from(o / 8).ok());
@@ -220,29 +222,14 @@ fn modules<R: ReadAt>(source: &R, elf: &Elf, table: u64) -> io::Result<Vec<Vec<u
 }
 
 /// Calls a function with each address that is set when the file is loaded, and with its new value.
-fn each_relocation<R: ReadAt>(
+fn each_relative<R: ReadAt>(
     source: &R,
-    tables: &[Span],
+    tables: &[FileRange],
     mut found: impl FnMut(u64, u64),
 ) -> io::Result<()> {
-    let mut left = MAX_SEARCHED;
-    let at_once = (CHUNK / RELA * RELA) as u64;
-    for table in tables {
-        let mut at = 0;
-        while at < table.size && left > 0 {
-            let length = (table.size - at).min(at_once).min(left);
-            left -= length;
-            let mut bytes = vec![0; length as usize];
-            let n = read_full(source, &mut bytes, table.offset.saturating_add(at))?;
-            let words = bytes.get(..n).unwrap_or_default().as_chunks::<8>().0;
-            for relocation in words.as_chunks::<3>().0 {
-                let [place, kind, value] = relocation.map(u64::from_le_bytes);
-                if kind == R_X86_64_RELATIVE {
-                    found(place, value);
-                }
-            }
-            at += length;
+    each_relocation(source, tables, MAX_SEARCHED, |relocation| {
+        if relocation.kind == Relocation::RELATIVE {
+            found(relocation.place, relocation.addend);
         }
-    }
-    Ok(())
+    })
 }

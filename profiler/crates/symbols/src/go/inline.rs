@@ -1,11 +1,11 @@
 //! Names, files and lines of an address, with the calls that were inlined there.
 
-use super::table::{GoFunction, GoReader, Version, u32_at};
+use super::table::{GoFunction, GoReader, Version};
 #[cfg(any(test, fuzzing))]
 use super::table::{GoTable, MAX_HEADER};
 #[cfg(any(test, fuzzing))]
-use crate::unwind::elf::Span;
-use crate::unwind::source::{ReadAt, read_full};
+use crate::elf::FileSpan;
+use crate::elf::{ReadAt, read_full, u32_at};
 use std::io;
 
 /// Most calls that are inlined into each other.
@@ -163,7 +163,7 @@ impl<R: ReadAt> GoReader<'_, R> {
 #[doc(hidden)]
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_go_table(data: &[u8]) {
-    let span = Span {
+    let span = FileSpan {
         offset: 0,
         vaddr: 0x50_0000,
         size: data.len() as u64,

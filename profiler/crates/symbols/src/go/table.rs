@@ -1,7 +1,6 @@
 //! The table's header, its list of functions, and their records.
 
-use crate::unwind::elf::Span;
-use crate::unwind::source::{ReadAt, Window};
+use crate::elf::{FileSpan, ReadAt, ReadWindow, u32_at, u64_at};
 use std::io;
 use std::ops::Range;
 
@@ -39,7 +38,7 @@ const WRITES_SP: u8 = 2;
 pub(crate) struct GoTable {
     pub(super) version: Version,
     /// The table in the file.
-    pub(super) span: Span,
+    pub(super) span: FileSpan,
     /// Functions.
     pub(super) n: u32,
     /// Added to the entries of functions, for their address.
@@ -51,7 +50,7 @@ pub(crate) struct GoTable {
     pub(super) values: u64,
     pub(super) functions: u64,
     /// Where in the file the trees of inlined calls are.
-    pub(super) trees: Option<Span>,
+    pub(super) trees: Option<FileSpan>,
 }
 
 /// A function's record.
@@ -88,21 +87,10 @@ impl GoFunction {
     }
 }
 
-/// Little-endian numbers of a few bytes.
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    let bytes = bytes.get(at..at.checked_add(4)?)?;
-    Some(u32::from_le_bytes(bytes.try_into().ok()?))
-}
-
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let bytes = bytes.get(at..at.checked_add(8)?)?;
-    Some(u64::from_le_bytes(bytes.try_into().ok()?))
-}
-
 impl GoTable {
     /// Reads a header, whose bytes begin a table that lies in `span`. `None`: it is no
     /// header, or contradicts itself. The text's address is that of the header, if any.
-    pub(super) fn parse(header: &[u8], span: Span) -> Option<Self> {
+    pub(super) fn parse(header: &[u8], span: FileSpan) -> Option<Self> {
         let version = match u32_at(header, 0)? {
             0xffff_fffb => Version::V2,
             0xffff_fffa => Version::V16,
@@ -160,10 +148,10 @@ impl GoTable {
 pub(crate) struct GoReader<'a, R> {
     source: &'a R,
     table: &'a GoTable,
-    list: Window,
-    records: Window,
-    names: Window,
-    pub(super) numbers: Window,
+    list: ReadWindow,
+    records: ReadWindow,
+    names: ReadWindow,
+    pub(super) numbers: ReadWindow,
     /// What may still be decoded.
     budget: u64,
 }
@@ -174,10 +162,10 @@ impl<'a, R: ReadAt> GoReader<'a, R> {
         Self {
             source,
             table,
-            list: Window::new(CHUNK),
-            records: Window::new(CHUNK),
-            names: Window::new(CHUNK),
-            numbers: Window::new(CHUNK),
+            list: ReadWindow::new(CHUNK),
+            records: ReadWindow::new(CHUNK),
+            names: ReadWindow::new(CHUNK),
+            numbers: ReadWindow::new(CHUNK),
             budget: BUDGET,
         }
     }

@@ -2,7 +2,7 @@
 //! binutils and gimli.
 
 use super::{GoReader, GoTable};
-use crate::unwind::elf::Elf;
+use crate::elf::CodeFile;
 use crate::unwind::{PageContent, UnwindFile, lookup};
 use aiprof_common::{CFA_END, CFA_GO, CFA_RSP, CFA_SIGNAL, CFA_UNSUPPORTED, PAGE_SIZE};
 use gimli::{DebugFrame, LittleEndian, UnwindContext, UnwindSection};
@@ -50,7 +50,7 @@ fn build(dir: &Path, flags: &[&str]) -> Option<Vec<u8>> {
 }
 
 fn table(data: &[u8]) -> GoTable {
-    let elf = Elf::read(&data).unwrap();
+    let elf = CodeFile::read(&data).unwrap();
     GoTable::find(&data, &elf).unwrap().expect("a table")
 }
 
@@ -272,7 +272,7 @@ fn small_tables_of_each_kind() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds/go_table");
     for name in ["go1.16", "go1.18", "go1.20"] {
         let data = std::fs::read(seeds.join(name)).unwrap();
-        let span = crate::unwind::elf::Span {
+        let span = crate::elf::FileSpan {
             offset: 0,
             vaddr: 0x50_0000,
             size: data.len() as u64,

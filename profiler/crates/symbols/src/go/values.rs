@@ -1,7 +1,7 @@
 //! Values by address: how a function's tables are written.
 
 use super::table::{GoFunction, GoReader};
-use crate::unwind::source::ReadAt;
+use crate::elf::ReadAt;
 use std::io;
 use std::ops::Range;
 

@@ -2,8 +2,8 @@
 //! (`vmStructs.hpp`): tables of types, of their fields, and of where these are.
 
 use super::{HotSpotError, JavaLibrary};
-use crate::memory::{Memory, i32_at, u64_at};
-use crate::unwind::ReadAt;
+use crate::elf::{ReadAt, i32_at, u64_at};
+use crate::memory::Memory;
 use rustc_hash::FxHashMap;
 
 /// Most entries of a table; JDK 11 to 25 have 585 to 838.

@@ -14,7 +14,10 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-use crate::{dynamic::Dynamic, memory::Memory, unwind::ReadAt};
+use crate::{
+    elf::{Dynamic, ReadAt},
+    memory::Memory,
+};
 use aiprof_common::{JAVA_BLOB_BYTES, JavaHeap, JavaLayout, MAX_JAVA_HEAPS};
 use describe::Description;
 pub(crate) use names::JavaNames;

@@ -2,8 +2,9 @@
 
 use super::describe::int;
 use super::{BlobPlace, HotSpot, MAX_HEADER, ScopeFields};
-use crate::memory::{Memory, u16_at, u64_at};
-use crate::{symbolize::SymFrame, unwind::ReadAt};
+use crate::elf::{ReadAt, u16_at, u64_at};
+use crate::frame::SymFrame;
+use crate::memory::Memory;
 use aiprof_common::java_method;
 use aiprof_model::profile::FrameKind;
 use rustc_hash::FxHashMap;

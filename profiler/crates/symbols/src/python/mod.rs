@@ -7,7 +7,7 @@
 mod key;
 mod layout;
 
-use crate::{dynamic::Dynamic, unwind::ReadAt};
+use crate::elf::{Dynamic, ReadAt};
 use aiprof_common::PythonLayout;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;

@@ -195,7 +195,7 @@ fn exported_symbols_are_found_by_their_hash() {
         let dynamic = Dynamic::read(&source).unwrap();
         for (name, ..) in &symbols {
             let found = dynamic.find(name);
-            let is_one = |found: &crate::dynamic::Symbol| {
+            let is_one = |found: &crate::elf::DynamicSymbol| {
                 let mut same = symbols.iter().filter(|(other, ..)| other == name);
                 same.any(|(_, address, size)| (found.address, found.size) == (*address, *size))
             };

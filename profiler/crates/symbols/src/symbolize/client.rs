@@ -5,7 +5,9 @@
 //! others are read by another process ([`super::server`], [`aiprof_system::remote`]); one that
 //! hangs is left behind.
 
-use super::{Answer, Job, Jobs, SymbolizeOptions};
+use super::job::{Answer, Job};
+use super::jobs::Jobs;
+use super::options::SymbolizeOptions;
 use aiprof_system::files::others;
 use aiprof_system::remote::{self, NAMES, Remote, cpu_clock};
 use std::io;

@@ -4,7 +4,7 @@
 //! the places that GDB documents for `.gnu_debuglink`. A candidate counts only
 //! if its build id, or else its checksum, matches.
 
-use super::elf::{self, AltLink, DebugLink, ElfInfo};
+use crate::elf::{self, AltLink, DebugLink, ElfInfo};
 use aiprof_model::profile::BuildId;
 use aiprof_system::files::others::{RootDir, Trust};
 use std::fs::File;

@@ -1,9 +1,9 @@
 //! Names of Go's functions, from the table that Go's linker leaves in every program.
 
-use super::{SymFrame, SymbolizeOptions};
+use super::options::SymbolizeOptions;
+use crate::elf::{CodeFile, ElfError};
+use crate::frame::SymFrame;
 use crate::go::{GoFrame, GoReader, GoTable};
-use crate::unwind::UnwindError;
-use crate::unwind::elf::Elf;
 use aiprof_model::profile::FrameKind;
 use std::fs::File;
 use std::io;
@@ -66,9 +66,9 @@ impl GoNames {
 
 /// A file's table. One that is not for x86-64 has none that is read.
 fn find(file: &File) -> io::Result<Option<GoTable>> {
-    match Elf::read(file) {
+    match CodeFile::read(file) {
         Ok(elf) => GoTable::find(file, &elf),
-        Err(UnwindError::Io(error)) => Err(error),
+        Err(ElfError::Io(error)) => Err(error),
         Err(_) => Ok(None),
     }
 }

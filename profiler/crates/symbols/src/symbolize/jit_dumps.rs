@@ -5,8 +5,10 @@
 //! from then on, because a program may write most of it when it ends.
 
 use super::jit_dump::{Change, JitDump, JitDumpLimits};
+use super::jit_names;
+use super::job::{AddressChange, Answer};
 use super::perf_maps::{Jitted, MAX_BYTES, MAX_TIME, identity};
-use super::{AddressChange, Answer, SymFrame, jit_names};
+use crate::frame::SymFrame;
 use aiprof_system::files::others::{RootDir, Trust};
 use rustc_hash::FxHashMap;
 use std::fs::File;

@@ -7,7 +7,7 @@
 //! * .NET: `void [module] Namespace.Type::Method(int32)[Tier0]`, in CIL's spelling.
 //! * Everything else stays as it is.
 
-use super::SymFrame;
+use crate::frame::{SymFrame, script_frame};
 use aiprof_model::profile::FrameKind;
 
 /// What V8 calls code that was compiled from JavaScript.
@@ -81,29 +81,7 @@ fn v8_script(name: &str) -> Option<SymFrame> {
     } else {
         "anonymous"
     };
-    Some(called(function, what, file, line))
-}
-
-/// The frame of a function of JavaScript. `file`: what its script is called, which may be
-/// nothing; `line` 0: not known.
-pub(crate) fn javascript(function: &str, file: &str, line: u32) -> SymFrame {
-    called(function, "anonymous", file, line)
-}
-
-/// A frame for a function; `what` is its name if it has none.
-fn called(function: &str, what: &str, file: &str, line: u32) -> SymFrame {
-    let path = file.strip_prefix("file://").unwrap_or(file);
-    let base = path.rsplit('/').next().unwrap_or(path);
-    let name = match function.trim() {
-        "" if line == 0 => format!("({what} {base})").replace(" )", ")"),
-        "" => format!("({what} {base}:{line})"),
-        function => function.to_owned(),
-    };
-    SymFrame {
-        name,
-        kind: FrameKind::Jit,
-        source: (!path.is_empty()).then(|| (path.to_owned(), line)),
-    }
+    Some(script_frame(function, what, file, line))
 }
 
 /// What is in front of `:LINE:COLUMN` or `:LINE`, and the line.

@@ -5,7 +5,7 @@
 //! `xz` writes by default is read, LZMA2 without other filters. The checksums are not
 //! compared: wrong symbols can be in any file.
 
-use super::elf::{self, ElfInfo};
+use crate::elf::{self, ElfInfo};
 use lzma_rust2::Lzma2Reader;
 use rustix::fs::MemfdFlags;
 use std::fs::File;

@@ -1,23 +1,19 @@
 //! Native code: DWARF for inlined functions and lines, symbol tables for the rest.
 
-use super::debug_file::{DebugFile, Finder};
+use super::debug_file::{self, DebugFile, Finder};
 use super::debuginfod::{self, Debuginfod};
-use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, Question};
-use super::elf::{self, ElfError, ElfInfo};
-use super::go::GoNames;
-use super::inflated::Inflated;
-use super::{
-    BinaryRef, SymFrame, SymbolizeError, SymbolizeOptions, debug_file, mini, plt, sections, symtab,
-};
-use aiprof_model::demangle::{self, demangle};
+use super::dwarf::{self, Inflated};
+use super::layer::{DwarfState, Failure, Layer, LayerSources};
+use super::mini;
+use super::options::SymbolizeOptions;
+use crate::elf::{self, ElfError, ElfInfo};
+use crate::frame::SymFrame;
 use aiprof_model::profile::{BuildId, FrameKind};
 use aiprof_system::files::others::RootDir;
 use rustc_hash::FxHashSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Most files whose state is kept: each holds one or two descriptors.
@@ -183,7 +179,7 @@ impl NativeSymbolizer {
             root: binary.root,
         };
         for layer in &mut file.layers {
-            let sources = Sources {
+            let sources = LayerSources {
                 options: &self.options,
                 finder: &finder,
                 inflated: self.inflated.as_mut(),
@@ -296,7 +292,7 @@ impl NativeSymbolizer {
                     <= self.options.dwarf_limit
             {
                 layer.supplement = Some((file, info));
-                layer.dwarf = Dwarf::Unopened;
+                layer.dwarf = DwarfState::Unopened;
             }
         }
         if is_missing {
@@ -396,16 +392,11 @@ impl NativeSymbolizer {
     ) -> Option<Layer> {
         let deadline = Instant::now() + self.options.dwarf_time;
         match mini::open(&layers.last()?.file, place, deadline) {
-            Ok((file, info, held)) if info.table_bytes() <= MAX_TABLES => Some(Layer {
-                file: Arc::new(file),
-                info,
-                dwarf: Dwarf::Unused,
-                supplement: None,
-                wants: None,
-                go: GoNames::default(),
-                symtab: true,
-                held,
-            }),
+            Ok((file, info, held)) if info.table_bytes() <= MAX_TABLES => {
+                let mut layer = Layer::new(file, info);
+                layer.held = held;
+                Some(layer)
+            }
             Ok(_) => None,
             Err(error) => {
                 self.report(key, path, &Failure::Corrupt(error.to_string()));
@@ -425,25 +416,17 @@ impl NativeSymbolizer {
         let packed = supplement.as_ref().map_or(0, |(_, info)| info.packed_bytes);
         let sizes = info.debug.iter().map(|s| s.packing.size(s.size));
         let fits = info.packed_bytes.saturating_add(packed) <= self.options.dwarf_limit
-            && sizes.fold(0, u64::saturating_add) <= sections::MAX_SIZE;
+            && sizes.fold(0, u64::saturating_add) <= dwarf::MAX_SIZE;
         if wanted && !fits {
             self.report(key, finder.path, &Failure::TooLarge);
         }
-        let dwarf = if wanted && fits {
-            Dwarf::Unopened
-        } else {
-            Dwarf::Unused
-        };
-        Layer {
-            file: Arc::new(file),
-            info,
-            dwarf,
-            supplement,
-            wants,
-            go: GoNames::default(),
-            symtab: true,
-            held: 0,
+        let mut layer = Layer::new(file, info);
+        if wanted && fits {
+            layer.dwarf = DwarfState::Unopened;
         }
+        layer.supplement = supplement;
+        layer.wants = wants;
+        layer
     }
 
     /// Drops files until `cost` more fits.
@@ -459,7 +442,7 @@ impl NativeSymbolizer {
     /// Keeps a file's state for the next call if it fits.
     fn keep(&mut self, mut file: LoadedFile) {
         if file.cost() > self.options.keep_limit / 2 {
-            file.release();
+            file.layers.iter_mut().for_each(Layer::release);
         }
         let cost = file.cost();
         self.make_room(cost);
@@ -508,252 +491,54 @@ struct LoadedFile {
 }
 
 impl LoadedFile {
-    /// Drops what can be read again.
-    fn release(&mut self) {
-        for layer in &mut self.layers {
-            if let Dwarf::Open(dwarf) = &mut layer.dwarf {
-                dwarf.release();
-            }
-        }
-    }
-
     /// Bytes of memory held.
     fn cost(&self) -> u64 {
-        let dwarf = self.layers.iter().map(|layer| match &layer.dwarf {
-            Dwarf::Open(dwarf) => layer.held + dwarf.memory(),
-            Dwarf::Unopened | Dwarf::Unused => layer.held,
-        });
-        BASE_COST + dwarf.sum::<u64>()
+        BASE_COST + self.layers.iter().map(Layer::memory).sum::<u64>()
     }
 }
 
-/// State of a file's DWARF.
-enum Dwarf {
-    /// Not needed, not there, or given up.
-    Unused,
-    Unopened,
-    Open(Box<DwarfFile>),
+/// The file that a batch of addresses belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BinaryRef<'a> {
+    /// Path as the process saw it.
+    pub path: &'a Path,
+    /// The file itself, where it was opened while the process lived (through
+    /// `/proc/PID/root` or `/proc/PID/map_files`): serves containers and deleted
+    /// files. Without it `path` is opened below `root`.
+    pub file: Option<&'a File>,
+    /// Build id of what the process mapped. A file with another one is not
+    /// used: wrong names are worse than none.
+    pub build_id: Option<BuildId>,
+    /// Root directory of the process, as `/proc/PID/root` while it lives: where
+    /// debug files of a container are looked for besides the host's.
+    pub root: Option<&'a Path>,
 }
 
-/// One ELF file to ask: by DWARF first, then by Go's table, which has what was inlined
-/// too, then by symbol table.
-struct Layer {
-    file: Arc<File>,
-    info: ElfInfo,
-    dwarf: Dwarf,
-    /// What its DWARF refers to, until that is opened.
-    supplement: Option<(File, ElfInfo)>,
-    /// Build id of what it refers to, if that was not found yet.
-    wants: Option<BuildId>,
-    go: GoNames,
-    symtab: bool,
-    /// Bytes of memory that the file itself is.
-    held: u64,
-}
-
-/// What a layer's names are found with.
-struct Sources<'a> {
-    options: &'a SymbolizeOptions,
-    finder: &'a Finder<'a>,
-    inflated: Option<&'a mut Inflated>,
-}
-
-impl Layer {
-    fn is_usable(&self) -> bool {
-        self.symtab || !matches!(self.dwarf, Dwarf::Unused)
-    }
-
-    /// Split units that were not found, since the start.
-    fn missing(&self) -> u64 {
-        match &self.dwarf {
-            Dwarf::Open(dwarf) => dwarf.missing(),
-            Dwarf::Unopened | Dwarf::Unused => 0,
-        }
-    }
-
-    /// Names the addresses that have no name yet. A source that fails is not asked again; the error
-    /// gives the reason.
-    fn symbolize(
-        &mut self,
-        vaddrs: &[u64],
-        sources: Sources<'_>,
-        found: &mut [Option<Vec<SymFrame>>],
-    ) -> Result<(), Failure> {
-        let options = sources.options;
-        let unnamed = |found: &[Option<_>]| -> Vec<usize> {
-            (0..found.len()).filter(|&i| found[i].is_none()).collect()
-        };
-        let mut bare = Vec::new();
-        let by_dwarf = self.ask_dwarf(vaddrs, &unnamed(found), sources, |i, functions| {
-            if functions
-                .first()
-                .is_some_and(|f| !demangle::is_mangled(&f.name))
-            {
-                bare.push(i);
-            }
-            found[i] = Some(frames_of(functions, options));
-        });
-        if by_dwarf.is_err() {
-            self.dwarf = Dwarf::Unused;
-        }
-        let open = unnamed(found);
-        let by_go = self
-            .go
-            .lookup(&self.file, vaddrs, &open, options, |i, frames| {
-                found[i] = Some(frames);
-            });
-        let by_debug = by_dwarf.and(by_go.map_err(|error| match error.kind() {
-            std::io::ErrorKind::TimedOut => Failure::TooSlow,
-            _ => Failure::Corrupt(error.to_string()),
-        }));
-        if !self.symtab {
-            return by_debug;
-        }
-        let by_symtab = self.ask_symtab(vaddrs, &unnamed(found), &bare, found);
-        self.symtab = by_symtab.is_ok();
-        by_debug.and(by_symtab.map_err(|e| Failure::Corrupt(e.to_string())))
-    }
-
-    /// Names the addresses of PLT entries, which symbol tables do not cover.
-    fn ask_plt(&self, vaddrs: &[u64]) -> Result<Vec<Option<Vec<SymFrame>>>, ElfError> {
-        let names = plt::lookup(&self.file, &self.info, vaddrs)?;
-        let frames = |name: String| {
-            let name = match name.strip_suffix("@plt") {
-                Some(callee) => format!("{}@plt", demangle(callee)),
-                None => name,
-            };
-            vec![SymFrame::plain(name, FrameKind::Native)]
-        };
-        Ok(names.into_iter().map(|name| name.map(frames)).collect())
-    }
-
-    /// Looks up the addresses at the given indices in DWARF; calls `found` for
-    /// those that have a function.
-    fn ask_dwarf(
-        &mut self,
-        vaddrs: &[u64],
-        indices: &[usize],
-        sources: Sources<'_>,
-        mut found: impl FnMut(usize, Vec<DwarfFunction>),
-    ) -> Result<(), Failure> {
-        if indices.is_empty() || matches!(self.dwarf, Dwarf::Unused) {
-            return Ok(());
-        }
-        let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
-        let deadline = Instant::now() + sources.options.dwarf_time;
-        let question = Question {
-            vaddrs: &addrs,
-            lines: sources.options.source_lines,
-            deadline,
-            finder: sources.finder,
-        };
-        let ask = || -> Result<(), DwarfError> {
-            if matches!(self.dwarf, Dwarf::Unopened) {
-                let file = Arc::clone(&self.file);
-                let dwarf = DwarfFile::open(
-                    file,
-                    &self.info,
-                    self.supplement.take(),
-                    sources.inflated,
-                    deadline,
-                )?;
-                self.dwarf = Dwarf::Open(Box::new(dwarf));
-            }
-            match &mut self.dwarf {
-                Dwarf::Open(dwarf) => dwarf.lookup(&question, |i, functions| {
-                    found(indices[i], functions);
-                }),
-                Dwarf::Unopened | Dwarf::Unused => Ok(()),
-            }
-        };
-        // The input is hostile and the parser below is large: a panic in it must
-        // cost this file only, never the recording.
-        match catch_unwind(AssertUnwindSafe(ask)) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(DwarfError::Deadline)) => Err(Failure::TooSlow),
-            Ok(Err(error)) => Err(Failure::Corrupt(error.to_string())),
-            Err(_) => Err(Failure::Corrupt("the parser panicked".to_owned())),
-        }
-    }
-
-    /// Looks up the addresses at the indices `open` in the symbol tables. Those at the indices
-    /// `bare` have a name from DWARF that is not mangled. A mangled symbol replaces it (GCC leaves
-    /// out the scope of members of unnamed namespaces). So does a symbol that is better to read:
-    /// the source may know a C function by an internal alias.
-    fn ask_symtab(
-        &self,
-        vaddrs: &[u64],
-        open: &[usize],
-        bare: &[usize],
-        found: &mut [Option<Vec<SymFrame>>],
-    ) -> Result<(), ElfError> {
-        let indices: Vec<usize> = open.iter().chain(bare).copied().collect();
-        if indices.is_empty() {
-            return Ok(());
-        }
-        let addrs: Vec<u64> = indices.iter().map(|&i| vaddrs[i]).collect();
-        let names = symtab::lookup(&self.file, &self.info, &addrs)?;
-        for (i, name) in indices.into_iter().zip(names) {
-            let Some(name) = name else { continue };
-            let readable = || demangle(&name).into_owned();
-            match found[i].as_mut().and_then(|frames| frames.first_mut()) {
-                None => found[i] = Some(vec![SymFrame::plain(readable(), FrameKind::Native)]),
-                Some(outermost)
-                    if outermost.name.is_empty()
-                        || demangle::is_mangled(&name)
-                        || symtab::readability(&name) > symtab::readability(&outermost.name) =>
-                {
-                    outermost.name = readable();
-                }
-                Some(_) => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Why a source of names was given up.
+/// Why a file gave no names. The frames are filled in all the same.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("{0}")]
-    Corrupt(String),
-    #[error("debug information too large, inlined functions not shown")]
-    TooLarge,
-    #[error("debug information takes too long to read, some inlined functions not shown")]
-    TooSlow,
-    #[error("its supplementary debug file (dwz) is missing")]
-    NoSupplement,
-    #[error("its split debug files (.dwo, .dwp) are missing")]
-    Missing,
-}
-
-/// The frames of an address. Without `inlines` only the outermost stays, at the
-/// line of the outermost call.
-fn frames_of(functions: Vec<DwarfFunction>, options: &SymbolizeOptions) -> Vec<SymFrame> {
-    let kept = if options.inlines { functions.len() } else { 1 };
-    let frame = |(i, function): (usize, DwarfFunction)| {
-        let kind = if i == 0 {
-            FrameKind::Native
-        } else {
-            FrameKind::Inlined
-        };
-        let name = match demangle(&function.name) {
-            // The outermost may get its symbol's name yet.
-            name if name.is_empty() && i > 0 => "[inlined]".to_owned(),
-            name => name.into_owned(),
-        };
-        SymFrame {
-            name,
-            kind,
-            source: function.source,
-        }
-    };
-    functions
-        .into_iter()
-        .take(kept)
-        .enumerate()
-        .map(frame)
-        .collect()
+pub(crate) enum SymbolizeError {
+    /// The file could not be opened or read.
+    #[error("{file}: cannot read symbols: {source}")]
+    Unreadable {
+        /// Path as the process saw it.
+        file: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The file on disk is not the one that was mapped.
+    #[error("{file}: replaced since it was mapped (its build ID differs)")]
+    Replaced {
+        /// Path as the process saw it.
+        file: String,
+    },
+    /// The file is no usable ELF file.
+    #[error("{file}: no symbols: {reason}")]
+    Malformed {
+        /// Path as the process saw it.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 /// Opens the path as the process saw it, below its root.

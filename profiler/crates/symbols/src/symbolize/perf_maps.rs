@@ -5,7 +5,9 @@
 //! compiler makes it. It is not read to the end if that takes too long. Some compilers write it
 //! when they end: then only the host's can be read.
 
-use super::{PerfMap, PerfMapLimits, SymFrame, jit_names};
+use super::jit_names;
+use super::perf_map::{PerfMap, PerfMapLimits};
+use crate::frame::SymFrame;
 use aiprof_system::files::{
     kernel,
     others::{RootDir, Trust},

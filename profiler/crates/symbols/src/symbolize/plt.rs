@@ -9,23 +9,19 @@
 //! Format: System V psABI for x86-64, chapters 4.4 and 5.2. Other machines' PLT
 //! entries stay without names.
 
-use super::elf::{ElfError, ElfInfo, PltSection, RelaTable};
 use super::symtab;
+use crate::elf::{
+    ElfError, ElfInfo, PltSection, R_X86_64_IRELATIVE, RelaTable, Relocation, read_full,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt as _;
 
-/// Bytes of a relocation, and how many are read at once.
-const RELA: usize = 24;
-const WINDOW: usize = 2048 * RELA;
 /// Most bytes of relocations read for one batch; the largest known files have a
 /// quarter of it.
 const MAX_RELOCATIONS: u64 = 64 << 20;
 
 const R_X86_64_GLOB_DAT: u32 = 6;
 const R_X86_64_JUMP_SLOT: u32 = 7;
-const R_X86_64_IRELATIVE: u32 = 37;
 
 /// How an entry names what it calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,13 +80,15 @@ pub(super) fn lookup(
 fn target_of(file: &File, section: &PltSection, vaddr: u64) -> Result<Option<Target>, ElfError> {
     let within = (vaddr - section.vaddr) / section.entry * section.entry;
     let start = section.vaddr.wrapping_add(within);
-    let len = section.entry.min(section.size - within);
+    let len = section.entry.min(section.file.size - within);
     let mut bytes = [0; 16];
     let bytes = bytes
         .get_mut(..usize::try_from(len).unwrap_or(usize::MAX))
         .ok_or(ElfError::Malformed("PLT entry"))?;
-    let at = section.offset.checked_add(within).ok_or(TRUNCATED)?;
-    file.read_exact_at(bytes, at).map_err(truncated)?;
+    let at = section.file.offset.saturating_add(within);
+    if read_full(file, bytes, at)? < bytes.len() {
+        return Err(ElfError::Malformed(TRUNCATED));
+    }
     Ok(decode(bytes, start))
 }
 
@@ -120,44 +118,39 @@ fn find(
     budget: &mut u64,
 ) -> Result<Vec<(Target, Callee)>, ElfError> {
     let mut found = Vec::new();
-    let mut window = vec![0; WINDOW];
-    let mut done = 0;
-    let size = table.size.min(*budget);
-    *budget -= size;
-    while done < size && found.len() < wanted.len() {
-        let len = usize::try_from(size - done).map_or(WINDOW, |left| left.min(WINDOW));
-        let bytes = window.get_mut(..len).unwrap_or_default();
-        let at = table.offset.checked_add(done).ok_or(TRUNCATED)?;
-        file.read_exact_at(bytes, at).map_err(truncated)?;
-        for (i, bytes) in bytes.chunks_exact(RELA).enumerate() {
-            let Some((slot, callee)) = parse(bytes) else {
+    let mut entries = table.entries(file, *budget);
+    *budget -= table.file.size.min(*budget);
+    let mut next = 0;
+    while found.len() < wanted.len()
+        && let Some(relocations) = entries.more()?
+    {
+        for (number, bytes) in (next..).zip(relocations) {
+            next = number + 1;
+            let Some(relocation) = Relocation::parse(bytes) else {
                 continue;
             };
-            let number = table.plt.then_some(done / RELA as u64 + i as u64);
-            let targets = [Some(Target::Slot(slot)), number.map(Target::Relocation)];
-            let target = targets
-                .into_iter()
-                .flatten()
-                .find(|t| wanted.contains_key(t));
-            if let Some(target) = target {
+            let Some(callee) = callee_of(&relocation) else {
+                continue;
+            };
+            let slot = Target::Slot(relocation.place);
+            let number = table.plt.then_some(Target::Relocation(number));
+            let mut targets = [Some(slot), number].into_iter().flatten();
+            if let Some(target) = targets.find(|target| wanted.contains_key(target)) {
                 found.push((target, callee));
             }
         }
-        done += len as u64;
     }
+    entries.check(TRUNCATED)?;
     Ok(found)
 }
 
-/// Slot and callee of a relocation (offset, type and symbol, addend).
-fn parse(bytes: &[u8]) -> Option<(u64, Callee)> {
-    let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-    let (slot, info, addend) = (word(0)?, word(8)?, word(16)?);
-    let callee = match info as u32 {
-        R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT => Callee::Symbol((info >> 32) as u32),
-        R_X86_64_IRELATIVE => Callee::Resolver(addend),
-        _ => return None,
-    };
-    Some((slot, callee))
+/// What a relocation leads to.
+fn callee_of(relocation: &Relocation) -> Option<Callee> {
+    match relocation.kind {
+        R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT => Some(Callee::Symbol(relocation.symbol)),
+        R_X86_64_IRELATIVE => Some(Callee::Resolver(relocation.addend)),
+        _ => None,
+    }
 }
 
 /// The callee's name; one without a symbol is called as binutils calls it.
@@ -169,12 +162,10 @@ fn name_of(
 ) -> Result<String, ElfError> {
     match callee {
         Callee::Symbol(index) => {
-            let table = info
-                .tables
-                .iter()
-                .position(|t| t.section == relocations.link);
+            let mut tables = info.tables.iter();
+            let table = tables.find(|table| table.section == relocations.link);
             let table = table.ok_or(ElfError::Malformed("relocations without symbols"))?;
-            symtab::name_of(file, info, table, index)
+            symtab::name_of(file, table, index)
         }
         Callee::Resolver(vaddr) => {
             let name = symtab::lookup(file, info, &[vaddr])?.pop().flatten();
@@ -183,14 +174,7 @@ fn name_of(
     }
 }
 
-const TRUNCATED: ElfError = ElfError::Malformed("PLT truncated");
-
-fn truncated(error: io::Error) -> ElfError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => TRUNCATED,
-        _ => ElfError::Io(error),
-    }
-}
+const TRUNCATED: &str = "PLT truncated";
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,8 @@
 //! The process that reads other users' files for names.
 
-use super::{Job, Jobs, SymbolizeOptions};
+use super::job::Job;
+use super::jobs::Jobs;
+use super::options::SymbolizeOptions;
 use aiprof_system::{
     files::others,
     os::{privileges, scheduling::take_turns},

@@ -10,30 +10,19 @@
 //!
 //! Format: System V gABI, chapter 4, "Symbol Table".
 
-use super::elf::{ElfError, ElfInfo, SymbolTable};
+use crate::elf::{ElfError, ElfInfo, ElfSymbol, STB_GLOBAL, STB_LOCAL, STT_NOTYPE, SymbolTable};
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt as _;
 
-/// Bytes read at once: a multiple of both entry sizes (16 and 24).
-const WINDOW: usize = 48 << 10;
-/// Longest name read, in bytes.
-const MAX_NAME: usize = 16 << 10;
 /// Most comparisons of a symbol with an address in one pass. Symbols of real
 /// files hardly overlap; millions that all cover everything are an attack.
 const MAX_MATCHES: u64 = 1 << 24;
 /// Most names read in one pass to choose among those of the same function; later ones are chosen by
 /// the symbol table's own fields.
 const MAX_COMPARED: u32 = 1 << 16;
+/// Bytes read for a name at first.
+const NAME: usize = 256;
 /// How far a symbol without a size (hand-written assembly) reaches at most.
 const SIZELESS_REACH: u64 = 64 << 10;
-
-const STT_NOTYPE: u8 = 0;
-const STT_FUNC: u8 = 2;
-const STT_GNU_IFUNC: u8 = 10;
-const STB_LOCAL: u8 = 0;
-const STB_GLOBAL: u8 = 1;
-const SHN_UNDEF: u16 = 0;
 
 /// One symbol table entry that names code.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +131,10 @@ pub(super) fn lookup(
         let known = last.take_if(|(s, _)| s.table == symbol.table && s.name == symbol.name);
         let name = match known {
             Some((_, name)) => name,
-            None => read_name(file, info, symbol.table, symbol.name)?,
+            None => match info.tables.get(symbol.table) {
+                Some(table) => read_name(file, table, symbol.name)?,
+                None => continue,
+            },
         };
         // Nameless symbols, and those that mark code and data on Arm.
         if !name.is_empty() && !name.starts_with('$') {
@@ -166,62 +158,41 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn scan(&mut self, index: usize, table: &SymbolTable) -> Result<(), ElfError> {
-        let entry = if self.info.wide { 24 } else { 16 };
-        let mut window = vec![0; WINDOW];
-        let mut done = 0;
-        while done < table.size {
-            let len = usize::try_from(table.size - done).map_or(WINDOW, |left| left.min(WINDOW));
-            let bytes = window.get_mut(..len).unwrap_or_default();
-            let at = table.offset.checked_add(done).ok_or(TRUNCATED)?;
-            self.file.read_exact_at(bytes, at).map_err(truncated)?;
-            for bytes in bytes.chunks_exact(entry) {
-                if let Some(symbol) = self.parse(bytes, index, table) {
+        let mut entries = table.entries(self.file);
+        while let Some(symbols) = entries.more()? {
+            for symbol in symbols.filter_map(ElfSymbol::parse) {
+                if let Some(symbol) = self.code(&symbol, index, table) {
                     self.offer(symbol)?;
                 }
             }
-            done += len as u64;
         }
-        Ok(())
+        entries.check("symbol table truncated")
     }
 
     /// An entry that names code of this file.
-    fn parse(&self, bytes: &[u8], index: usize, table: &SymbolTable) -> Option<Symbol> {
-        let u16_at = |at| Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
-        let u32_at = |at| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
-        let u64_at = |at| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
-        let (start, size, kind, section) = if self.info.wide {
-            (u64_at(8)?, u64_at(16)?, *bytes.get(4)?, u16_at(6)?)
-        } else {
-            (
-                u32_at(4)?.into(),
-                u32_at(8)?.into(),
-                *bytes.get(12)?,
-                u16_at(14)?,
-            )
-        };
-        if !self.may_matter(start, size) {
+    fn code(&self, symbol: &ElfSymbol, index: usize, table: &SymbolTable) -> Option<Symbol> {
+        let &ElfSymbol { value, size, .. } = symbol;
+        if !self.may_matter(value, size) {
             return None;
         }
-        let (binding, kind) = (kind >> 4, kind & 15);
-        let is_function = matches!(kind, STT_FUNC | STT_GNU_IFUNC);
-        if section == SHN_UNDEF || !(is_function || kind == STT_NOTYPE) {
+        let function = symbol.is_function();
+        if !symbol.is_defined() || !(function || symbol.kind == STT_NOTYPE) {
             return None;
         }
         // Sparse dynamic tables would give sizeless symbols far too much.
         if size == 0 && table.dynamic {
             return None;
         }
-        let limit = self.info.code_end(section)?;
         Some(Symbol {
             table: index,
-            name: u32_at(0)?,
-            start,
+            name: symbol.name,
+            start: value,
             size,
-            limit,
+            limit: self.info.code_end(symbol.section)?,
             score: Score {
-                function: is_function,
-                exported: binding != STB_LOCAL,
-                global: binding == STB_GLOBAL,
+                function,
+                exported: symbol.binding != STB_LOCAL,
+                global: symbol.binding == STB_GLOBAL,
                 ..Score::default()
             },
         })
@@ -274,10 +245,12 @@ impl Pass<'_> {
 
     /// Completes a symbol's score by its name.
     fn read_score(&mut self, symbol: &mut Symbol) -> Result<(), ElfError> {
-        if self.compared < MAX_COMPARED {
+        if let Some(table) = self.info.tables.get(symbol.table)
+            && self.compared < MAX_COMPARED
+        {
             self.compared += 1;
-            let name = read_raw_name(self.file, self.info, symbol.table, symbol.name)?;
-            symbol.score = symbol.score.with_name(&name);
+            let mut names = table.names(self.file, NAME);
+            symbol.score = symbol.score.with_name(&names.get(symbol.name)?);
         }
         Ok(())
     }
@@ -305,60 +278,17 @@ fn better(old: &Option<Symbol>, new: &Symbol) -> bool {
     old.is_none_or(|old| (new.start, new.score) > (old.start, old.score))
 }
 
-const TRUNCATED: ElfError = ElfError::Malformed("symbol table truncated");
-
-fn truncated(error: io::Error) -> ElfError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => TRUNCATED,
-        _ => ElfError::Io(error),
-    }
-}
-
 /// The name of the symbol with this number in a table.
-pub(super) fn name_of(
-    file: &File,
-    info: &ElfInfo,
-    table: usize,
-    index: u32,
-) -> Result<String, ElfError> {
-    let found = info.tables.get(table).ok_or(TRUNCATED)?;
-    let entry: u64 = if info.wide { 24 } else { 16 };
-    let at = u64::from(index) * entry;
-    if at.saturating_add(entry) > found.size {
-        return Err(ElfError::Malformed("no such symbol"));
-    }
-    let at = found.offset.checked_add(at).ok_or(TRUNCATED)?;
-    let mut bytes = [0; 4];
-    file.read_exact_at(&mut bytes, at).map_err(truncated)?;
-    read_name(file, info, table, u32::from_ne_bytes(bytes))
+pub(super) fn name_of(file: &File, table: &SymbolTable, index: u32) -> Result<String, ElfError> {
+    let symbol = table.symbol(file, index.into())?;
+    read_name(file, table, symbol.name)
 }
 
 /// Reads a symbol's name without its version (`@@GLIBC_2.17`).
-fn read_name(file: &File, info: &ElfInfo, table: usize, name: u32) -> Result<String, ElfError> {
-    let mut name = read_raw_name(file, info, table, name)?;
+fn read_name(file: &File, table: &SymbolTable, name: u32) -> Result<String, ElfError> {
+    let mut name = table.names(file, NAME).get(name)?.into_owned();
     if let Some(at) = name.find('@').filter(|&at| at > 0) {
         name.truncate(at);
     }
     Ok(name)
-}
-
-/// Reads a symbol's name from the string table, cut at [`MAX_NAME`] bytes.
-fn read_raw_name(file: &File, info: &ElfInfo, table: usize, name: u32) -> Result<String, ElfError> {
-    let table = info.tables.get(table).ok_or(TRUNCATED)?;
-    let left = table.strings_size.saturating_sub(name.into());
-    let at = table
-        .strings_offset
-        .checked_add(name.into())
-        .ok_or(TRUNCATED)?;
-    let mut bytes = Vec::new();
-    for limit in [256, MAX_NAME] {
-        let want = usize::try_from(left).map_or(limit, |left| left.min(limit));
-        bytes.resize(want, 0);
-        file.read_exact_at(&mut bytes, at).map_err(truncated)?;
-        if let Some(end) = bytes.iter().position(|&b| b == 0) {
-            bytes.truncate(end);
-            break;
-        }
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

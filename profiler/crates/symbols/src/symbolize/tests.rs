@@ -1,11 +1,15 @@
 //! Native symbolization against binutils, which read the same files with other
 //! code: `addr2line -f -i -C` for inlined functions, `nm` for symbols.
 
+use super::native::{BinaryRef, NativeSymbolizer, SymbolizeError, SymbolizeStats};
 use super::*;
+use crate::elf;
+use aiprof_model::profile::{BuildId, FrameKind};
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const C_SOURCE: &str = r#"

@@ -1,11 +1,15 @@
 //! Files that have their debug information elsewhere, made by the tools that make them.
 
+use super::native::{BinaryRef, NativeSymbolizer};
 use super::tests::{addresses, binary, compile, functions, names, run, symbolize, symbolizer};
 use super::tests::{build_id, serve_debug_files};
 use super::*;
-use std::fs;
-use std::path::PathBuf;
+use crate::elf;
+use aiprof_model::profile::FrameKind;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Whether tools are there; Debian's packages are binutils, dwz, lld, llvm and xz-utils.

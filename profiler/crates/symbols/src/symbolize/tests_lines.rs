@@ -3,10 +3,11 @@
 
 use super::tests::{binary, compile, run, symbolizer};
 use super::*;
+use crate::elf;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 

@@ -1,12 +1,12 @@
 //! One file: its text, identity and pages.
 
-use super::elf::Elf;
 use super::gaps::Functions;
 use super::go::GoUnwind;
 use super::index::Index;
 use super::page::PageBuilder;
 use super::record::RecordReader;
 use super::{PageContent, PageDepth, ReadAt, TextSegment, UnwindError};
+use crate::elf::CodeFile;
 use aiprof_common::{DirHeader, PAGE_SIZE, POOL_CHUNK, PoolRef};
 use aiprof_model::profile::BuildId;
 use std::ops::Range;
@@ -46,25 +46,18 @@ impl<R: ReadAt> UnwindFile<R> {
     /// the first to the last byte of text, or the source's own errors. A file
     /// without text or unwind data is no error.
     pub fn open(source: R) -> Result<Self, UnwindError> {
-        let elf = Elf::read(&source)?;
+        let elf = CodeFile::read(&source)?;
         let first_page = elf.text.first().map_or(0, |t| t.vaddr & !(PAGE_SIZE - 1));
         let ends = elf.text.iter().map(|t| t.vaddr.saturating_add(t.size));
         let n_pages = n_pages(&(first_page..ends.max().unwrap_or(first_page)))?;
         let (index, bad_hdr) = Index::find(&source, &elf, first_page)?;
-        let functions = Functions::find(&source, &elf)?;
+        let functions = Functions::find(&elf);
         let go = GoUnwind::find(&source, &elf)?;
-        let loaded = elf.loads.iter().map(|load| TextSegment {
-            file_offset: load.offset,
-            vaddr: load.vaddr,
-            size: load.size,
-        });
-        let loaded = loaded.collect();
-        let Elf { text, build_id, .. } = elf;
         Ok(Self {
             source,
-            text,
-            loaded,
-            build_id,
+            loaded: elf.loads.into_iter().map(Into::into).collect(),
+            text: elf.text,
+            build_id: elf.build_id,
             index,
             functions,
             go,

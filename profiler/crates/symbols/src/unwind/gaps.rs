@@ -1,15 +1,13 @@
 //! Code that no record of the unwind data describes: where it is, where functions
 //! start in it, and the rules that its instructions give.
 
-use super::bytes::Bytes;
-use super::code::{self, KnownFunctions, Text};
-use super::elf::{Elf, Span, Tables};
+use super::code::{self, CodeText, KnownFunctions};
 use super::go::GoUnwind;
 use super::page::PageBuilder;
 use super::rule::LATER;
-use super::source::{ReadAt, Window, read_full};
-use super::survey::{self, Sources, Survey};
+use super::survey::{self, Survey, SurveySources};
 use super::{PageDepth, TextSegment, UnwindError};
+use crate::elf::{self, CodeFile, CodeTables, ElfSymbol, Entries, FileRange, FileSpan, ReadAt};
 use aiprof_common::{PAGE_SIZE, Rule};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -33,24 +31,14 @@ const CALLEE: u64 = 4096;
 const COVERED_AT_ONCE: u64 = 1 << 20;
 /// Most sections of code that are kept separate.
 const MAX_CODE: usize = 64;
-/// Bytes of a symbol, and of those read at once.
-const SYMBOL: usize = 24;
-const SYMBOLS_AT_ONCE: usize = 2048;
-const STT_NOTYPE: u8 = 0;
-const STT_FUNC: u8 = 2;
-const STT_GNU_IFUNC: u8 = 10;
-const STB_GLOBAL: u8 = 1;
-const STB_WEAK: u8 = 2;
-const SHN_LORESERVE: u16 = 0xff00;
-
 /// What leads to the functions that the unwind data do not describe.
 #[derive(Debug)]
 pub(super) struct Functions {
-    tables: Tables,
+    tables: CodeTables,
     /// The parts of the text that are code, by address: old linkers put data among it.
     code: Vec<TextSegment>,
     /// Parts of the file that are written to.
-    data: Vec<Span>,
+    data: Vec<FileSpan>,
     /// The address of the program's first instruction; 0: none.
     entry: u64,
     /// Found when it is first needed.
@@ -120,15 +108,15 @@ impl Starts {
 
 impl Functions {
     /// The functions of a file.
-    pub(super) fn find<R: ReadAt>(source: &R, elf: &Elf) -> Result<Self, UnwindError> {
-        let tables = Elf::tables(elf.sections, source)?;
-        Ok(Self {
+    pub(super) fn find(elf: &CodeFile) -> Self {
+        let tables = elf.tables();
+        Self {
             code: code_of(&elf.text, &tables.code),
             tables,
             data: elf.data.clone(),
             entry: elf.entry,
             layout: OnceLock::new(),
-        })
+        }
     }
 
     /// For code that was generated at run time. Nothing describes its functions; each part
@@ -144,7 +132,7 @@ impl Functions {
             all: false,
         };
         Self {
-            tables: Tables::default(),
+            tables: CodeTables::default(),
             code: text.to_vec(),
             data: Vec::new(),
             entry: 0,
@@ -203,7 +191,7 @@ impl Functions {
                 break;
             }
             // A table that cannot be read costs its symbols only.
-            let _ = add_symbols(source, table, first, &mut offsets);
+            let _ = add_symbols(source, *table, first, &mut offsets);
         }
         Starts::new(offsets, first, &self.code).offsets
     }
@@ -229,7 +217,7 @@ impl Functions {
                 at = part.end;
             }
         }
-        let sources = Sources {
+        let sources = SurveySources {
             source,
             text,
             data: &self.data,
@@ -241,7 +229,7 @@ impl Functions {
 
 /// The parts of the text that lie in sections of code. A segment in which no section is
 /// known counts whole, and so does all of it where the sections make no sense.
-fn code_of(text: &[TextSegment], sections: &[Span]) -> Vec<TextSegment> {
+fn code_of(text: &[TextSegment], sections: &[FileSpan]) -> Vec<TextSegment> {
     if sections.len() > MAX_CODE {
         return text.to_vec();
     }
@@ -276,40 +264,22 @@ fn offset(at: u64, first: u64) -> Option<u32> {
     at.checked_sub(first)?.try_into().ok()
 }
 
-/// Adds a table's functions.
+/// Adds a table's functions that are defined here (System V gABI, chapter 4, "Symbol Table").
 fn add_symbols<R: ReadAt>(
     source: &R,
-    table: &Span,
+    table: FileRange,
     first: u64,
     offsets: &mut Vec<u32>,
 ) -> Result<(), UnwindError> {
-    let mut window = Window::new(SYMBOLS_AT_ONCE * SYMBOL);
-    let mut at = 0;
-    while at < table.size && offsets.len() < MAX_STARTS {
-        let bytes = window.get(source, table.offset.saturating_add(at), SYMBOL)?;
-        let Some(symbol) = parse_symbol(bytes) else {
-            break;
-        };
-        offsets.extend(symbol.and_then(|at| offset(at, first)));
-        at += SYMBOL as u64;
+    let mut table = Entries::symbols(source, table);
+    while offsets.len() < MAX_STARTS
+        && let Some(entries) = table.more()?
+    {
+        let functions = entries.filter_map(ElfSymbol::parse);
+        let functions = functions.filter(|symbol| symbol.is_here() && symbol.may_be_function());
+        offsets.extend(functions.filter_map(|symbol| offset(symbol.value, first)));
     }
     Ok(())
-}
-
-/// The address of a function that is defined here (System V gABI, chapter 4, "Symbol
-/// Table"); `None` in the inner place: something else.
-fn parse_symbol(bytes: &[u8]) -> Option<Option<u64>> {
-    let mut bytes = Bytes::new(bytes);
-    let (_name, info, _other) = (bytes.u32()?, bytes.u8()?, bytes.u8()?);
-    let (section, value) = (bytes.u16()?, bytes.u64()?);
-    let is_function = match info & 15 {
-        STT_FUNC | STT_GNU_IFUNC => true,
-        // Assembly leaves the type out; what other files may use is no label of its own.
-        STT_NOTYPE => matches!(info >> 4, STB_GLOBAL | STB_WEAK),
-        _ => false,
-    };
-    let is_here = (1..SHN_LORESERVE).contains(&section);
-    Some((is_function && is_here).then_some(value))
 }
 
 /// A file's text.
@@ -330,21 +300,8 @@ impl<R> Copy for TextSource<'_, R> {}
 impl<R: ReadAt> TextSource<'_, R> {
     /// The bytes of text of a range of addresses that lies in one segment.
     fn read(&self, range: &Range<u64>) -> Result<Vec<u8>, UnwindError> {
-        let segment = self
-            .functions
-            .code
-            .iter()
-            .find(|t| range.start >= t.vaddr && range.start - t.vaddr < t.size);
-        let Some(segment) = segment else {
-            return Ok(Vec::new());
-        };
-        let skip = range.start - segment.vaddr;
-        let length = (range.end - range.start).min(segment.size - skip);
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-        let at = segment.file_offset.saturating_add(skip);
-        let n = read_full(self.source, &mut bytes, at)?;
-        bytes.truncate(n);
-        Ok(bytes)
+        let (code, size) = (&self.functions.code, range.end - range.start);
+        Ok(elf::bytes_from(self.source, code, range.start, size)?)
     }
 
     /// Whether there is code in one of some gaps, and not only padding. The page is read
@@ -403,9 +360,9 @@ impl<R: ReadAt> TextSource<'_, R> {
         for (range, rule) in code.iter().take(MAX_BY_REGISTER) {
             let from = page + u64::from(range.start);
             let bytes = self.read(&(from..page + u64::from(range.end)))?;
-            for (behind, length, callee) in code::direct_calls(Text::new(from, &bytes)) {
+            for (behind, length, callee) in code::direct_calls(CodeText::new(from, &bytes)) {
                 let body = self.read(&(callee..callee.saturating_add(CALLEE)))?;
-                let text = Text::new(callee, &body);
+                let text = CodeText::new(callee, &body);
                 if let Some(rule) = code::rule_behind_call(*rule, text) {
                     // Not at its first byte: there its own registers are known.
                     let end = behind.saturating_sub(page) as u32;
@@ -449,7 +406,7 @@ impl<R: ReadAt> TextSource<'_, R> {
             let starts = layout.starts.within(&range);
             let likely = layout.likely.within(&range);
             let borders = layout.borders.within(&range);
-            let text = Text::new(range.start, &bytes).without(&covered);
+            let text = CodeText::new(range.start, &bytes).without(&covered);
             let known = KnownFunctions {
                 starts: &starts,
                 likely: &likely,
@@ -466,36 +423,5 @@ impl<R: ReadAt> TextSource<'_, R> {
             }
         }
         Ok(parts)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn symbol(kind: u8, binding: u8, section: u16) -> Option<u64> {
-        let mut bytes = [0; SYMBOL];
-        bytes[4] = binding << 4 | kind;
-        bytes[6..8].copy_from_slice(&section.to_le_bytes());
-        bytes[8..16].copy_from_slice(&0x1234u64.to_le_bytes());
-        parse_symbol(&bytes).unwrap()
-    }
-
-    #[test]
-    fn functions_and_what_may_be_one() {
-        for kind in [STT_FUNC, STT_GNU_IFUNC] {
-            for binding in 0..3 {
-                assert_eq!(symbol(kind, binding, 10), Some(0x1234));
-            }
-        }
-        // Hand-written assembly: the function, and its labels.
-        assert_eq!(symbol(STT_NOTYPE, STB_GLOBAL, 10), Some(0x1234));
-        assert_eq!(symbol(STT_NOTYPE, STB_WEAK, 10), Some(0x1234));
-        assert_eq!(symbol(STT_NOTYPE, 0, 10), None);
-        // Symbols of other files, and numbers.
-        assert_eq!(symbol(STT_FUNC, STB_GLOBAL, 0), None);
-        assert_eq!(symbol(STT_NOTYPE, STB_GLOBAL, 0xfff1), None);
-        // Data.
-        assert_eq!(symbol(1, STB_GLOBAL, 10), None);
     }
 }

@@ -5,9 +5,8 @@
 use super::UnwindError;
 use super::bytes::Bytes;
 use super::cie::{encoded_address, encoded_value};
-use super::elf::{Elf, Span};
 use super::record::{Kind, RecordReader};
-use super::source::{ReadAt, Window, read_full};
+use crate::elf::{CodeFile, FileSpan, ReadAt, ReadWindow, read_full};
 use std::sync::OnceLock;
 
 /// Table encodings that are searched in place: relative to the header's start,
@@ -34,7 +33,7 @@ pub(super) enum Index {
     Table(SearchTable),
     /// Search in an index that is made when the first page is asked for.
     Scan {
-        frames: Span,
+        frames: FileSpan,
         base: u64,
         /// Whether `frames` ends where `.eh_frame` does, so that what is no
         /// record is malformed and not another section.
@@ -55,7 +54,7 @@ pub(super) struct SearchTable {
     /// 8 bytes per number instead of 4.
     wide: bool,
     /// The loaded bytes from `.eh_frame`'s start on.
-    frames: Span,
+    frames: FileSpan,
 }
 
 /// What a scan found.
@@ -90,7 +89,7 @@ impl Index {
     /// second value: whether `.eh_frame_hdr` is there, and malformed.
     pub(super) fn find<R: ReadAt>(
         source: &R,
-        elf: &Elf,
+        elf: &CodeFile,
         base: u64,
     ) -> Result<(Self, bool), UnwindError> {
         let (mut start, mut bad_hdr) = (None, false);
@@ -101,7 +100,7 @@ impl Index {
                 None => bad_hdr = true,
             }
         }
-        let section = elf.eh_frame_section(source)?;
+        let section = elf.section_named(source, &[b".eh_frame"])?;
         let index = match section.or(start) {
             Some(frames) if frames.size > 0 => Self::Scan {
                 frames,
@@ -115,7 +114,7 @@ impl Index {
     }
 
     /// The bytes that hold the FDEs.
-    pub(super) fn frames(&self) -> Option<Span> {
+    pub(super) fn frames(&self) -> Option<FileSpan> {
         match self {
             Self::Absent => None,
             Self::Table(table) => Some(table.frames),
@@ -148,7 +147,7 @@ impl Index {
         }
         Ok(Cursor {
             index: self,
-            window: Window::new(TABLE_CHUNK),
+            window: ReadWindow::new(TABLE_CHUNK),
         })
     }
 }
@@ -156,7 +155,7 @@ impl Index {
 /// Reads entries of the index.
 pub(super) struct Cursor<'a> {
     index: &'a Index,
-    window: Window,
+    window: ReadWindow,
 }
 
 impl Cursor<'_> {
@@ -238,11 +237,15 @@ enum Hdr {
     /// A search table.
     Table(SearchTable),
     /// Only the place of `.eh_frame`.
-    Frames(Span),
+    Frames(FileSpan),
 }
 
 /// Reads the head of `.eh_frame_hdr`; `None` if it leads nowhere.
-fn parse_hdr<R: ReadAt>(source: &R, elf: &Elf, hdr: Span) -> Result<Option<Hdr>, UnwindError> {
+fn parse_hdr<R: ReadAt>(
+    source: &R,
+    elf: &CodeFile,
+    hdr: FileSpan,
+) -> Result<Option<Hdr>, UnwindError> {
     let mut head = [0; MAX_HDR_HEAD];
     let n = read_full(source, &mut head, hdr.offset)?;
     let parse = || {
@@ -282,7 +285,7 @@ fn parse_hdr<R: ReadAt>(source: &R, elf: &Elf, hdr: Span) -> Result<Option<Hdr>,
 /// records can be in `frames`.
 fn scan<R: ReadAt>(
     source: &R,
-    frames: Span,
+    frames: FileSpan,
     base: u64,
     exact: bool,
 ) -> Result<Scanned, UnwindError> {

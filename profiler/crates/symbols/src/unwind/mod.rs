@@ -14,7 +14,6 @@ mod bytes;
 mod cfi;
 mod cie;
 mod code;
-pub(crate) mod elf;
 mod file;
 mod gaps;
 mod go;
@@ -22,7 +21,6 @@ mod index;
 mod page;
 mod record;
 mod rule;
-pub(crate) mod source;
 mod survey;
 mod table;
 #[cfg(test)]
@@ -33,9 +31,10 @@ pub use file::fuzz_one;
 pub use file::{BuildStats, UnwindFile, build_all};
 pub mod walk;
 
-pub use source::ReadAt;
+pub use crate::elf::{ReadAt, TextSegment, address_of};
 pub use table::lookup;
 
+use crate::elf::ElfError;
 #[cfg(doc)]
 use aiprof_common::Rule;
 
@@ -65,37 +64,17 @@ pub enum UnwindError {
     NoSuchPage(u32),
 }
 
-/// An executable part of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct TextSegment {
-    /// First byte in the file.
-    pub file_offset: u64,
-    /// Virtual address of that byte, as in the file.
-    pub vaddr: u64,
-    /// Bytes in the file.
-    pub size: u64,
-}
-
-/// Granularity of mappings.
-const MAPPING_ALIGN: u64 = 4096;
-
-/// Virtual address of a byte of text by its offset in the file. Mappings begin
-/// and end on multiples of 4096, so the bytes that are mapped along with a
-/// segment's ends have an address too, unless they belong to another segment.
-pub fn address_of(text: &[TextSegment], file_offset: u64) -> Option<u64> {
-    let find = |align: u64| {
-        text.iter().find_map(|t| {
-            let start = t.file_offset & !(align - 1);
-            let end = t
-                .file_offset
-                .saturating_add(t.size)
-                .checked_next_multiple_of(align)?;
-            let inside = (start..end).contains(&file_offset);
-            let bias = t.vaddr.wrapping_sub(t.file_offset);
-            inside.then(|| file_offset.wrapping_add(bias))
-        })
-    };
-    find(1).or_else(|| find(MAPPING_ALIGN))
+impl From<ElfError> for UnwindError {
+    fn from(error: ElfError) -> Self {
+        match error {
+            ElfError::Io(error) => Self::Io(error),
+            ElfError::NotElf | ElfError::ForeignEndian => Self::NotElf,
+            ElfError::ForeignMachine(machine) => Self::UnsupportedMachine(machine),
+            ElfError::Malformed(what) => Self::Malformed(what),
+            ElfError::Truncated(what) => Self::Truncated(what),
+            ElfError::TooLarge(what) => Self::TooLarge(what),
+        }
+    }
 }
 
 /// How much of a page is read.

@@ -1,15 +1,14 @@
 //! Building the table page for one page of text.
 
 use super::cfi::Interpreter;
-use super::elf::Span;
 use super::gaps::{Functions, TextSource};
 use super::go::{GoPage, GoUnwind};
 use super::index::{Cursor, Entry, Index};
 use super::record::{Fde, Header, RecordReader};
 use super::rule::{LATER, NONE, UNSUPPORTED, rule_of};
-use super::source::ReadAt;
 use super::table::{Encoder, Rows};
 use super::{PageContent, PageDepth, UnwindError};
+use crate::elf::{FileSpan, ReadAt};
 use aiprof_common::PAGE_SIZE;
 use std::ops::Range;
 
@@ -69,7 +68,7 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
             },
             go,
             cursor: index.cursor(source)?,
-            reader: RecordReader::new(index.frames().unwrap_or(Span::EMPTY)),
+            reader: RecordReader::new(index.frames().unwrap_or(FileSpan::EMPTY)),
             rows: Rows::default(),
             encoder: Encoder::new(),
             budget: 0,

@@ -3,8 +3,7 @@
 use super::bytes::Bytes;
 use super::cfi::State;
 use super::cie::{Cie, encoded_address, encoded_value};
-use super::elf::Span;
-use super::source::{ReadAt, Window};
+use crate::elf::{FileSpan, ReadAt, ReadWindow};
 use std::io;
 use std::ops::Range;
 
@@ -65,9 +64,9 @@ pub(super) struct Fde<'a> {
 
 /// Reads records. Two windows, as FDEs and their CIEs are far apart.
 pub(super) struct RecordReader {
-    frames: Span,
-    fdes: Window,
-    cies: Window,
+    frames: FileSpan,
+    fdes: ReadWindow,
+    cies: ReadWindow,
     /// Parsed CIEs by offset; `None` for one that is malformed.
     cache: Vec<(u64, Option<Cie>)>,
     /// The entry of the cache to replace next.
@@ -77,11 +76,11 @@ pub(super) struct RecordReader {
 
 impl RecordReader {
     /// For the frames in `frames`.
-    pub(super) fn new(frames: Span) -> Self {
+    pub(super) fn new(frames: FileSpan) -> Self {
         Self {
             frames,
-            fdes: Window::new(CHUNK),
-            cies: Window::new(512),
+            fdes: ReadWindow::new(CHUNK),
+            cies: ReadWindow::new(512),
             cache: Vec::new(),
             victim: 0,
             states: Vec::new(),
@@ -184,8 +183,8 @@ impl RecordReader {
 /// The record at offset `at` of `frames`.
 fn read_header<R: ReadAt>(
     source: &R,
-    window: &mut Window,
-    frames: Span,
+    window: &mut ReadWindow,
+    frames: FileSpan,
     at: u64,
 ) -> io::Result<Option<Header>> {
     let room = frames.size.saturating_sub(at).min(16);

@@ -8,8 +8,9 @@
 
 use super::TextSegment;
 use super::code::loaded_address;
-use super::elf::Span;
-use super::source::{ReadAt, read_full};
+use crate::elf::{
+    FileRange, FileSpan, R_X86_64_IRELATIVE, ReadAt, Relocation, each_relocation, read_full,
+};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::ops::Range;
 
@@ -21,13 +22,6 @@ const MAX_SPAN: u64 = 64 << 20;
 const MAX_DATA: u64 = 16 << 20;
 /// Most addresses of each kind.
 const MAX_FOUND: usize = 1 << 19;
-/// Bytes of a relocation with an addend, and those read at once.
-const RELA: usize = 24;
-const RELAS_AT_ONCE: u64 = 4096 * RELA as u64;
-/// The address where the file is loaded, plus the addend (System V ABI, AMD64
-/// supplement, table 4.9; the second is that of a function that chooses one).
-const R_X86_64_RELATIVE: u64 = 8;
-const R_X86_64_IRELATIVE: u64 = 37;
 
 /// What the code and the data of a file show about its functions. Addresses in order, each in bytes
 /// from the first of the text.
@@ -42,14 +36,14 @@ pub(super) struct Survey {
 }
 
 /// What is looked at.
-pub(super) struct Sources<'a, R> {
+pub(super) struct SurveySources<'a, R> {
     pub(super) source: &'a R,
     /// The text, by address.
     pub(super) text: &'a [TextSegment],
     /// The parts that are written to, or were when the file was loaded.
-    pub(super) data: &'a [Span],
+    pub(super) data: &'a [FileSpan],
     /// Relocations with addends.
-    pub(super) relocations: &'a [Span],
+    pub(super) relocations: &'a [FileRange],
 }
 
 /// Whether a file's text is small enough.
@@ -146,7 +140,7 @@ fn push<T>(list: &mut Vec<T>, one: Option<T>) {
 /// Surveys a file whose unwind data describe the code in `covered`, in order. `named`:
 /// functions that its symbols name, as bytes from the text's first one.
 pub(super) fn survey<R: ReadAt>(
-    sources: &Sources<'_, R>,
+    sources: &SurveySources<'_, R>,
     covered: &[Range<u64>],
     named: &[u32],
 ) -> std::io::Result<Survey> {
@@ -234,7 +228,7 @@ fn sweep_part(sweep: &mut Sweep, bytes: &[u8], vaddr: u64, part: Range<u64>, is_
 
 /// The words of the data, and the addends of its relocations.
 fn pointers<R: ReadAt>(
-    sources: &Sources<'_, R>,
+    sources: &SurveySources<'_, R>,
     mut found: impl FnMut(u64),
 ) -> std::io::Result<()> {
     let mut left = MAX_DATA;
@@ -250,25 +244,16 @@ fn pointers<R: ReadAt>(
             .iter()
             .for_each(|word| found(u64::from_le_bytes(*word)));
     }
-    let mut left = MAX_DATA;
-    for table in sources.relocations {
-        let mut at = 0;
-        while at < table.size && left > 0 {
-            let size = (table.size - at).min(RELAS_AT_ONCE).min(left);
-            left -= size;
-            let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-            let n = read_full(sources.source, &mut bytes, table.offset.saturating_add(at))?;
-            let words = bytes.get(..n).unwrap_or_default().as_chunks::<8>().0;
-            for rela in words.as_chunks::<3>().0 {
-                let [_, info, addend] = rela.map(u64::from_le_bytes);
-                if matches!(info, R_X86_64_RELATIVE | R_X86_64_IRELATIVE) {
-                    found(addend);
-                }
+    each_relocation(
+        sources.source,
+        sources.relocations,
+        MAX_DATA,
+        |relocation| {
+            if matches!(relocation.kind, Relocation::RELATIVE | R_X86_64_IRELATIVE) {
+                found(relocation.addend);
             }
-            at += size;
-        }
-    }
-    Ok(())
+        },
+    )
 }
 
 #[cfg(test)]
@@ -304,7 +289,10 @@ mod tests {
         put(&mut image, 0x70, &[0xe8, 0xdb, 0xff, 0xff, 0xff, 0xc3]);
         put(&mut image, 0x80, &[0xe8, 0xeb, 0xff, 0xff, 0xff, 0xc3]);
         put(&mut image, DATA + 4, &(FIRST + 0x20).to_le_bytes());
-        for (i, word) in [FIRST, R_X86_64_RELATIVE, FIRST + 0x30].iter().enumerate() {
+        for (i, word) in [FIRST, Relocation::RELATIVE.into(), FIRST + 0x30]
+            .iter()
+            .enumerate()
+        {
             put(&mut image, RELOCATIONS + 8 * i as u64, &word.to_le_bytes());
         }
         image
@@ -316,16 +304,19 @@ mod tests {
             vaddr: FIRST,
             size: DATA,
         }];
-        let span = |offset, vaddr, size| Span {
+        let span = |offset, vaddr, size| FileSpan {
             offset,
             vaddr,
             size,
         };
-        let sources = Sources {
+        let sources = SurveySources {
             source: &image,
             text: &text,
             data: &[span(DATA, 0x60_0004, 28)],
-            relocations: &[span(RELOCATIONS, 0, RELA as u64)],
+            relocations: &[FileRange {
+                offset: RELOCATIONS,
+                size: 24,
+            }],
         };
         assert!(is_feasible(&text));
         survey(&sources, covered, named).unwrap()

@@ -14,7 +14,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use crate::{dynamic::Dynamic, unwind::ReadAt};
+use crate::elf::{Dynamic, ReadAt};
 use aiprof_common::{MAX_V8_INTERPRETERS, V8Layout};
 pub(crate) use names::V8Names;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,9 @@
 //! Names of functions: what a `SharedFunctionInfo` leads to in the heap of a process.
 
 use super::V8Library;
-use crate::memory::{Memory, u64_at};
-use crate::{symbolize::SymFrame, symbolize::javascript, unwind::ReadAt};
+use crate::elf::{ReadAt, u64_at};
+use crate::frame::{SymFrame, script_frame};
+use crate::memory::Memory;
 use aiprof_common::{JsFunction, js_check};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -135,13 +136,13 @@ impl NamedProcess {
         let (name, start) = reader.function(reader.word(shared, fields.shared_name)?)?;
         let script = object(script).filter(|&at| reader.is_type(at, fields.script_type));
         let Some(at) = script else {
-            return Some(javascript(&name, "", 0));
+            return Some(script_frame(&name, "anonymous", "", 0));
         };
         let file = reader.word(at, fields.script_name)?;
         let file = reader.text(file).unwrap_or_default();
         let script = Script { at, id: id as i32 };
         let line = start.and_then(|start| self.line(reader, script, start));
-        Some(javascript(&name, &file, line.unwrap_or(0)))
+        Some(script_frame(&name, "anonymous", &file, line.unwrap_or(0)))
     }
 
     /// The line of a character in a script.

@@ -6,8 +6,8 @@
 //! that its first instructions show. Or it leaves the register alone, as the parts of OpenSSL's
 //! ciphers do: then it is known as long as that function is the innermost one.
 
-use super::explore::Text;
 use super::machine::{Machine, register};
+use super::text::CodeText;
 use aiprof_common::{CFA_DEREF_RSP, CFA_KEPT, CFA_REG, Rule};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind};
 
@@ -22,7 +22,7 @@ const WORD: i32 = 8;
 
 /// The rule behind a call in code with `rule`, whose CFA is in a register: the word at
 /// the place where the called function, in `callee`, saves it.
-pub(in crate::unwind) fn rule_behind_call(rule: Rule, callee: Text<'_>) -> Option<Rule> {
+pub(in crate::unwind) fn rule_behind_call(rule: Rule, callee: CodeText<'_>) -> Option<Rule> {
     let number = rule.kind.checked_sub(CFA_REG).filter(|&n| n < 16)?;
     let Some(slot) = saved_at(callee, number) else {
         return keeps(callee, number).then_some(Rule {
@@ -41,7 +41,7 @@ pub(in crate::unwind) fn rule_behind_call(rule: Rule, callee: Text<'_>) -> Optio
 
 /// The direct calls in some text: the address behind each, its length, and where it
 /// leads.
-pub(in crate::unwind) fn direct_calls(text: Text<'_>) -> Vec<(u64, usize, u64)> {
+pub(in crate::unwind) fn direct_calls(text: CodeText<'_>) -> Vec<(u64, usize, u64)> {
     let mut calls = Vec::new();
     let mut at = text.start();
     while let Some(i) = text.decode(at) {
@@ -55,7 +55,7 @@ pub(in crate::unwind) fn direct_calls(text: Text<'_>) -> Vec<(u64, usize, u64)> 
 
 /// Where a function pushes a register, by its DWARF number: bytes from the stack
 /// pointer at its entry.
-fn saved_at(text: Text<'_>, number: u8) -> Option<i32> {
+fn saved_at(text: CodeText<'_>, number: u8) -> Option<i32> {
     let mut infos = InstructionInfoFactory::new();
     let mut machine = Machine::at_entry();
     let mut at = text.start();
@@ -78,7 +78,7 @@ fn saved_at(text: Text<'_>, number: u8) -> Option<i32> {
 
 /// Whether a function neither writes a register, by its DWARF number, nor runs code but
 /// its own, which ends with the first `ret` that nothing jumps over.
-fn keeps(text: Text<'_>, number: u8) -> bool {
+fn keeps(text: CodeText<'_>, number: u8) -> bool {
     let mut infos = InstructionInfoFactory::new();
     let mut at = text.start();
     let mut furthest = at;

@@ -1,14 +1,11 @@
 //! Following a function's instructions from its first one on.
 
 use super::machine::Machine;
+use super::text::{ALIGNMENT, CodeText, ends_flow, loaded_address, skip_padding};
+use super::visit::{OpenPath, Visit, VisitMark};
 use aiprof_common::Rule;
-use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
-    Register,
-};
-use rustc_hash::FxHashSet;
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind};
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 /// Most instructions of one function that are followed.
 const MAX_STEPS: usize = 16 * 1024;
@@ -27,76 +24,6 @@ const MAX_SWITCHES: usize = 4;
 /// instruction of the function.
 const LEAST_IN_VAIN: usize = 2048;
 const IN_VAIN: usize = 4;
-/// What compilers align functions to, in bytes.
-pub(super) const ALIGNMENT: u64 = 16;
-
-/// Bytes of text, and where they are.
-#[derive(Clone, Copy)]
-pub(in crate::unwind) struct Text<'a> {
-    start: u64,
-    bytes: &'a [u8],
-    /// Parts that the unwind data describe, by address: nothing of them is looked at.
-    holes: &'a [Range<u64>],
-}
-
-impl<'a> Text<'a> {
-    /// From an address on.
-    pub(in crate::unwind) fn new(start: u64, bytes: &'a [u8]) -> Self {
-        Self {
-            start,
-            bytes,
-            holes: &[],
-        }
-    }
-
-    /// The same without some parts, which come in order.
-    pub(in crate::unwind) fn without(self, holes: &'a [Range<u64>]) -> Self {
-        Self { holes, ..self }
-    }
-
-    /// The first address from `at` on that is in no hole.
-    fn behind_hole(&self, at: u64) -> u64 {
-        let next = self.holes.partition_point(|hole| hole.end <= at);
-        let hole = self.holes.get(next).filter(|hole| hole.start <= at);
-        hole.map_or(at, |hole| hole.end)
-    }
-
-    /// The bytes from an address on; none outside.
-    fn from(&self, at: u64) -> &'a [u8] {
-        if self.behind_hole(at) != at {
-            return &[];
-        }
-        let skip = at.checked_sub(self.start).map(usize::try_from);
-        match skip {
-            Some(Ok(skip)) => self.bytes.get(skip..).unwrap_or_default(),
-            _ => &[],
-        }
-    }
-
-    /// Whether an address lies in it.
-    pub(super) fn contains(&self, at: u64) -> bool {
-        !self.from(at).is_empty()
-    }
-
-    /// Its first address.
-    pub(super) fn start(&self) -> u64 {
-        self.start
-    }
-
-    /// The first address behind it.
-    pub(super) fn end(&self) -> u64 {
-        self.start.saturating_add(self.bytes.len() as u64)
-    }
-
-    /// The instruction at an address; `None`: there is none.
-    pub(super) fn decode(&self, at: u64) -> Option<Instruction> {
-        let bytes = self.from(at);
-        let mut decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
-        let instruction = decoder.decode();
-        (!instruction.is_invalid()).then_some(instruction)
-    }
-}
-
 /// What is known of a function's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
@@ -146,24 +73,24 @@ const NO_SPOT: u32 = u32::MAX;
 
 /// The instructions of a text, each decoded when it is first looked at.
 struct Spots<'a> {
-    text: Text<'a>,
+    text: CodeText<'a>,
     /// By byte of the text: 0, [`NO_SPOT`], or one more than the index in `all`.
     at: Vec<u32>,
     all: Vec<Spot>,
 }
 
 impl<'a> Spots<'a> {
-    fn new(text: Text<'a>) -> Self {
+    fn new(text: CodeText<'a>) -> Self {
         Self {
             text,
-            at: vec![0; text.bytes.len()],
+            at: vec![0; text.len()],
             all: Vec::new(),
         }
     }
 
     /// The index of the instruction at an address; `None`: there is none.
     fn find(&mut self, at: u64) -> Option<usize> {
-        let byte = usize::try_from(at.checked_sub(self.text.start)?).ok()?;
+        let byte = usize::try_from(at.checked_sub(self.text.start())?).ok()?;
         let slot = self.at.get_mut(byte)?;
         if *slot == 0 {
             let next = u32::try_from(self.all.len() + 1).ok()?;
@@ -191,7 +118,7 @@ impl<'a> Spots<'a> {
 
 /// Follows functions of one text.
 pub(super) struct Explorer<'a> {
-    text: Text<'a>,
+    text: CodeText<'a>,
     spots: Spots<'a>,
     /// Where functions are known to start: a call before such an address did not
     /// return.
@@ -222,88 +149,11 @@ pub(super) struct Explorer<'a> {
     pub(super) states: Vec<(u64, Machine)>,
 }
 
-/// One function while it is followed.
-#[derive(Default)]
-struct Visit {
-    /// Addresses of the instructions that were reached.
-    seen: Vec<u64>,
-    /// From which instruction to which one code goes: to, from.
-    ways: Vec<(u64, u64)>,
-    /// Instructions at which the function is left.
-    ends: Vec<u64>,
-    /// Calls followed only by padding, up to an aligned function.
-    last_calls: Vec<u64>,
-    waiting: Vec<Way>,
-    /// Code behind calls that do perhaps not return.
-    behind_calls: Vec<Way>,
-    calls: Vec<u64>,
-    /// Ends at which everything was as at the entry.
-    good_returns: usize,
-    /// Jumps by a table, in the midst of the function: one of each state.
-    switches: Vec<(u64, Machine)>,
-}
-
-/// How far a visit was before a way was tried.
-struct Mark {
-    seen: usize,
-    ways: usize,
-    ends: usize,
-    last_calls: usize,
-    calls: usize,
-    switches: usize,
-    good_returns: usize,
-    behind_calls: Vec<Way>,
-}
-
-/// A way through a function that is still to be followed.
-#[derive(Clone)]
-struct Way {
-    /// The instruction that leads there; `None` at the start.
-    from: Option<u64>,
-    at: u64,
-    machine: Machine,
-}
-
-impl Visit {
-    fn mark(&self) -> Mark {
-        Mark {
-            seen: self.seen.len(),
-            ways: self.ways.len(),
-            ends: self.ends.len(),
-            last_calls: self.last_calls.len(),
-            calls: self.calls.len(),
-            switches: self.switches.len(),
-            good_returns: self.good_returns,
-            behind_calls: self.behind_calls.clone(),
-        }
-    }
-
-    /// The addresses from which the function's end can be reached. What follows a call
-    /// that does not return is another function's.
-    fn proven(self) -> Vec<u64> {
-        let mut ways = self.ways;
-        ways.sort_unstable();
-        let mut proven: FxHashSet<u64> = FxHashSet::default();
-        let mut waiting = self.ends;
-        while let Some(at) = waiting.pop() {
-            if proven.insert(at) {
-                let first = ways.partition_point(|&(to, _)| to < at);
-                let here = ways.iter().skip(first).take_while(|&&(to, _)| to == at);
-                waiting.extend(here.map(|&(_, from)| from));
-            }
-        }
-        let mut kept = self.seen;
-        kept.retain(|at| proven.contains(at));
-        kept.sort_unstable();
-        kept
-    }
-}
-
 /// Why a function is not trusted.
 struct Doubtful;
 
 impl<'a> Explorer<'a> {
-    pub(super) fn new(text: Text<'a>, budget: usize) -> Self {
+    pub(super) fn new(text: CodeText<'a>, budget: usize) -> Self {
         Self {
             text,
             spots: Spots::new(text),
@@ -417,7 +267,7 @@ impl<'a> Explorer<'a> {
         self.called = false;
         self.visit += 1;
         let mut visit = Visit {
-            waiting: vec![Way {
+            waiting: vec![OpenPath {
                 from: None,
                 at,
                 machine: Machine::at_entry(),
@@ -511,7 +361,7 @@ impl<'a> Explorer<'a> {
             let Some((from, machine)) = visit.switches.get(switch) else {
                 continue;
             };
-            let way = Way {
+            let way = OpenPath {
                 from: Some(*from),
                 at,
                 machine: machine.clone(),
@@ -534,7 +384,7 @@ impl<'a> Explorer<'a> {
     }
 
     /// Follows one more way; `false`: it contradicts the rest, and is forgotten.
-    fn with(&mut self, visit: &mut Visit, way: Way) -> bool {
+    fn with(&mut self, visit: &mut Visit, way: OpenPath) -> bool {
         let mark = visit.mark();
         visit.waiting.push(way);
         let fits = self.paths(visit).is_ok();
@@ -545,7 +395,7 @@ impl<'a> Explorer<'a> {
     }
 
     /// Forgets what was followed since.
-    fn undo(&mut self, visit: &mut Visit, mark: &Mark) {
+    fn undo(&mut self, visit: &mut Visit, mark: &VisitMark) {
         for at in visit.seen.drain(mark.seen..) {
             if let Some(spot) = self.spots.get(at) {
                 spot.visit = 0;
@@ -583,8 +433,8 @@ impl<'a> Explorer<'a> {
     }
 
     /// Follows one way through the function to its end, or to where it was before.
-    fn path(&mut self, visit: &mut Visit, way: Way) -> Result<(), Doubtful> {
-        let Way {
+    fn path(&mut self, visit: &mut Visit, way: OpenPath) -> Result<(), Doubtful> {
+        let OpenPath {
             mut from,
             mut at,
             mut machine,
@@ -706,7 +556,7 @@ impl<'a> Explorer<'a> {
         if visit.waiting.len() >= MAX_WAITING {
             return Err(Doubtful);
         }
-        visit.waiting.push(Way {
+        visit.waiting.push(OpenPath {
             from: Some(i.ip()),
             at: to,
             machine: machine.clone(),
@@ -752,7 +602,7 @@ impl<'a> Explorer<'a> {
             visit.last_calls.push(i.ip());
         }
         if (is_last || self.careful) && visit.behind_calls.len() < MAX_BEHIND_CALLS {
-            visit.behind_calls.push(Way {
+            visit.behind_calls.push(OpenPath {
                 from: Some(i.ip()),
                 at: i.next_ip(),
                 machine: machine.clone(),
@@ -769,86 +619,10 @@ impl<'a> Explorer<'a> {
     }
 }
 
-/// Whether code begins as functions do, and labels hardly ever: it makes room on the
-/// stack, or saves a register there that is its caller's.
-pub(super) fn begins_as_function(text: &Text<'_>, at: u64) -> bool {
-    let first = text.decode(at);
-    let first = match first {
-        Some(i) if i.mnemonic() == Mnemonic::Endbr64 => text.decode(i.next_ip()),
-        _ => first,
-    };
-    first.is_some_and(|i| match i.mnemonic() {
-        Mnemonic::Push => matches!(
-            i.op0_register(),
-            Register::RBX
-                | Register::RBP
-                | Register::R12
-                | Register::R13
-                | Register::R14
-                | Register::R15
-        ),
-        Mnemonic::Sub => i.op0_register() == Register::RSP && i.op1_kind() != OpKind::Register,
-        _ => false,
-    })
-}
-
-/// The address that an instruction loads into a register.
-pub(in crate::unwind) fn loaded_address(i: &Instruction) -> Option<u64> {
-    match (i.mnemonic(), i.op0_kind(), i.op1_kind()) {
-        (Mnemonic::Lea, _, _) if i.is_ip_rel_memory_operand() => Some(i.ip_rel_memory_address()),
-        (Mnemonic::Mov, OpKind::Register, OpKind::Immediate32 | OpKind::Immediate32to64) => {
-            Some(i.immediate(1))
-        }
-        _ => None,
-    }
-}
-
-/// Whether no code follows an instruction.
-pub(super) fn ends_flow(i: &Instruction) -> bool {
-    matches!(
-        i.flow_control(),
-        FlowControl::Return
-            | FlowControl::UnconditionalBranch
-            | FlowControl::IndirectBranch
-            | FlowControl::Exception
-    )
-}
-
 /// Whether instructions, by address, lie over each other: then some are none.
 fn overlap(instructions: &[(u64, u8, Rule)]) -> bool {
     let pairs = instructions.iter().zip(instructions.iter().skip(1));
     pairs
         .into_iter()
         .any(|(a, b)| a.0.saturating_add(a.1.into()) > b.0)
-}
-
-/// The first address of some that is not filled up with instructions that only fill
-/// up; `decode` gives the instructions of the text.
-pub(super) fn skip_padding(
-    text: &Text<'_>,
-    within: Range<u64>,
-    mut decode: impl FnMut(u64) -> Option<Instruction>,
-) -> u64 {
-    let mut at = within.start;
-    while at < within.end {
-        let behind = text.behind_hole(at);
-        if behind != at {
-            at = behind;
-            continue;
-        }
-        let Some(i) = decode(at).filter(|_| !text.from(at).starts_with(&[0])) else {
-            at += 1;
-            continue;
-        };
-        if !matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3) {
-            return at;
-        }
-        at = i.next_ip();
-    }
-    within.end
-}
-
-/// The range of addresses of some text.
-pub(super) fn range(text: &Text<'_>) -> Range<u64> {
-    text.start..text.end()
 }

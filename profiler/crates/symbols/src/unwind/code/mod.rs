@@ -15,15 +15,18 @@ mod explore;
 mod machine;
 #[cfg(test)]
 mod tests;
+mod text;
+mod visit;
 
 use super::rule::{END, NONE};
 use aiprof_common::Rule;
-use explore::{ALIGNMENT, Explorer, Start, ends_flow, range, skip_padding};
+use explore::{Explorer, Start};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
+use text::{ALIGNMENT, ends_flow, range, skip_padding};
 
 pub(super) use callee::{direct_calls, rule_behind_call};
-pub(super) use explore::{Text, loaded_address};
+pub(super) use text::{CodeText, loaded_address};
 
 /// Most instructions followed for one page of text: 100 ms or so.
 const MAX_STEPS: usize = 500_000;
@@ -52,7 +55,7 @@ pub(super) struct KnownFunctions<'a> {
 }
 
 /// The rules of the functions in `text`, by address. What lies in between has none.
-pub(super) fn rules(text: Text<'_>, known: KnownFunctions<'_>) -> Vec<RuledCode> {
+pub(super) fn rules(text: CodeText<'_>, known: KnownFunctions<'_>) -> Vec<RuledCode> {
     let mut found = TextScan {
         text,
         explorer: Explorer::new(text, MAX_STEPS),
@@ -66,7 +69,7 @@ pub(super) fn rules(text: Text<'_>, known: KnownFunctions<'_>) -> Vec<RuledCode>
     found.explorer.add_borders(known.borders);
     let likely = known.likely.iter().filter(|&&at| text.contains(at));
     let (sure, unsure): (Vec<u64>, Vec<u64>) =
-        likely.partition(|&&at| explore::begins_as_function(&text, at));
+        likely.partition(|&&at| text::begins_as_function(&text, at));
     found.explorer.add_starts(&sure.iter().copied().collect());
     found.explorer.add_borders(&unsure);
     let start = if known.all {
@@ -90,13 +93,13 @@ pub(super) fn rules(text: Text<'_>, known: KnownFunctions<'_>) -> Vec<RuledCode>
 
 /// Whether text from `start` on does nothing but fill up.
 pub(super) fn is_padding(start: u64, bytes: &[u8]) -> bool {
-    let text = Text::new(start, bytes);
+    let text = CodeText::new(start, bytes);
     skip_padding(&text, range(&text), |at| text.decode(at)) == text.end()
 }
 
 /// What has been found of a text.
 struct TextScan<'a> {
-    text: Text<'a>,
+    text: CodeText<'a>,
     explorer: Explorer<'a>,
     /// Starts that calls lead to and that are still to be followed.
     called: BTreeSet<u64>,

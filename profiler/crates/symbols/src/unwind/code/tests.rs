@@ -3,7 +3,8 @@
 
 use super::super::{PageContent, UnwindFile, lookup};
 use super::callee::rule_behind_call;
-use super::explore::{Explorer, Start, Text};
+use super::explore::{Explorer, Start};
+use super::text::CodeText;
 use super::{KnownFunctions, rules};
 use aiprof_common::{CFA_DEREF_RSP, CFA_KEPT, CFA_REG, CFA_RSP, CFA_UNSUPPORTED, PAGE_SIZE, Rule};
 use std::fs::File;
@@ -50,7 +51,7 @@ fn compare(path: &str) -> Option<Count> {
     for segment in file.text() {
         let from = segment.file_offset as usize;
         let bytes = &data[from..from + segment.size as usize];
-        let text = Text::new(segment.vaddr, bytes);
+        let text = CodeText::new(segment.vaddr, bytes);
         let mut at = segment.vaddr;
         let mut starts = Vec::new();
         while at < text.end() {
@@ -126,7 +127,7 @@ fn instructions_say_what_the_unwind_data_say() {
 #[test]
 fn a_register_of_the_caller_is_where_the_callee_pushed_it() {
     // push %rbp; mov %rsp, %rbp; push %r12; push %rbx
-    let callee = Text::new(0x2000, &[0x55, 0x48, 0x89, 0xe5, 0x41, 0x54, 0x53, 0x90]);
+    let callee = CodeText::new(0x2000, &[0x55, 0x48, 0x89, 0xe5, 0x41, 0x54, 0x53, 0x90]);
     let by_rbx = Rule {
         kind: CFA_REG + 3,
         cfa_off: 32,
@@ -152,7 +153,7 @@ fn rules_of(code: &[u8], starts: &[u64]) -> Vec<(u64, u8, i32)> {
         all: false,
         entry: 0,
     };
-    let pieces = rules(Text::new(0x1000, code), known);
+    let pieces = rules(CodeText::new(0x1000, code), known);
     let rows = pieces
         .iter()
         .map(|p| (p.start, p.rule.kind, p.rule.cfa_off));
@@ -177,7 +178,7 @@ fn pushes_and_pops_are_followed_to_the_return() {
 #[test]
 fn a_return_address_that_was_taken_off_the_stack_leads_nowhere() {
     let code = [0x59, 0x90, 0x51, 0xc3];
-    let text = Text::new(0x1000, &code);
+    let text = CodeText::new(0x1000, &code);
     let known = KnownFunctions {
         starts: &[0x1000],
         likely: &[],
@@ -280,7 +281,7 @@ fn what_follows_a_call_proves_nothing_of_what_may_be_the_midst_of_a_function() {
         all: false,
         entry: 0,
     };
-    let pieces = rules(Text::new(0x1000, &code), known);
+    let pieces = rules(CodeText::new(0x1000, &code), known);
     let rule = |at: usize| {
         let at = 0x1000 + at as u64;
         let piece = pieces.iter().find(|p| (p.start..p.end).contains(&at));
@@ -302,7 +303,7 @@ fn a_register_that_the_callee_leaves_alone_is_known() {
         cfa_off: 8,
         ..Rule::default()
     };
-    let kind = |code: &[u8]| rule_behind_call(by_rax, Text::new(0x2000, code)).map(|r| r.kind);
+    let kind = |code: &[u8]| rule_behind_call(by_rax, CodeText::new(0x2000, code)).map(|r| r.kind);
     // add %rcx, %rdx; je over the first ret; ret; ret
     let keeps = [0x48, 0x01, 0xca, 0x74, 1, 0xc3, 0xc3];
     assert_eq!(kind(&keeps), Some(CFA_KEPT));
@@ -323,7 +324,7 @@ fn with_all_starts_known_a_function_need_not_return() {
     code.extend([0x48, 0x83, 0xec, 24, 0xe8, 0, 1, 0, 0, 0x90]);
     let second = [0x1000 + next];
     let rule = |known: KnownFunctions<'_>, at: u64| {
-        let pieces = rules(Text::new(0x1000, &code), known);
+        let pieces = rules(CodeText::new(0x1000, &code), known);
         let piece = pieces
             .iter()
             .find(|p| (p.start..p.end).contains(&(0x1000 + at)));

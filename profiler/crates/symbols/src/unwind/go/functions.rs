@@ -1,9 +1,9 @@
 //! The rules of one function.
 
 use super::super::rule::{END, UNSUPPORTED};
-use super::super::source::ReadAt;
 use super::switches::{Switches, switches};
 use super::{GoCode, GoUnwind, Ruled, frame};
+use crate::elf::ReadAt;
 use crate::go::GoReader;
 use aiprof_common::{CFA_GO, CFA_RSP, CFA_SIGNAL, GO_INJECTED, RBP_SAME, Rule};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind, Register};

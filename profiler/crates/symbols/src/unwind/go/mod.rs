@@ -11,9 +11,8 @@ mod switches;
 mod symbolic;
 
 use super::TextSegment;
-use super::elf::Elf;
 use super::rule::UNSUPPORTED;
-use super::source::{ReadAt, read_full};
+use crate::elf::{CodeFile, ReadAt, bytes_from};
 use crate::go::{GoFunction, GoReader, GoTable};
 use aiprof_common::{CFA_RSP, PAGE_SIZE, RBP_AT_CFA, RBP_SAME, Rule};
 use functions::{Role, rules_of};
@@ -56,7 +55,7 @@ pub(super) struct GoPage {
 
 impl GoUnwind {
     /// Finds Go's tables in a file; `None` if it is no Go program.
-    pub(super) fn find<R: ReadAt>(source: &R, elf: &Elf) -> io::Result<Option<Self>> {
+    pub(super) fn find<R: ReadAt>(source: &R, elf: &CodeFile) -> io::Result<Option<Self>> {
         let table = GoTable::find(source, elf)?;
         Ok(table.map(|table| Self {
             table,
@@ -151,19 +150,8 @@ impl GoUnwind {
 
     /// The bytes of a function's code, at most [`MAX_CODE`].
     fn code<R: ReadAt>(&self, source: &R, function: &GoFunction) -> io::Result<Vec<u8>> {
-        let inside =
-            |t: &&TextSegment| function.start >= t.vaddr && function.start - t.vaddr < t.size;
-        let Some(segment) = self.text.iter().find(inside) else {
-            return Ok(Vec::new());
-        };
-        let skip = function.start - segment.vaddr;
-        let length = (function.end - function.start)
-            .min(segment.size - skip)
-            .min(MAX_CODE);
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-        let n = read_full(source, &mut bytes, segment.file_offset.saturating_add(skip))?;
-        bytes.truncate(n);
-        Ok(bytes)
+        let size = (function.end - function.start).min(MAX_CODE);
+        bytes_from(source, &self.text, function.start, size)
     }
 }
 

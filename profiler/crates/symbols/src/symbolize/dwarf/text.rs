@@ -1,8 +1,9 @@
 //! Text of DWARF: names of functions, source files and lines.
 
-use super::bytes::Bytes;
-use super::dwarf::{Attr, Dwarf, DwarfError, Supplement, Unit, WorkLimit};
-use super::dwarf_units::Root;
+use super::bytes::PagedBytes;
+use super::limit::{DwarfError, WorkLimit};
+use super::unit::{Attr, Dwarf, Unit};
+use super::units::{Root, Supplement};
 use aiprof_model::demangle;
 use gimli::{AttributeValue, DebugInfoOffset, UnitOffset};
 use rustc_hash::FxHashMap;
@@ -153,7 +154,7 @@ pub(super) fn text(dwarf: &Dwarf<'_>, unit: &Unit<'_>, value: Attr<'_>) -> Strin
 pub(super) struct Lines<'d, 'a> {
     dwarf: &'d Dwarf<'a>,
     root: Rc<Root<'a>>,
-    header: Option<gimli::LineProgramHeader<Bytes<'a>, usize>>,
+    header: Option<gimli::LineProgramHeader<PagedBytes<'a>, usize>>,
     /// The directory that paths are relative to.
     directory: String,
     /// For each address file index and line.
@@ -194,7 +195,7 @@ impl<'d, 'a> Lines<'d, 'a> {
 
     fn run(
         &mut self,
-        program: gimli::IncompleteLineProgram<Bytes<'a>, usize>,
+        program: gimli::IncompleteLineProgram<PagedBytes<'a>, usize>,
         addrs: &[u64],
         clock: &mut WorkLimit,
     ) -> Result<(), DwarfError> {

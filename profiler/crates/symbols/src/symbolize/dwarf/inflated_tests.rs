@@ -51,7 +51,7 @@ fn kept_sections_are_the_same() {
     let Some(file) = program(dir.path()) else {
         return;
     };
-    let info = crate::symbolize::elf::inspect(&file).unwrap();
+    let info = crate::elf::inspect(&file).unwrap();
     let expected = all_bytes(file.try_clone().unwrap(), &info);
     let path = dir.path().join("kept");
     let mut times = Vec::new();
@@ -74,7 +74,7 @@ fn what_others_may_change_is_not_used() {
     let Some(file) = program(dir.path()) else {
         return;
     };
-    let info = crate::symbolize::elf::inspect(&file).unwrap();
+    let info = crate::elf::inspect(&file).unwrap();
     let get = |path: &Path| Inflated::at(path.to_owned()).get(&file, &info, later());
     // A directory of another user, or that others may write to.
     let path = dir.path().join("kept");
@@ -107,7 +107,7 @@ fn damaged_and_cut_files_are_not_used() {
     let Some(file) = program(dir.path()) else {
         return;
     };
-    let info = crate::symbolize::elf::inspect(&file).unwrap();
+    let info = crate::elf::inspect(&file).unwrap();
     let path = dir.path().join("kept");
     let mut inflated = Inflated::at(path.clone());
     assert!(inflated.get(&file, &info, later()).is_some());
@@ -129,7 +129,7 @@ fn the_directory_is_bounded() {
     let Some(file) = program(dir.path()) else {
         return;
     };
-    let info = crate::symbolize::elf::inspect(&file).unwrap();
+    let info = crate::elf::inspect(&file).unwrap();
     let path = dir.path().join("kept");
     fs::create_dir(&path).unwrap();
     let day = Duration::from_secs(86400);
@@ -168,7 +168,7 @@ fn an_unfinished_file_is_not_kept() {
     let Some(file) = program(dir.path()) else {
         return;
     };
-    let info = crate::symbolize::elf::inspect(&file).unwrap();
+    let info = crate::elf::inspect(&file).unwrap();
     let path = dir.path().join("kept");
     let mut inflated = Inflated::at(path.clone());
     assert!(inflated.get(&file, &info, Instant::now()).is_none());

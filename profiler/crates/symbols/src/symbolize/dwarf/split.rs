@@ -3,12 +3,13 @@
 //!
 //! DWARF 5, section 7.3; before that GNU's extension (`DW_AT_GNU_dwo_name`).
 
-use super::bytes::Bytes;
-use super::dwarf::{Dwarf, DwarfError, Question, WorkLimit, load};
-use super::dwarf_text::text;
-use super::dwarf_units::Root;
-use super::elf::ElfInfo;
+use super::bytes::PagedBytes;
+use super::limit::{DwarfError, WorkLimit};
 use super::sections::Sections;
+use super::text::text;
+use super::unit::{Dwarf, Question, load};
+use super::units::Root;
+use crate::elf::ElfInfo;
 use gimli::{DwarfPackage, SectionId};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fs::File;
@@ -31,7 +32,7 @@ pub(super) struct Split {
 }
 
 /// A file with a unit's entries.
-pub(super) enum Object<'a> {
+pub(super) enum SplitObject<'a> {
     Package(&'a Sections),
     Own(Box<Sections>),
 }
@@ -71,7 +72,7 @@ impl Split {
         dwarf: &Dwarf<'_>,
         root: &Root<'_>,
         question: &Question<'_>,
-    ) -> Option<Object<'_>> {
+    ) -> Option<SplitObject<'_>> {
         let (Some(name), Some(id)) = (&root.object, root.unit.dwo_id) else {
             return None;
         };
@@ -81,7 +82,7 @@ impl Split {
             .as_ref();
         if let Some(package) = package {
             package.allow(question.deadline);
-            return Some(Object::Package(package));
+            return Some(SplitObject::Package(package));
         }
         if self.absent.borrow().contains(&id.0) {
             return None;
@@ -101,7 +102,7 @@ impl Split {
             return None;
         };
         object.allow(question.deadline);
-        Some(Object::Own(Box::new(object)))
+        Some(SplitObject::Own(Box::new(object)))
     }
 }
 
@@ -112,7 +113,7 @@ fn open((file, info): (File, ElfInfo)) -> Option<Sections> {
     Sections::open(Arc::new(file), &info).ok()
 }
 
-impl<'a> Object<'a> {
+impl<'a> SplitObject<'a> {
     fn sections(&self) -> &Sections {
         match self {
             Self::Package(sections) => sections,
@@ -134,10 +135,10 @@ impl<'a> Object<'a> {
         let dwarf = match self {
             Self::Package(_) => {
                 let section = |id: SectionId| {
-                    let bytes = Bytes::of(sections, id.dwo_name().unwrap_or_default());
+                    let bytes = PagedBytes::of(sections, id.dwo_name().unwrap_or_default());
                     Ok::<_, gimli::Error>(bytes)
                 };
-                let empty = Bytes::of(sections, "");
+                let empty = PagedBytes::of(sections, "");
                 let found = DwarfPackage::load(section, empty)
                     .and_then(|package| package.find_cu(id, parent));
                 let Some(dwarf) =

@@ -2,14 +2,14 @@
 //! reads, so it can be done for every mapped file ("ELF: GNU hash section" of the GNU linker;
 //! System V ABI, chapter 5).
 
-use crate::unwind::ReadAt;
+use super::code::TextSegment;
+use super::header::{self, ElfHeader};
+use super::read::{FileRange, ReadAt, read_all, u32_at, u64_at};
+use super::tables::ElfSymbol;
 
-const HEADER: usize = 64;
-const PROGRAM_HEADER: usize = 56;
 const MAX_PROGRAM_HEADERS: u16 = 256;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
-const EM_X86_64: u16 = 62;
 /// Most bytes of the dynamic section.
 const MAX_DYNAMIC: u64 = 16 << 10;
 const DT_HASH: u64 = 4;
@@ -20,11 +20,10 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const SYMBOL: u64 = 24;
 /// Most symbols of one bucket that are looked at.
 const MAX_CHAIN: u64 = 256;
-const SHN_UNDEF: u16 = 0;
 
 /// A symbol that the file defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Symbol {
+pub(crate) struct DynamicSymbol {
     /// Its virtual address.
     pub address: u64,
     /// Bytes.
@@ -34,8 +33,8 @@ pub(crate) struct Symbol {
 /// The symbols that a file exports.
 pub(crate) struct Dynamic<'a, R> {
     file: &'a R,
-    /// Virtual address, offset in the file and bytes of each loaded part.
-    loads: Vec<(u64, u64, u64)>,
+    /// The loaded parts.
+    loads: Vec<TextSegment>,
     symbols: u64,
     strings: u64,
     table: HashTable,
@@ -52,35 +51,6 @@ enum HashTable {
     },
     /// That of System V, in files that have no other.
     Plain { address: u64, buckets: u32 },
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    let bytes = bytes.get(at..at.checked_add(2)?)?;
-    Some(u16::from_le_bytes(bytes.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    let bytes = bytes.get(at..at.checked_add(4)?)?;
-    Some(u32::from_le_bytes(bytes.try_into().ok()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let bytes = bytes.get(at..at.checked_add(8)?)?;
-    Some(u64::from_le_bytes(bytes.try_into().ok()?))
-}
-
-/// Reads all of `len` bytes at `offset`.
-fn read(file: &impl ReadAt, offset: u64, len: usize) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; len];
-    let mut have = 0;
-    while have < len {
-        let at = offset.checked_add(have as u64)?;
-        match file.read_at(bytes.get_mut(have..)?, at).ok()? {
-            0 => return None,
-            more => have += more,
-        }
-    }
-    Some(bytes)
 }
 
 /// The hash of a name (DJB's).
@@ -101,40 +71,25 @@ fn plain_hash_of(name: &[u8]) -> u32 {
 impl<'a, R: ReadAt> Dynamic<'a, R> {
     /// Finds the tables of a file; `None`: it has none.
     pub(crate) fn read(file: &'a R) -> Option<Self> {
-        let header = read(file, 0, HEADER)?;
-        let is_elf = header.starts_with(b"\x7fELF\x02\x01");
-        if !is_elf || u16_at(&header, 18)? != EM_X86_64 {
+        let header = ElfHeader::read(file).ok()??;
+        if !header.is_x86_64() || header.segment_count > MAX_PROGRAM_HEADERS {
             return None;
         }
-        let count = u16_at(&header, 56)?;
-        if count > MAX_PROGRAM_HEADERS || usize::from(u16_at(&header, 54)?) != PROGRAM_HEADER {
-            return None;
-        }
-        let table = read(
-            file,
-            u64_at(&header, 32)?,
-            usize::from(count) * PROGRAM_HEADER,
-        )?;
-        let (mut loads, mut dynamic) = (Vec::new(), None);
-        for entry in table.chunks_exact(PROGRAM_HEADER) {
-            let (offset, vaddr) = (u64_at(entry, 8)?, u64_at(entry, 16)?);
-            let size = u64_at(entry, 32)?;
-            match u32_at(entry, 0)? {
-                PT_LOAD => loads.push((vaddr, offset, size)),
-                PT_DYNAMIC => dynamic = Some((offset, size)),
-                _ => {}
-            }
-        }
-        let (offset, size) = dynamic?;
-        let entries = read(file, offset, usize::try_from(size.min(MAX_DYNAMIC)).ok()?)?;
-        let value = |tag: u64| {
-            let mut entries = entries.chunks_exact(16);
-            entries.find_map(|entry| (u64_at(entry, 0)? == tag).then(|| u64_at(entry, 8))?)
-        };
+        let segments = header.segments(file).ok()?;
+        let of_kind = |kind| segments.iter().filter(move |s| s.kind == kind);
+        let loads = of_kind(PT_LOAD).map(|load| TextSegment {
+            file_offset: load.file.offset,
+            vaddr: load.vaddr,
+            size: load.file.size,
+        });
+        let FileRange { offset, size } = of_kind(PT_DYNAMIC).next_back()?.file;
+        let size = size.min(MAX_DYNAMIC);
+        let entries = read_all(file, FileRange { offset, size }, MAX_DYNAMIC).ok()?;
+        let value = |tag| header::dynamic_value(&entries, tag);
         let (gnu, plain) = (value(DT_GNU_HASH), value(DT_HASH));
         let mut found = Self {
             file,
-            loads,
+            loads: loads.collect(),
             symbols: value(DT_SYMTAB)?,
             strings: value(DT_STRTAB)?,
             table: HashTable::Plain {
@@ -163,15 +118,18 @@ impl<'a, R: ReadAt> Dynamic<'a, R> {
 
     /// The bytes at a virtual address; `None` if the file does not have them all.
     pub(crate) fn bytes(&self, address: u64, len: usize) -> Option<Vec<u8>> {
-        let part = self.loads.iter().find_map(|&(vaddr, offset, size)| {
-            let skip = address.checked_sub(vaddr).filter(|&skip| skip < size)?;
-            (size - skip >= len as u64).then(|| offset.checked_add(skip))?
-        })?;
-        read(self.file, part, len)
+        let parts = &self.loads;
+        let part = parts.iter().find(|part| part.contains(address))?;
+        let skip = address - part.vaddr;
+        let range = FileRange {
+            offset: part.file_offset.checked_add(skip)?,
+            size: len as u64,
+        };
+        read_all(self.file, range, part.size - skip).ok()
     }
 
     /// A symbol that the file defines.
-    pub(crate) fn find(&self, name: &[u8]) -> Option<Symbol> {
+    pub(crate) fn find(&self, name: &[u8]) -> Option<DynamicSymbol> {
         match self.table {
             HashTable::Gnu {
                 address,
@@ -203,7 +161,7 @@ impl<'a, R: ReadAt> Dynamic<'a, R> {
         name: &[u8],
         hash: u32,
         (table, buckets, first): (u64, u32, u32),
-    ) -> Option<Symbol> {
+    ) -> Option<DynamicSymbol> {
         let bucket = u64::from(hash % buckets) * 4;
         let begin = u32_at(&self.bytes(table.checked_add(bucket)?, 4)?, 0)?;
         let chains = table.checked_add(u64::from(buckets) * 4)?;
@@ -224,7 +182,7 @@ impl<'a, R: ReadAt> Dynamic<'a, R> {
     }
 
     /// Follows a bucket of a System V hash table: the numbers of symbols, each with the next.
-    fn find_plain(&self, name: &[u8], address: u64, buckets: u32) -> Option<Symbol> {
+    fn find_plain(&self, name: &[u8], address: u64, buckets: u32) -> Option<DynamicSymbol> {
         let table = address.checked_add(8)?;
         let chains = table.checked_add(u64::from(buckets) * 4)?;
         let bucket = u64::from(plain_hash_of(name) % buckets) * 4;
@@ -243,15 +201,15 @@ impl<'a, R: ReadAt> Dynamic<'a, R> {
     }
 
     /// The symbol of an index, if it has this name and is defined.
-    fn named(&self, index: u64, name: &[u8]) -> Option<Symbol> {
+    fn named(&self, index: u64, name: &[u8]) -> Option<DynamicSymbol> {
         let at = self.symbols.checked_add(index.checked_mul(SYMBOL)?)?;
-        let symbol = self.bytes(at, SYMBOL as usize)?;
-        let text = self.strings.checked_add(u32_at(&symbol, 0)?.into())?;
+        let symbol = ElfSymbol::parse(&self.bytes(at, SYMBOL as usize)?)?;
+        let text = self.strings.checked_add(symbol.name.into())?;
         let text = self.bytes(text, name.len() + 1)?;
         let is_it = text.strip_suffix(b"\0") == Some(name);
-        (is_it && u16_at(&symbol, 6)? != SHN_UNDEF).then_some(Symbol {
-            address: u64_at(&symbol, 8)?,
-            size: u64_at(&symbol, 16)?,
+        (is_it && symbol.is_defined()).then_some(DynamicSymbol {
+            address: symbol.value,
+            size: symbol.size,
         })
     }
 }

@@ -4,8 +4,8 @@
 //! what the parser has checked, or end this program with a signal. A page is read once and then
 //! stays as it is. In a compressed section, what precedes a page is inflated too.
 
-use super::dwarf::DwarfError;
-use super::elf::{DebugSection, ElfInfo, Packing};
+use super::limit::{DwarfError, SectionsError};
+use crate::elf::{DebugSection, ElfInfo, Packing};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -16,32 +16,17 @@ use std::time::Instant;
 /// Most bytes that are read of the sections of one file between two releases.
 const MAX_BYTES: u64 = 384 << 20;
 /// Most bytes of the sections of one file, inflated: 16 bytes of memory for each page.
-pub(super) const MAX_SIZE: u64 = 4 << 30;
+pub(in crate::symbolize) const MAX_SIZE: u64 = 4 << 30;
 /// Bytes of a page.
 const PAGE: usize = 16 << 10;
 /// Bytes of compressed data read at once.
 const CHUNK: usize = 64 << 10;
 
-/// Why the sections are not accessible.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SectionsError {
-    #[error("cannot be read: {0}")]
-    Read(io::Error),
-    #[error("section beyond the end of the file")]
-    Truncated,
-    #[error("sections too large")]
-    TooLarge,
-    #[error("compressed section corrupt: {0}")]
-    Inflate(io::Error),
-    #[error("unknown compression")]
-    UnknownPacking,
-}
-
 /// A file's debug sections by name.
 pub(super) struct Sections {
-    list: Vec<Section>,
+    list: Vec<PagedSection>,
     /// What sections are that the file does not have.
-    empty: Section,
+    empty: PagedSection,
     access: Access,
 }
 
@@ -57,7 +42,7 @@ pub(super) struct Access {
 }
 
 /// One section.
-pub(super) struct Section {
+pub(super) struct PagedSection {
     name: &'static str,
     offset: u64,
     /// Bytes in the file.
@@ -96,10 +81,10 @@ impl Sections {
         if sizes.fold(0, u64::saturating_add) > MAX_SIZE {
             return Err(SectionsError::TooLarge.into());
         }
-        let list = info.debug.iter().map(|s| Section::new(s, length));
+        let list = info.debug.iter().map(|s| PagedSection::new(s, length));
         Ok(Self {
             list: list.collect::<Result<_, _>>()?,
-            empty: Section::empty(),
+            empty: PagedSection::empty(),
             access: Access {
                 file,
                 left: Cell::new(MAX_BYTES),
@@ -115,7 +100,7 @@ impl Sections {
     }
 
     /// A section; an empty one if the file does not have it.
-    pub(super) fn get(&self, name: &str) -> &Section {
+    pub(super) fn get(&self, name: &str) -> &PagedSection {
         let found = self.list.iter().find(|section| section.name == name);
         found.unwrap_or(&self.empty)
     }
@@ -132,7 +117,7 @@ impl Sections {
 
     /// Bytes of heap held.
     pub(super) fn memory(&self) -> u64 {
-        self.list.iter().map(Section::memory).sum()
+        self.list.iter().map(PagedSection::memory).sum()
     }
 
     /// Drops all pages.
@@ -147,7 +132,7 @@ impl Sections {
     }
 }
 
-impl Section {
+impl PagedSection {
     fn new(section: &DebugSection, length: u64) -> Result<Self, SectionsError> {
         let end = section.offset.checked_add(section.size);
         if end.is_none_or(|end| end > length) {

@@ -9,41 +9,32 @@
 //! What a unit refers to is followed to the supplementary file that `dwz -m` makes and to
 //! split DWARF (`.dwo` and `.dwp` files).
 
-use super::bytes::Bytes;
-use super::debug_file::Finder;
-use super::dwarf_split::Split;
-use super::dwarf_text::{Lines, Names, UnitLists};
-use super::dwarf_units::UnitIndex;
-use super::dwarf_walk::{Link, UnitWalk};
-use super::elf::ElfInfo;
-use super::inflated::Inflated;
-use super::sections::{Sections, SectionsError};
-use gimli::AttributeValue;
-use std::cell::OnceCell;
+mod bytes;
+mod inflated;
+mod limit;
+mod sections;
+mod split;
+mod text;
+mod unit;
+mod units;
+mod walk;
+
+pub(super) use inflated::Inflated;
+pub(super) use limit::DwarfError;
+pub(super) use sections::MAX_SIZE;
+pub(super) use unit::Question;
+
+use crate::elf::ElfInfo;
+use limit::WorkLimit;
+use sections::Sections;
+use split::Split;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
-
-pub(super) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
-// With the offset's type spelled out, lifetimes can be shortened.
-pub(super) type Unit<'a> = gimli::Unit<Bytes<'a>, usize>;
-pub(super) type Attr<'a> = AttributeValue<Bytes<'a>, usize>;
-
-/// Steps between two looks at the clock.
-const STEPS: u32 = 4096;
-
-/// Why DWARF was not used, or not to the end.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum DwarfError {
-    #[error("debug information not usable: {0}")]
-    Sections(#[from] SectionsError),
-    #[error("debug information corrupt: {0}")]
-    Corrupt(#[from] gimli::Error),
-    #[error("debug information corrupt: too many units or ranges")]
-    TooMany,
-    #[error("debug information takes too long to read")]
-    Deadline,
-}
+use text::{Lines, Names, UnitLists};
+use unit::{Dwarf, load};
+use units::{Supplement, UnitIndex};
+use walk::{Link, UnitWalk};
 
 /// One function at an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,53 +46,6 @@ pub(super) struct DwarfFunction {
     pub source: Option<(String, u32)>,
 }
 
-/// Counts work and stops it at the deadline.
-pub(super) struct WorkLimit {
-    left: u32,
-    deadline: Instant,
-}
-
-impl WorkLimit {
-    pub(super) fn until(deadline: Instant) -> Self {
-        Self {
-            left: STEPS,
-            deadline,
-        }
-    }
-
-    pub(super) fn tick(&mut self) -> Result<(), DwarfError> {
-        self.left -= 1;
-        if self.left == 0 {
-            self.left = STEPS;
-            self.check()?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn check(&self) -> Result<(), DwarfError> {
-        if Instant::now() >= self.deadline {
-            return Err(DwarfError::Deadline);
-        }
-        Ok(())
-    }
-}
-
-/// Another file that a file's DWARF refers to: what `dwz -m` moved there.
-#[derive(Debug)]
-pub(super) struct Supplement {
-    sections: Sections,
-    /// Offsets of its units, once one was asked for.
-    units: OnceCell<Vec<usize>>,
-}
-
-impl Supplement {
-    /// Offsets of all units, ascending; none if they cannot be read.
-    pub(super) fn units(&self) -> &[usize] {
-        self.units
-            .get_or_init(|| super::dwarf_units::unit_starts(&self.sections).unwrap_or_default())
-    }
-}
-
 /// The debug information of one file.
 #[derive(Debug)]
 pub(super) struct DwarfFile {
@@ -110,18 +54,6 @@ pub(super) struct DwarfFile {
     split: Split,
     /// `None` until it is needed.
     index: Option<UnitIndex>,
-}
-
-/// What is asked of a file's DWARF.
-pub(super) struct Question<'a> {
-    /// ELF virtual addresses.
-    pub vaddrs: &'a [u64],
-    /// Whether source lines are wanted.
-    pub lines: bool,
-    /// When reading ends.
-    pub deadline: Instant,
-    /// Finds the files that it refers to.
-    pub finder: &'a Finder<'a>,
 }
 
 impl DwarfFile {
@@ -142,10 +74,7 @@ impl DwarfFile {
             }
         };
         let supplement = match supplement {
-            Some((file, info)) => Some(Supplement {
-                sections: open(Arc::new(file), &info)?,
-                units: OnceCell::new(),
-            }),
+            Some((file, info)) => Some(Supplement::new(open(Arc::new(file), &info)?)),
             None => None,
         };
         Ok(Self {
@@ -159,10 +88,7 @@ impl DwarfFile {
     /// Bytes of heap held.
     pub(super) fn memory(&self) -> u64 {
         let index = self.index.as_ref().map_or(0, UnitIndex::memory);
-        let supplement = self.supplement.as_ref().map_or(0, |supplement| {
-            let units = supplement.units.get().map_or(0, Vec::len);
-            supplement.sections.memory() + (units * size_of::<usize>()) as u64
-        });
+        let supplement = self.supplement.as_ref().map_or(0, Supplement::memory);
         self.sections.memory() + supplement + self.split.memory() + index
     }
 
@@ -228,7 +154,7 @@ impl DwarfFile {
             main: index.units(),
             supplement: self.supplement.as_ref(),
         };
-        let mut batch = Batch {
+        let mut batch = DwarfBatch {
             file: self,
             dwarf: &dwarf,
             names: Names::new(&dwarf, lists),
@@ -264,22 +190,8 @@ impl DwarfFile {
     }
 }
 
-/// The DWARF of some sections, whose names `name` returns.
-pub(super) fn load(
-    sections: &Sections,
-    name: fn(gimli::SectionId) -> Option<&'static str>,
-) -> Dwarf<'_> {
-    let load = |id: gimli::SectionId| {
-        let bytes = Bytes::of(sections, name(id).unwrap_or_default());
-        Ok::<_, std::convert::Infallible>(bytes)
-    };
-    match gimli::Dwarf::load(load) {
-        Ok(dwarf) => dwarf,
-    }
-}
-
 /// Addresses that are looked up together.
-struct Batch<'d, 'a> {
+struct DwarfBatch<'d, 'a> {
     file: &'a DwarfFile,
     dwarf: &'d Dwarf<'a>,
     names: Names<'d, 'a>,
@@ -295,7 +207,7 @@ struct Answers {
     bare: Vec<Option<(String, u32)>>,
 }
 
-impl Batch<'_, '_> {
+impl DwarfBatch<'_, '_> {
     /// Looks up the addresses that one unit may describe: unit, address, index.
     fn unit(
         &mut self,

@@ -1,7 +1,8 @@
 //! The functions around addresses, from the entries of one unit.
 
-use super::bytes::Bytes;
-use super::dwarf::{Attr, Dwarf, DwarfError, Unit, WorkLimit};
+use super::bytes::PagedBytes;
+use super::limit::{DwarfError, WorkLimit};
+use super::unit::{Attr, Dwarf, Unit};
 use gimli::{AttributeValue, UnitOffset};
 
 /// Most functions inlined into each other at one address.
@@ -29,7 +30,7 @@ struct FunctionEntry<'a> {
 
 impl<'a> FunctionEntry<'a> {
     fn read(
-        entries: &mut gimli::EntriesRaw<'_, Bytes<'a>>,
+        entries: &mut gimli::EntriesRaw<'_, PagedBytes<'a>>,
         abbrev: &gimli::Abbreviation,
     ) -> gimli::Result<Self> {
         let mut entry = Self::default();

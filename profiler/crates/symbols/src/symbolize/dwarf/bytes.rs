@@ -1,14 +1,14 @@
 //! Bytes of a debug section as the parser reads them: page by page, as they are
 //! needed.
 
-use super::sections::{Access, Section, Sections};
+use super::sections::{Access, PagedSection, Sections};
 use gimli::{Error, NativeEndian, ReaderOffsetId, Result};
 use std::borrow::Cow;
 
 /// A part of a section.
 #[derive(Clone, Copy)]
-pub(super) struct Bytes<'a> {
-    section: &'a Section,
+pub(super) struct PagedBytes<'a> {
+    section: &'a PagedSection,
     access: &'a Access,
     at: usize,
     end: usize,
@@ -16,13 +16,13 @@ pub(super) struct Bytes<'a> {
     tail: &'a [u8],
 }
 
-impl std::fmt::Debug for Bytes<'_> {
+impl std::fmt::Debug for PagedBytes<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:#x}..{:#x}", self.at, self.end)
     }
 }
 
-impl<'a> Bytes<'a> {
+impl<'a> PagedBytes<'a> {
     /// A whole section by its name.
     pub(super) fn of(sections: &'a Sections, name: &str) -> Self {
         let section = sections.get(name);
@@ -110,7 +110,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-impl gimli::Reader for Bytes<'_> {
+impl gimli::Reader for PagedBytes<'_> {
     type Endian = NativeEndian;
     type Offset = usize;
 

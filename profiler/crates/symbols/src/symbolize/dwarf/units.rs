@@ -1,9 +1,11 @@
 //! Which units may describe an address.
 
-use super::bytes::Bytes;
-use super::dwarf::{Attr, Dwarf, DwarfError, Unit, WorkLimit};
+use super::bytes::PagedBytes;
+use super::limit::{DwarfError, WorkLimit};
 use super::sections::Sections;
+use super::unit::{Attr, Dwarf, Unit};
 use gimli::{AttributeValue, DebugInfoOffset, DebugLineOffset, UnitHeader, UnitType};
+use std::cell::OnceCell;
 
 /// Most address ranges kept for one file (32 bytes each). Neighbouring ranges of
 /// a unit are joined, so linkers leave far fewer.
@@ -86,8 +88,37 @@ impl UnitIndex {
     }
 }
 
+/// Another file that a file's DWARF refers to: what `dwz -m` moved there.
+#[derive(Debug)]
+pub(super) struct Supplement {
+    pub(super) sections: Sections,
+    /// Offsets of its units, once one was asked for.
+    units: OnceCell<Vec<usize>>,
+}
+
+impl Supplement {
+    pub(super) fn new(sections: Sections) -> Self {
+        Self {
+            sections,
+            units: OnceCell::new(),
+        }
+    }
+
+    /// Bytes of heap held.
+    pub(super) fn memory(&self) -> u64 {
+        let units = self.units.get().map_or(0, Vec::len);
+        self.sections.memory() + (units * size_of::<usize>()) as u64
+    }
+
+    /// Offsets of all units, ascending; none if they cannot be read.
+    pub(super) fn units(&self) -> &[usize] {
+        self.units
+            .get_or_init(|| unit_starts(&self.sections).unwrap_or_default())
+    }
+}
+
 /// Offsets of all units of `.debug_info`, by their lengths.
-pub(super) fn unit_starts(sections: &Sections) -> Result<Vec<usize>, DwarfError> {
+fn unit_starts(sections: &Sections) -> Result<Vec<usize>, DwarfError> {
     let info = sections.get(".debug_info");
     let mut starts = Vec::new();
     let mut at = 0_usize;
@@ -277,7 +308,10 @@ pub(super) struct Root<'a> {
 
 impl<'a> Root<'a> {
     /// Reads the first entry of a unit.
-    pub(super) fn read(dwarf: &Dwarf<'a>, header: UnitHeader<Bytes<'a>>) -> gimli::Result<Self> {
+    pub(super) fn read(
+        dwarf: &Dwarf<'a>,
+        header: UnitHeader<PagedBytes<'a>>,
+    ) -> gimli::Result<Self> {
         let encoding = header.encoding();
         let kind = dwarf.file_type;
         let abbreviations = dwarf.abbreviations(&header)?;

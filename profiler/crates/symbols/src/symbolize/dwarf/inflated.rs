@@ -9,9 +9,9 @@
 //! size and times of its last changes. The directory is bounded; what was not used for longest goes
 //! first. Where it cannot be used, sections are inflated each time.
 
-use super::dwarf::DwarfError;
-use super::elf::{DEBUG_SECTIONS, DebugSection, ElfInfo, Packing};
+use super::limit::{DwarfError, SectionsError};
 use super::sections::Sections;
+use crate::elf::{DEBUG_SECTIONS, DebugSection, ElfInfo, Packing};
 use aiprof_system::files::directory::Directory;
 use aiprof_system::files::others::{self, RootDir, Trust};
 use aiprof_system::files::place;
@@ -38,7 +38,7 @@ const MAX_FILES: usize = 256;
 
 /// The directory of inflated sections.
 #[derive(Debug)]
-pub(super) struct Inflated {
+pub(in crate::symbolize) struct Inflated {
     path: PathBuf,
     /// Once something is written: `None` if it cannot be used.
     directory: Option<Option<Directory>>,
@@ -46,7 +46,7 @@ pub(super) struct Inflated {
 
 impl Inflated {
     /// The one of this machine; `None` for all but root.
-    pub(super) fn of_machine() -> Option<Self> {
+    pub(in crate::symbolize) fn of_machine() -> Option<Self> {
         let is_root = rustix::process::geteuid().is_root();
         is_root.then(|| Self::at(DIRECTORY.into()))
     }
@@ -111,8 +111,7 @@ impl Inflated {
         info: &ElfInfo,
         deadline: Instant,
     ) -> Result<(File, Vec<DebugSection>), DwarfError> {
-        let failed =
-            |error: io::Error| DwarfError::from(super::sections::SectionsError::Read(error));
+        let failed = |error: io::Error| DwarfError::from(SectionsError::Read(error));
         let directory = self
             .directory()
             .ok_or(io::ErrorKind::PermissionDenied.into());
