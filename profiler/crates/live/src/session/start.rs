@@ -85,7 +85,7 @@ impl Session {
         Ok(Self {
             collector,
             windows,
-            pace: Pace::new(config.calm, begun),
+            pace: Pace::new(config.continuous, begun),
             peak_memory: PeakMemory::default(),
         })
     }
@@ -126,7 +126,7 @@ fn load(
     let pausing = Pausing::new();
     let now = Instant::now();
     let ahead = match config.probes {
-        Some(_) if !config.calm => ReadAhead::Files,
+        Some(_) if !config.continuous => ReadAhead::Files,
         _ => ReadAhead::Neighbours,
     };
     let weighting = Weighting {
@@ -147,7 +147,7 @@ fn load(
         queue: EventQueue::default(),
         pausing,
         known: KnownProcesses::default(),
-        is_continuous: config.calm,
+        is_continuous: config.continuous,
     };
     Ok((collector, Windows::new(config, meta, sample_ns, now)))
 }
