@@ -92,7 +92,7 @@ impl DumpFiles {
         }
         self.left -= 1;
         if self.left == 0 {
-            session.disarm();
+            session.triggers().disarm();
         }
         self.due = Some((Instant::now() + self.after, fired.what));
     }

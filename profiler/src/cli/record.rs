@@ -603,7 +603,7 @@ impl Plan {
                 probes,
                 devices,
                 also_launches: false,
-                calm: args.every.is_some(),
+                continuous: args.every.is_some(),
                 start_paused: steering.start_paused,
                 triggers: steering.triggers.clone(),
                 window: steering.window,

@@ -554,7 +554,7 @@ impl Recording<'_> {
         if !session.is_paused() {
             done.extend(self.ready.reach(RecordState::Sampling));
         }
-        for KnownProcess { pid, is_followed } in session.take_known() {
+        for KnownProcess { pid, is_followed } in session.known().take() {
             let state = RecordState::Known(pid);
             if is_followed {
                 done.extend(self.ready.reach(state));
@@ -567,7 +567,7 @@ impl Recording<'_> {
             done.into_iter()
                 .for_each(|asked| stop.answer(asked, &status));
         }
-        for pid in session.take_ended() {
+        for pid in session.known().take_ended() {
             let ended = Reply::Refused(format!("process {pid} ended first"));
             let late = self.ready.take(|state| state == RecordState::Known(pid));
             late.into_iter()
@@ -584,12 +584,12 @@ impl Recording<'_> {
         stop: &mut Stop,
     ) {
         let is_reached = match state {
-            RecordState::Known(pid) => session.is_known(pid),
+            RecordState::Known(pid) => session.known().contains(pid),
             state => self.ready.has(state),
         };
         let refused = match state {
             _ if is_reached => return stop.answer(asked, &self.status(session)),
-            RecordState::Known(pid) if !session.await_known(pid) => {
+            RecordState::Known(pid) if !session.known().request(pid) => {
                 format!(
                     "process {pid} does not exist, or too many `aiprof ctl` commands are waiting"
                 )
@@ -617,7 +617,7 @@ impl Recording<'_> {
 
     /// Something happened that was waited for, if anything did.
     fn fired(&mut self, session: &mut Session) {
-        let Some(fired) = session.fired() else {
+        let Some(fired) = session.triggers().take() else {
             return;
         };
         match self.dumps() {

@@ -153,7 +153,7 @@ fn every_option_reaches_the_configuration() {
             probes: None,
             devices: DeviceOptions::default(),
             also_launches: false,
-            calm: false,
+            continuous: false,
             start_paused: false,
             triggers: Vec::new(),
             window: None,

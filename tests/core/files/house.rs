@@ -32,15 +32,14 @@ const ALSO: [(&str, &str); 1] = [("profiler/crates/symbols", "iced-x86")];
 
 /// Where records of calls are taken: the Tracker, and who hands them to it. All others
 /// listen to the Tracker.
-const CALL_RECORDS: [&str; 11] = [
-    "live/src/session.rs",
-    "live/src/session/calls.rs",
+const CALL_RECORDS: [&str; 10] = [
+    "live/src/session/collector.rs",
+    // Keeps the records of the last seconds as they came.
+    "live/src/session/last_seconds.rs",
     // Leaves out what begins in a pause.
     "live/src/session/pausing.rs",
-    // Asks for the process of a call early.
-    "live/src/session/reading.rs",
-    // Keeps the records of the last seconds as they came.
-    "live/src/session/window.rs",
+    // Receives them from the ring.
+    "live/src/session/queue.rs",
     "record/src/correlate/tracker/calls.rs",
     "record/src/correlate/tracker/data.rs",
     "record/src/correlate/tracker/open.rs",

@@ -179,7 +179,7 @@ impl Binaries {
     }
 
     /// Asks for the file of a mapping that will be taken in soon, if it is not known.
-    pub(crate) fn foresee(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
+    pub(crate) fn prefetch(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
         if Region::of(&map.file) == Region::File
             && self.known(pid, map).is_none()
             && !self.has_too_many(reader.owner(pid))

@@ -82,7 +82,7 @@ pub struct RecordConfig {
     /// Look at what was recorded twice a second and not more often, for recordings that
     /// never end: a wake-up costs more than a sample. What a process does in its first half
     /// second may have fewer names then. Default: no.
-    pub calm: bool,
+    pub continuous: bool,
     /// Begin paused: nothing is recorded before [`Session::resume`](crate::session::Session::resume).
     /// Default: no.
     pub start_paused: bool,
@@ -234,7 +234,7 @@ impl Default for RecordConfig {
             waits: None,
             probes: None,
             devices: DeviceOptions::default(),
-            calm: false,
+            continuous: false,
             start_paused: false,
             triggers: Vec::new(),
             window: None,

@@ -1,6 +1,9 @@
 //! Processes as /proc shows them, for those that ran before the recording.
 
-use aiprof_model::wire::{FileKey, MapEvent};
+use aiprof_model::{
+    process::Mapping,
+    wire::{FileKey, MapEvent},
+};
 use aiprof_system::files::{
     kernel,
     others::{self, RootDir},
@@ -309,6 +312,16 @@ fn open_elf(place: OwnedFd, inode: u64, through_mapping: bool) -> Result<MappedF
         stat: FileStat::of(&stat),
         through_mapping,
     })
+}
+
+/// A mapping as an event has it.
+pub(crate) fn map_event(mapping: &Mapping, file: &FileKey) -> MapEvent {
+    MapEvent {
+        start: mapping.start,
+        len: mapping.end - mapping.start,
+        file_offset: mapping.file_offset,
+        file: file.clone(),
+    }
 }
 
 #[cfg(test)]

@@ -217,7 +217,7 @@ fn record_config(config: &Config, host_id: &str, level: Level) -> RecordConfig {
         },
         probes,
         also_launches: level.launches,
-        calm: true,
+        continuous: true,
         ..RecordConfig::default()
     }
 }

@@ -11,6 +11,7 @@ use aiprof_live::cpu::online_cpus;
 use aiprof_live::device_busy::{Activity, DeviceBusy};
 use aiprof_live::session::{Cost, ProbeTraps, Session, WindowProfiles};
 use aiprof_model::profile::LossKind;
+use aiprof_system::remote;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -210,7 +211,7 @@ impl Counts {
 
     /// Takes in how much memory there is now.
     pub(super) fn memory(&mut self, session: &Session, sender: Option<&Sender>) -> u64 {
-        self.memory_bytes = session.memory_bytes() + sender.map_or(0, Sender::memory_bytes);
+        self.memory_bytes = remote::memory_bytes() + sender.map_or(0, Sender::memory_bytes);
         self.bpf_memory_bytes = session.bpf_memory_bytes();
         self.memory_bytes
     }

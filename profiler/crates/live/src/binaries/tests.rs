@@ -100,7 +100,7 @@ impl Kit {
     fn file(&mut self, process: &Running, name: &str) -> FileId {
         let mut map = process.mapping(name);
         let pid = process.0.id();
-        self.binaries.foresee(pid, &map, &mut self.reader);
+        self.binaries.prefetch(pid, &map, &mut self.reader);
         self.read();
         self.binaries
             .identify(pid, || Owner::ROOT, &mut map, &mut self.files);
@@ -202,7 +202,7 @@ fn a_program_that_deletes_itself_is_read_again() {
     let (dir, mut kit, process) = started();
     let (map, pid) = (process.mapping("tool"), process.0.id());
     assert!(!kit.binaries.has_changed(pid, &map));
-    kit.binaries.foresee(pid, &map, &mut kit.reader);
+    kit.binaries.prefetch(pid, &map, &mut kit.reader);
     kit.read();
     assert!(!kit.binaries.has_changed(pid, &map));
     fs::remove_file(dir.path().join("tool")).unwrap();
@@ -223,7 +223,7 @@ fn a_file_found_by_its_path_serves_its_process_alone() {
         // No mapping begins there.
         map.start += 1 << 40;
         let pid = process.0.id();
-        kit.binaries.foresee(pid, &map, &mut kit.reader);
+        kit.binaries.prefetch(pid, &map, &mut kit.reader);
         kit.read();
         kit.binaries
             .identify(pid, || Owner::ROOT, &mut map, &mut kit.files);
@@ -245,7 +245,7 @@ fn what_is_known_too_late_keeps_the_handle_it_was_given() {
     let (_dir, mut kit, process) = started();
     let (mut map, pid) = (process.mapping("tool"), process.0.id());
     let asked = map.clone();
-    kit.binaries.foresee(pid, &map, &mut kit.reader);
+    kit.binaries.prefetch(pid, &map, &mut kit.reader);
     kit.binaries
         .identify(pid, || Owner::ROOT, &mut map, &mut kit.files);
     let id = kit.files.intern(&map.file);

@@ -30,7 +30,7 @@ pub enum RecordState {
     /// Samples are taken and read. COMMAND was let go.
     Sampling,
     /// The recording knows this process: see
-    /// [`Session::take_known`](crate::session::Session::take_known).
+    /// [`KnownProcesses::take`](crate::session::KnownProcesses::take).
     Known(u32),
 }
 

@@ -17,11 +17,12 @@ use crate::{
     inspect::guard,
     late::{Build, LateKernels},
     owner,
+    procfs::map_event,
 };
 use aiprof_common::ProbeCounts;
 use aiprof_model::{
     probes::table::{Exits, Table},
-    process::{FileId, Mapping, ProcessTable, Region},
+    process::{FileId, ProcessTable, Region},
     profile::{LossKind, Losses},
     wire::{Event, FileKey, KernelNamed, MapEvent},
 };
@@ -677,15 +678,6 @@ fn mapping_of(processes: &ProcessTable, pid: u32, address: u64) -> Option<(MapEv
     let mapping = processes.get(pid)?.space.find(address)?;
     let file = processes.files.key(mapping.file)?;
     (Region::of(file) == Region::File).then(|| (map_event(mapping, file), mapping.file))
-}
-
-fn map_event(mapping: &Mapping, file: &FileKey) -> MapEvent {
-    MapEvent {
-        start: mapping.start,
-        len: mapping.end - mapping.start,
-        file_offset: mapping.file_offset,
-        file: file.clone(),
-    }
 }
 
 /// Identifies the builds of probed libraries that a process has: the layout of their objects

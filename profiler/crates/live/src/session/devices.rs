@@ -1,11 +1,15 @@
-//! The session's part in what devices report about themselves: counters, the time of day that their
-//! records are in, and whether there are such records.
+//! What devices report about themselves: counters, the time of day that their records are in,
+//! whether there are such records, samples, and where kernels lie.
 
-use super::{CollectError, Session};
-use crate::{clock, config::RecordConfig, metrics::MetricsReader};
+use super::pausing::Pausing;
+use crate::{
+    clock, config::RecordConfig, device::DeviceSamplers, metrics::MetricsReader,
+    places::KernelPlaces,
+};
 use aiprof_model::{
     probes::{CallKind, role},
-    wire::Event,
+    profile::{LossKind, Losses},
+    wire::{Event, ProcessEventKind},
 };
 use aiprof_record::{aiu, correlate::CallView};
 use std::{
@@ -15,6 +19,8 @@ use std::{
 
 /// How often the time of day is written down.
 const CLOCK: Duration = Duration::from_secs(1);
+/// How long the last answers about kernels are waited for.
+const LAST_PLACES: Duration = Duration::from_secs(3);
 
 /// How AIUs were used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +31,8 @@ pub struct AiuUse {
     pub records: u64,
 }
 
-/// What devices report, and what must still be asked of them.
+/// What devices report, and what must still be asked of them. The fields are dropped in this
+/// order.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     /// Where metrics files are looked for; empty: nowhere.
@@ -35,6 +42,10 @@ pub(super) struct Devices {
     is_dated: bool,
     clock: Option<Instant>,
     pub(super) used: AiuUse,
+    /// The samplers, while they run.
+    pub(super) samplers: Option<DeviceSamplers>,
+    /// Where kernels lie, if any device is sampled.
+    pub(super) places: Option<KernelPlaces>,
 }
 
 impl Devices {
@@ -44,6 +55,7 @@ impl Devices {
         Self {
             folders: probes.map_or_else(Vec::new, |probes| probes.metrics.clone()),
             is_dated: has_capture || config.devices.is_on(),
+            places: config.devices.is_on().then(KernelPlaces::default),
             ..Self::default()
         }
     }
@@ -68,19 +80,22 @@ impl Devices {
     }
 
     /// What was lost since the start.
-    pub(super) fn losses(&self) -> aiprof_model::profile::Losses {
+    pub(super) fn losses(&self) -> Losses {
         let reader = self.reader.as_ref();
-        reader.map(MetricsReader::losses).unwrap_or_default()
+        let mut losses = reader.map(MetricsReader::losses).unwrap_or_default();
+        if let Some(samplers) = &self.samplers {
+            // The windows of samples carry the others.
+            let kind = LossKind::DeviceUndecodable;
+            losses.add(kind, samplers.losses().get(kind));
+        }
+        losses
     }
-}
 
-impl Session {
     /// Begins to read counters. Late, so that the thread has the reduced privileges
     /// of this process.
     pub(super) fn start_counters(&mut self) {
-        let devices = &mut self.devices;
-        if devices.reader.is_none() && !devices.folders.is_empty() {
-            devices.reader = MetricsReader::start(&devices.folders)
+        if self.reader.is_none() && !self.folders.is_empty() {
+            self.reader = MetricsReader::start(&self.folders)
                 .inspect_err(|error| {
                     tracing::warn!("cannot read the metrics files of AIUs: {error}")
                 })
@@ -88,24 +103,61 @@ impl Session {
         }
     }
 
-    /// Writes down the time of day, if it is time to, and what was counted.
-    pub(super) fn tell_of_devices(&mut self, last: bool) -> Result<(), CollectError> {
-        if !self.devices.is_dated {
-            return Ok(());
+    /// The time of day, if it is time to record it, and what was counted outside of pauses.
+    pub(super) fn counters(&mut self, pausing: &Pausing, last: bool) -> Vec<Event> {
+        let mut events = Vec::new();
+        if !self.is_dated {
+            return events;
         }
-        let due = self
-            .devices
-            .clock
-            .is_none_or(|told| told.elapsed() >= CLOCK);
+        let due = self.clock.is_none_or(|read| read.elapsed() >= CLOCK);
         if due || last {
-            self.devices.clock = Some(Instant::now());
-            self.record(&Event::Clock(clock::pair()))?;
+            self.clock = Some(Instant::now());
+            events.push(Event::Clock(clock::pair()));
         }
-        while let Some(counter) = self.devices.reader.as_ref().and_then(MetricsReader::next) {
-            if !self.pausing.covers(counter.time_ns, counter.time_ns) {
-                self.record(&Event::Counter(counter))?;
+        while let Some(counter) = self.reader.as_ref().and_then(MetricsReader::next) {
+            if !pausing.covers(counter.time_ns, counter.time_ns) {
+                events.push(Event::Counter(counter));
             }
         }
-        Ok(())
+        events
+    }
+
+    /// An event is recorded that may be about kernels.
+    pub(super) fn recorded(&mut self, event: &Event) {
+        let Some(places) = &mut self.places else {
+            return;
+        };
+        match event {
+            Event::KernelNamed(named) => places.named(named),
+            Event::DeviceStream(stream) => places.stream(stream),
+            Event::Stalls(window) => places.window(window),
+            Event::Process(event) => match event.kind {
+                ProcessEventKind::Exec { .. } => places.process_gone(event.pid, event.time_ns),
+                ProcessEventKind::Exit if event.pid == event.tid => {
+                    places.process_gone(event.pid, event.time_ns);
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    /// Where kernels were found to lie, and what code was found. All that happened until
+    /// `applied_ns` has been applied. If it is `None`, everything has been, and this waits for
+    /// what is still being found out.
+    pub(super) fn kernels_placed(&mut self, applied_ns: Option<u64>) -> Vec<Event> {
+        match (&mut self.places, applied_ns) {
+            (Some(places), Some(applied_ns)) => places.maintain(applied_ns),
+            (Some(places), None) => places.settle(LAST_PLACES),
+            (None, _) => Vec::new(),
+        }
+    }
+
+    /// Samples devices no longer. Returns why they were not sampled, or not well.
+    pub(super) fn stop(&mut self) -> Vec<String> {
+        self.samplers.as_mut().map_or_else(Vec::new, |samplers| {
+            samplers.stop();
+            samplers.problems()
+        })
     }
 }

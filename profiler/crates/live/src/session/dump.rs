@@ -1,11 +1,12 @@
-//! The session's part in dumps of the last seconds.
+//! Dumps of the last seconds.
 
-use super::{CollectError, MAX_FILES, Session, window::DumpExtent};
+use super::{CollectError, collector::EventCollector, last_seconds::DumpExtent, windows::Windows};
 use crate::bpf::perf;
-use aiprof_model::{process::FileId, profile::LossKind};
-use aiprof_record::aggregate::Code;
-use aiprof_record::capture::{CaptureWriter, Known};
-use aiprof_system::remote;
+use aiprof_model::profile::LossKind;
+use aiprof_record::{
+    aggregate::{Aggregator, Code},
+    capture::{CaptureWriter, Known},
+};
 use rustc_hash::FxHashSet;
 use std::{
     collections::BTreeMap,
@@ -13,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a session that keeps its last seconds knows beside them.
+/// What is known of the last seconds beside their events.
 #[derive(Debug)]
 pub(super) struct Turning {
     /// How long a window is.
@@ -32,78 +33,30 @@ impl Turning {
             codes: FxHashSet::default(),
         }
     }
+
+    /// If what is added up is as old as the window, returns all codes of this window and of the
+    /// one before. Another window begins then.
+    pub(super) fn turn(&mut self, aggregate: &Aggregator) -> Option<FxHashSet<Code>> {
+        if self.since.elapsed() < self.length {
+            return None;
+        }
+        self.since = Instant::now();
+        let codes = aggregate.codes_from(0).iter().copied().collect();
+        let before = std::mem::replace(&mut self.codes, codes);
+        Some(self.codes.union(&before).copied().collect())
+    }
 }
 
-impl Session {
-    /// Forgets what was added up, if it is as old as the window: of the last seconds the
-    /// events are kept, and here only what names are wanted of.
-    pub(super) fn turn(&mut self) {
-        let Some(turning) = &mut self.turning else {
-            return;
-        };
-        if turning.since.elapsed() < turning.length {
-            return;
-        }
-        turning.since = Instant::now();
-        let codes = self.events.aggregate.codes_from(0).iter().copied();
-        let before = std::mem::replace(&mut turning.codes, codes.collect());
-        let used = turning.codes.union(&before).copied().collect();
-        self.samples_in_all += self.events.aggregate.taken;
-        self.events.aggregate.reset();
-        self.named_codes = 0;
-        self.named_java = 0;
-        self.window_base = self.running_losses();
-        self.tables.forget_unused(false);
-        if let Some(names) = &mut self.names {
-            names.trim(&used, |_| true);
-        }
-        self.forget_files();
-        remote::give_back_memory();
-    }
-
-    /// Closes files that no process has mapped, and begins afresh where there are too many.
-    fn forget_files(&mut self) {
-        let processes = self.events.recording.processes.iter();
-        let mut used: Vec<FileId> = processes
-            .flat_map(|(_, process)| process.space.maps.iter().map(|map| map.file))
-            .collect();
-        used.sort_unstable();
-        let tables = &self.tables;
-        let keep = |id| tables.uses(id) || used.binary_search(&id).is_ok();
-        self.binaries.retain(keep);
-        if self.events.recording.processes.files.len() > MAX_FILES {
-            self.begin_afresh();
-        }
-    }
-
-    /// The codes of the last seconds. Those that can be named have names now.
-    fn codes_with_names(&mut self) -> Vec<Code> {
-        self.events.aggregate.settle_devices(false);
-        if let Some(names) = &mut self.names {
-            names.settle();
-        }
-        self.request_names(true);
-        if let Some(names) = &mut self.names {
-            names.settle();
-        }
-        let mut codes: Vec<Code> = self.events.aggregate.codes_from(0).to_vec();
-        if let Some(turning) = &self.turning {
-            let known: FxHashSet<Code> = codes.iter().copied().collect();
-            codes.extend(turning.codes.iter().filter(|code| !known.contains(code)));
-        }
-        codes
-    }
-
-    /// Writes what is kept of the last seconds, as a capture. The recording goes on, and
-    /// what was written can be written again.
-    ///
-    /// # Errors
-    /// Nothing is kept, or it cannot be written.
-    pub fn dump(&mut self, out: Box<dyn Write + Send>) -> Result<DumpExtent, CollectError> {
-        // On a busy machine the last seconds may still wait to be read.
-        self.catch_up()?;
-        let codes = self.codes_with_names();
-        let Some(last) = &mut self.events.last_seconds else {
+impl Windows {
+    /// Writes what is kept of the last seconds, as a capture. What was written can be written
+    /// again.
+    pub(super) fn dump(
+        &self,
+        collector: &mut EventCollector,
+        out: Box<dyn Write + Send>,
+    ) -> Result<DumpExtent, CollectError> {
+        let codes = self.codes_with_names(collector);
+        let Some(last) = &mut collector.events.last_seconds else {
             let why = "the recording keeps no window in memory (start it with --window)".to_owned();
             return Err(CollectError::Unsupported(why));
         };
@@ -123,20 +76,32 @@ impl Session {
         meta.start_unix_ns += since_start.saturating_sub(since_begin);
         let length = extent.to_ns.saturating_sub(extent.from_ns);
         meta.duration_ns = length.saturating_sub(extent.paused_ns);
-        let mut losses = self.losses_since_window(&self.running_losses());
+        let mut losses = self.losses_until(&collector.losses());
         losses.add(LossKind::TableFull, extent.shortened + extent.forgotten);
-        let (names, texts, cgroups) = self
-            .names
-            .as_ref()
-            .map_or_else(Default::default, |names| names.stored(&codes));
+        let (names, texts, cgroups) = collector.naming.stored(&codes);
         let known = Known {
             names: &names,
             texts: &texts,
-            files: &self.events.recording.processes.files,
+            files: &collector.events.recording.processes.files,
             cgroups: &cgroups,
         };
         let finished = writer.finish(&known, &meta, &losses, &BTreeMap::new());
         finished.map_err(failed)?;
         Ok(extent)
+    }
+
+    /// The codes of the last seconds. Those that can be named have names now.
+    fn codes_with_names(&self, collector: &mut EventCollector) -> Vec<Code> {
+        collector.events.aggregate.settle_devices(false);
+        let (bpf, events) = (&collector.kernel.bpf, &collector.events);
+        collector
+            .naming
+            .finish(bpf, &mut collector.processes, events);
+        let mut codes: Vec<Code> = collector.events.aggregate.codes_from(0).to_vec();
+        if let Some(turning) = &self.turning {
+            let known: FxHashSet<Code> = codes.iter().copied().collect();
+            codes.extend(turning.codes.iter().filter(|code| !known.contains(code)));
+        }
+        codes
     }
 }

@@ -1,9 +1,10 @@
 //! What becomes of the events of a recording: nothing here knows where they come from.
 
-use super::{CollectError, triggers::Triggers, window::LastSeconds};
+use super::{CollectError, last_seconds::LastSeconds, triggers::Triggers};
+use crate::{bpf::perf, config::RecordConfig};
 use aiprof_model::{process::ProcessTable, profile::Losses, wire::Event};
 use aiprof_record::{
-    aggregate::Aggregator,
+    aggregate::{Aggregator, LaunchOptions, Limits},
     capture::CaptureWriter,
     correlate::{KernelEvent, Tracked},
     recording::{NoSink, Recording, RecordingSink},
@@ -11,7 +12,7 @@ use aiprof_record::{
     timeline::Builder,
 };
 
-/// What the tracker reports of kernels while it takes an event in.
+/// What the tracker reports of kernels while it applies an event.
 #[derive(Debug, Default)]
 struct KernelEvents(Vec<KernelEvent>);
 
@@ -37,34 +38,38 @@ pub(super) struct Events {
     /// The events of the last seconds, if they are kept.
     pub(super) last_seconds: Option<LastSeconds>,
     kernels: KernelEvents,
+    pub(super) triggers: Triggers,
 }
 
 impl Events {
+    /// Events go into what `config` wants, and into a capture or timeline.
     pub(super) fn new(
-        aggregate: Aggregator,
+        config: &RecordConfig,
+        sample_ns: u64,
         capture: Option<CaptureWriter>,
         timeline: Option<Box<Builder<Store>>>,
-        python_c_frames: bool,
     ) -> Self {
+        let launches = (config.also_launches && config.probes.is_some()).then(|| launches(config));
+        let last_seconds = config.window.map(|length| {
+            let length_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+            LastSeconds::new(length_ns, perf::monotonic_ns())
+        });
         Self {
             // Who reads the capture may ask for them: they are to have names.
-            recording: Recording::new(python_c_frames || capture.is_some()),
-            aggregate,
-            launches: None,
+            recording: Recording::new(config.python_c_frames || capture.is_some()),
+            aggregate: aggregate(config, sample_ns),
+            launches: launches.map(Box::new),
             capture,
             timeline,
             watcher: None,
-            last_seconds: None,
+            last_seconds,
             kernels: KernelEvents::default(),
+            triggers: Triggers::new(&config.triggers, config.window.is_none()),
         }
     }
 
-    /// Takes an event in. Returns whether the mappings of its process changed.
-    pub(super) fn take(
-        &mut self,
-        event: &Event,
-        triggers: &mut Triggers,
-    ) -> Result<bool, CollectError> {
+    /// Records an event. Returns whether the mappings of its process changed.
+    pub(super) fn record(&mut self, event: &Event) -> Result<bool, CollectError> {
         if let Some(capture) = &mut self.capture {
             capture.event(event).map_err(CollectError::Capture)?;
         }
@@ -79,7 +84,7 @@ impl Events {
             &mut self.aggregate,
             launches.unwrap_or(&mut no_launches),
             &mut self.kernels,
-            triggers,
+            &mut self.triggers,
             timeline.unwrap_or(&mut no_timeline),
             match &mut self.watcher {
                 Some(watcher) => &mut **watcher,
@@ -87,20 +92,48 @@ impl Events {
             },
         ];
         let changed = self.recording.apply(event, sinks);
-        triggers.taken(event);
+        self.triggers.taken(event);
         if let Some(watcher) = &mut self.watcher {
             watcher.taken(event);
         }
         changed.map_err(CollectError::Timeline)
     }
 
-    /// Takes in an event that is not recorded, for what waits for it.
-    pub(super) fn watch(&mut self, event: &Event, triggers: &mut Triggers) {
-        let sinks: &mut [&mut dyn RecordingSink] =
-            &mut [&mut self.aggregate, &mut self.kernels, triggers];
+    /// Applies an event that is not recorded, for what waits for it.
+    pub(super) fn watch(&mut self, event: &Event) {
+        let (aggregate, kernels) = (&mut self.aggregate, &mut self.kernels);
+        let sinks: &mut [&mut dyn RecordingSink] = &mut [aggregate, kernels, &mut self.triggers];
         // None of them writes: this does not fail.
         let _ = self.recording.apply(event, sinks);
-        triggers.taken(event);
+        self.triggers.taken(event);
+    }
+
+    /// Forgets what was added up only for triggers, which wait for nothing more then. Returns
+    /// whether anything was.
+    pub(super) fn forget_watched(&mut self) -> bool {
+        let is_watched = self.triggers.begin_recording();
+        if is_watched {
+            self.aggregate.reset();
+            self.triggers.disarm();
+        }
+        is_watched
+    }
+
+    /// Begins a new window: forgets what was added up.
+    pub(super) fn reset(&mut self) {
+        self.aggregate.reset();
+        if let Some(launches) = &mut self.launches {
+            launches.reset();
+        }
+    }
+
+    /// Forgets all processes and files, whose handles have other meanings from here on.
+    pub(super) fn begin_afresh(&mut self) {
+        self.recording.processes = self.recording.processes.successor();
+        self.aggregate.forget_files();
+        if let Some(launches) = &mut self.launches {
+            launches.forget_files();
+        }
     }
 
     /// Ends all open calls at `now_ns`, CLOCK_MONOTONIC.
@@ -134,6 +167,26 @@ impl Events {
     pub(super) fn kernels(&mut self) -> Vec<KernelEvent> {
         std::mem::take(&mut self.kernels.0)
     }
+}
+
+/// What adds the events up.
+fn aggregate(config: &RecordConfig, sample_ns: u64) -> Aggregator {
+    let limits = Limits::default();
+    if let Some(waits) = config.waits {
+        return Aggregator::new(sample_ns, limits).with_waits(waits.options);
+    }
+    let aggregate = match config.launches {
+        Some(LaunchOptions { timed }) => Aggregator::of_calls(timed, limits),
+        None if config.devices.is_on() => Aggregator::new(sample_ns, limits).with_devices(),
+        None => Aggregator::new(sample_ns, limits),
+    };
+    aggregate.with_driver_frames(config.driver_frames)
+}
+
+/// What counts launches beside CPU samples.
+fn launches(config: &RecordConfig) -> Aggregator {
+    let launches = Aggregator::of_calls(false, Limits::default()).beside();
+    launches.with_driver_frames(config.driver_frames)
 }
 
 fn sink(one: &mut impl RecordingSink) -> &mut dyn RecordingSink {

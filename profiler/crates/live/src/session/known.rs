@@ -1,14 +1,14 @@
-//! The session's part in reporting which processes are known: their files are read, their unwind
+//! Which processes are known: their files are read, their unwind
 //! tables are where the sampler finds them, their runtimes are probed.
 //!
 //! No event shows that a process has everything: it maps libraries whenever it likes. So a process
 //! is known when nothing about it is being read or attached to any more, and it has mapped nothing
 //! new for a moment.
 
-use super::Session;
+use super::{probes::Probes, processes::LiveProcesses};
 use crate::procfs;
 use aiprof_model::{
-    process::Region,
+    process::ProcessTable,
     wire::{ProcessEvent, ProcessEventKind},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -27,13 +27,14 @@ const MAX_CANDIDATES: usize = 4096;
 pub struct KnownProcess {
     /// Its id.
     pub pid: u32,
-    /// Whether it is one that [`Session::follow_known`] is about; else it was asked for.
+    /// Whether it is one that [`Session::follow_known`](super::Session::follow_known) is about;
+    /// else it was requested.
     pub is_followed: bool,
 }
 
 /// Which processes are known, of those that somebody wants to know that of.
 #[derive(Debug, Default)]
-pub(super) struct KnownProcesses {
+pub struct KnownProcesses {
     /// Whether children of processes are followed.
     follows: bool,
     /// COMMAND's process; it comes first, unless it has ended.
@@ -42,22 +43,94 @@ pub(super) struct KnownProcesses {
     is_held: bool,
     /// Processes of interest.
     family: FxHashSet<u32>,
-    /// Those of them, and those that were asked for, that are not known; since when they
+    /// Those of them, and those that were requested, that are not known; since when they
     /// are as they are.
     candidates: FxHashMap<u32, Instant>,
     known: FxHashSet<u32>,
-    /// Those that were asked for, and are not known.
-    asked: FxHashSet<u32>,
-    /// Those that were asked for, and have ended since `take_ended` was called last.
+    /// Those that were requested, and are not known.
+    requested: FxHashSet<u32>,
+    /// Those that were requested, and have ended since `take_ended` was called last.
     ended: Vec<u32>,
-    /// Known since this was asked last.
+    /// Known since `take` was called last.
     fresh: Vec<KnownProcess>,
     looked: Option<Instant>,
 }
 
 impl KnownProcesses {
+    /// [`KnownProcesses::take`] returns this process too once it is known, or
+    /// [`KnownProcesses::take_ended`] if it ends before. `false`: there is none, or too many are
+    /// looked at.
+    pub fn request(&mut self, pid: u32) -> bool {
+        if !procfs::exists(pid) {
+            return false;
+        }
+        self.await_one(pid, Instant::now());
+        let is_looked_at = self.candidates.contains_key(&pid);
+        if is_looked_at {
+            self.requested.insert(pid);
+        }
+        is_looked_at
+    }
+
+    /// The processes of [`KnownProcesses::request`] that have ended since the last call.
+    pub fn take_ended(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Whether a process is known, and lives.
+    pub fn contains(&self, pid: u32) -> bool {
+        self.known.contains(&pid)
+    }
+
+    /// The processes that have become known since the last call, in that order, each of them once.
+    /// For a known process:
+    ///
+    /// * all files that it had mapped as code were read, if they could be;
+    /// * the kernel side has its mappings and all unwind tables that were asked for;
+    /// * the functions of runtimes in these files are probed, where probes were asked for;
+    /// * no names of its kernels are being looked for;
+    /// * it had mapped no more code for a tenth of a second.
+    ///
+    /// What it maps later is read then.
+    pub fn take(&mut self) -> Vec<KnownProcess> {
+        std::mem::take(&mut self.fresh)
+    }
+
+    /// Whether there is something to take.
+    pub(super) fn has_news(&self) -> bool {
+        !self.fresh.is_empty() || !self.ended.is_empty()
+    }
+
+    /// Looks which processes are known now.
+    pub(super) fn look(
+        &mut self,
+        probes: &mut Probes,
+        processes: &mut LiveProcesses,
+        table: &ProcessTable,
+    ) {
+        let settled = self.settled(Instant::now());
+        if settled.is_empty() || probes.is_attaching() {
+            return;
+        }
+        for pid in settled {
+            if !self.waits_for_command(pid)
+                && processes.is_all_read(pid, table)
+                && !probes.is_searching(pid)
+            {
+                self.found(pid);
+            }
+        }
+    }
+
+    /// A process event was recorded.
+    pub(super) fn recorded(&mut self, event: &ProcessEvent) {
+        if self.follows || !self.candidates.is_empty() || !self.known.is_empty() {
+            self.note(event, Instant::now());
+        }
+    }
+
     /// Follows COMMAND, if there is one, these processes, and the children of all.
-    fn follow(&mut self, command: Option<u32>, others: &[u32], now: Instant) {
+    pub(super) fn follow(&mut self, command: Option<u32>, others: &[u32], now: Instant) {
         self.follows = true;
         self.command = command;
         self.is_held = command.is_some();
@@ -110,7 +183,7 @@ impl KnownProcesses {
         self.family.remove(&pid);
         self.candidates.remove(&pid);
         self.known.remove(&pid);
-        if self.asked.remove(&pid) {
+        if self.requested.remove(&pid) {
             self.ended.push(pid);
         }
         if self.command == Some(pid) {
@@ -142,115 +215,11 @@ impl KnownProcesses {
     /// A process is known.
     fn found(&mut self, pid: u32) {
         self.candidates.remove(&pid);
-        self.asked.remove(&pid);
+        self.requested.remove(&pid);
         if self.known.insert(pid) {
             let is_followed = self.family.contains(&pid);
             self.fresh.push(KnownProcess { pid, is_followed });
         }
-    }
-}
-
-impl Session {
-    /// From here on [`Session::take_known`] gives processes that are known: COMMAND, which
-    /// is not executed yet, the chosen processes, and the children of all. Call it before
-    /// COMMAND is let go.
-    pub fn follow_known(&mut self, command: Option<u32>) {
-        let mut others = self.filter.chosen();
-        others.retain(|pid| Some(*pid) != command);
-        self.known.follow(command, &others, Instant::now());
-    }
-
-    /// [`Session::take_known`] gives this process too once it is known, or
-    /// [`Session::take_ended`] if it ends before. `false`: there is none, or too many are
-    /// looked at.
-    pub fn await_known(&mut self, pid: u32) -> bool {
-        if !procfs::exists(pid) {
-            return false;
-        }
-        self.known.await_one(pid, Instant::now());
-        let is_looked_at = self.known.candidates.contains_key(&pid);
-        if is_looked_at {
-            self.known.asked.insert(pid);
-        }
-        is_looked_at
-    }
-
-    /// The processes of [`Session::await_known`] that have ended since the last call.
-    pub fn take_ended(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.known.ended)
-    }
-
-    /// Whether a process is known, and lives.
-    pub fn is_known(&self, pid: u32) -> bool {
-        self.known.known.contains(&pid)
-    }
-
-    /// The processes that have become known since the last call, in that order, each of them once.
-    /// For a known process:
-    ///
-    /// * all files that it had mapped as code were read, if they could be;
-    /// * the kernel side has its mappings and all unwind tables that were asked for;
-    /// * the functions of runtimes in these files are probed, where probes were asked for;
-    /// * no names of its kernels are being looked for;
-    /// * it had mapped no more code for a tenth of a second.
-    ///
-    /// What it maps later is read then.
-    pub fn take_known(&mut self) -> Vec<KnownProcess> {
-        std::mem::take(&mut self.known.fresh)
-    }
-
-    /// Whether [`Session::take_known`] or [`Session::take_ended`] has something to give.
-    pub(super) fn has_known(&self) -> bool {
-        !self.known.fresh.is_empty() || !self.known.ended.is_empty()
-    }
-
-    /// Takes note of what happened to a process.
-    pub(super) fn note_for_known(&mut self, event: &ProcessEvent) {
-        let known = &self.known;
-        if known.follows || !known.candidates.is_empty() || !known.known.is_empty() {
-            self.known.note(event, Instant::now());
-        }
-    }
-
-    /// Looks which processes are known now.
-    pub(super) fn look_for_known(&mut self) {
-        let settled = self.known.settled(Instant::now());
-        if settled.is_empty() || self.starting.is_some() {
-            return;
-        }
-        let probes = self.probes.as_mut();
-        if probes.is_some_and(|(probes, _)| probes.is_attaching()) {
-            return;
-        }
-        for pid in settled {
-            if !self.known.waits_for_command(pid) && self.is_all_known(pid) {
-                self.known.found(pid);
-            }
-        }
-    }
-
-    /// Whether nothing about a process is being read any more.
-    fn is_all_known(&mut self, pid: u32) -> bool {
-        let processes = &self.events.recording.processes;
-        let process = processes.get(pid).filter(|process| process.complete);
-        let Some(process) = process.filter(|process| process.exited_ns.is_none()) else {
-            // It ran before, and was not sampled yet.
-            self.meet_all(&[pid]);
-            return false;
-        };
-        if !self.publisher.is_current(pid, process) {
-            self.publisher.changed(pid);
-            return false;
-        }
-        let is_being_read = process.space.maps.iter().any(|map| {
-            let key = processes.files.key(map.file);
-            let key = key.filter(|key| Region::of(key) == Region::File);
-            key.is_some_and(|key| self.binaries.is_being_read(pid, key))
-        });
-        let probes = self.probes.as_ref();
-        !is_being_read
-            && self.tables.is_whole(process.space.version)
-            && !probes.is_some_and(|(probes, _)| probes.is_searching(pid))
     }
 }
 

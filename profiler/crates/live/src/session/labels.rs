@@ -1,14 +1,14 @@
-//! The session's part in labels: what is found out of the processes that are sampled.
+//! Labels of the processes that are sampled.
 
-use super::{CollectError, Session};
-use crate::{bpf::perf, cgroup, config::RecordConfig, owner};
+use super::processes::LiveProcesses;
+use crate::{bpf::perf, cgroup, owner};
 use aiprof_model::{
     labels::{self, CgroupLabels},
-    wire::{Event, ProcessLabels},
+    process::ProcessTable,
+    wire::ProcessLabels,
 };
 use aiprof_system::os::users::Users;
 use rustc_hash::FxHashMap;
-use std::rc::Rc;
 
 /// Most programs that are remembered to have been looked at.
 const MAX_LOOKED: usize = 512;
@@ -32,8 +32,8 @@ pub(super) struct Labels {
     has_v1: bool,
     /// When each program's labels are looked at again, by the number of their set.
     looked: FxHashMap<u64, Looked>,
-    /// The programs whose open files and environments were asked for, by process.
-    asked: FxHashMap<u32, u64>,
+    /// The programs whose open files and environments were requested, by process.
+    requested: FxHashMap<u32, u64>,
 }
 
 /// When a program is looked at again, CLOCK_MONOTONIC nanoseconds.
@@ -50,7 +50,7 @@ struct Looked {
 
 /// What must be found out about a program now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Due {
+struct DueLabels {
     user: bool,
     environment: bool,
     device: bool,
@@ -66,11 +66,11 @@ impl Labels {
     }
 
     /// What must be found out about a program now. `calls`: it calls a runtime or driver.
-    fn due(&mut self, set: u64, now_ns: u64, calls: bool) -> Due {
+    fn due(&mut self, set: u64, now_ns: u64, calls: bool) -> DueLabels {
         if self.looked.len() >= MAX_LOOKED && !self.looked.contains_key(&set) {
             self.looked.clear();
         }
-        let mut due = Due::default();
+        let mut due = DueLabels::default();
         let known = self.looked.entry(set).or_insert_with(|| {
             due.environment = true;
             Looked {
@@ -100,6 +100,44 @@ impl Labels {
         due
     }
 
+    /// What a process has open and what its environment contains was requested, of the program
+    /// with this set of labels.
+    fn requested(&mut self, pid: u32, set: u64) {
+        if self.requested.len() >= MAX_LOOKED {
+            self.requested.clear();
+        }
+        self.requested.insert(pid, set);
+    }
+
+    /// Applies what was read. Returns the labels that are new, which the caller records; none if
+    /// the process runs another program than the one that was requested.
+    pub(super) fn found(
+        &mut self,
+        pid: u32,
+        mut found: Vec<(String, String)>,
+        processes: &ProcessTable,
+    ) -> Option<ProcessLabels> {
+        let requested = self.requested.remove(&pid);
+        let set = &processes.get(pid)?.labels;
+        if requested != Some(set.id) {
+            return None;
+        }
+        let known = set.to_vec();
+        for (key, value) in &mut found {
+            // Had it another one open before, it uses several.
+            let other = |(k, v): &(String, String)| k == labels::DEVICE && v != value;
+            if key == labels::DEVICE && known.iter().any(other) {
+                labels::SEVERAL.clone_into(value);
+            }
+        }
+        found.retain(|label| !known.contains(label));
+        (!found.is_empty()).then(|| ProcessLabels {
+            time_ns: perf::monotonic_ns(),
+            pid,
+            labels: found,
+        })
+    }
+
     /// What is known without asking: the user, and on machines with control groups of version 1 the
     /// container, pod and unit.
     fn of_process(&self, pid: u32, uid: u32) -> Vec<(String, String)> {
@@ -127,113 +165,59 @@ impl Labels {
     }
 }
 
-/// As what a process is met.
+/// Why a process is labelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MetAs {
+pub(super) enum LabelReason {
     /// It ran, or waited.
-    Process,
+    Ran,
     /// A thread of the kernel ran.
     KernelThread,
     /// It calls a runtime or driver.
     Call,
 }
 
-impl Session {
-    /// Records the labels of the recording as a whole.
-    pub(super) fn label_recording(&mut self, config: &RecordConfig) -> Result<(), CollectError> {
-        if config.labels.is_empty() {
-            return Ok(());
-        }
-        self.record(&Event::Labels(ProcessLabels {
-            time_ns: perf::monotonic_ns(),
-            pid: 0,
-            labels: config.labels.clone(),
-        }))
-        .map(drop)
-    }
-
+impl LiveProcesses {
     /// Finds out the labels of a process that belongs to the recording, unless they are known. If
     /// the process itself is not known, it is labelled only if it is a thread of the kernel: with
-    /// that it becomes known.
+    /// that it becomes known. Returns what the caller must record.
+    #[must_use]
     pub(super) fn label(
         &mut self,
         pid: u32,
         time_ns: u64,
-        about: MetAs,
-    ) -> Result<(), CollectError> {
-        let process = self.events.recording.processes.get(pid);
-        let set = process.map(|process| process.labels.id);
+        reason: LabelReason,
+        processes: &ProcessTable,
+    ) -> Option<ProcessLabels> {
+        let set = processes.get(pid).map(|process| process.labels.id);
         // Process 0, the idle task, has no user.
         let due = match set {
-            _ if pid == 0 => return Ok(()),
-            None if about != MetAs::KernelThread => return Ok(()),
-            None => Due {
+            _ if pid == 0 => return None,
+            None if reason != LabelReason::KernelThread => return None,
+            None => DueLabels {
                 user: true,
-                ..Due::default()
+                ..DueLabels::default()
             },
-            Some(set) => self.labels.due(set, time_ns, about == MetAs::Call),
+            Some(set) => self.labels.due(set, time_ns, reason == LabelReason::Call),
         };
-        if due == Due::default() {
-            return Ok(());
+        if due == DueLabels::default() {
+            return None;
         }
         // If the process has ended, the owner that was known when its events came.
         let known = || Some(self.reader.owner(pid).uid).filter(|uid| *uid != u32::MAX);
-        let Some(uid) = owner::uid_of(pid).or_else(known) else {
-            return Ok(());
-        };
-        if due.user {
-            let labels = self.labels.of_process(pid, uid);
-            self.record(&Event::Labels(ProcessLabels {
-                time_ns,
-                pid,
-                labels,
-            }))?;
-        }
+        let uid = owner::uid_of(pid).or_else(known)?;
         // The environment is in the memory of the process. No other user may see it, nor what the
         // process has open.
         let set = set.filter(|_| (due.environment || due.device) && owner::may_have(uid));
         if let Some(set) = set
             && self.reader.ask_labels(pid, due.environment)
         {
-            if self.labels.asked.len() >= MAX_LOOKED {
-                self.labels.asked.clear();
-            }
-            self.labels.asked.insert(pid, set);
+            self.labels.requested(pid, set);
         }
-        Ok(())
-    }
-
-    /// Takes in what a process has open and what its environment contains, if that is still the
-    /// program that was asked for.
-    pub(super) fn labels_read(&mut self, pid: u32, mut found: Vec<(String, String)>) {
-        let asked = self.labels.asked.remove(&pid);
-        let process = self.events.recording.processes.get(pid);
-        let Some(known) = process.map(|process| Rc::clone(&process.labels)) else {
-            return;
-        };
-        if asked != Some(known.id) {
-            return;
-        }
-        let known = known.to_vec();
-        for (key, value) in &mut found {
-            // Had it another one open before, it uses several.
-            let other = |(k, v): &(String, String)| k == labels::DEVICE && v != value;
-            if key == labels::DEVICE && known.iter().any(other) {
-                labels::SEVERAL.clone_into(value);
-            }
-        }
-        found.retain(|label| !known.contains(label));
-        if found.is_empty() {
-            return;
-        }
-        let event = Event::Labels(ProcessLabels {
-            time_ns: perf::monotonic_ns(),
+        due.user.then(|| ProcessLabels {
+            time_ns,
             pid,
-            labels: found,
-        });
-        if let Err(error) = self.record(&event) {
-            tracing::warn!("cannot record labels of process {pid}: {error}");
-        }
+            labels: self.labels.of_process(pid, uid),
+        })
     }
 }
 
@@ -246,14 +230,14 @@ mod tests {
     #[test]
     fn a_program_is_looked_at_again_and_again_but_ever_less_often() {
         let mut labels = Labels::default();
-        let all = Due {
+        let all = DueLabels {
             user: true,
             environment: true,
             device: true,
         };
         assert_eq!(labels.due(1, 5, false), all);
-        assert_eq!(labels.due(1, 6, false), Due::default());
-        let again = Due {
+        assert_eq!(labels.due(1, 6, false), DueLabels::default());
+        let again = DueLabels {
             environment: false,
             ..all
         };

@@ -1,41 +1,81 @@
 //! How often a recording does what it does again and again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the rings are looked at while somebody waits for the start.
 pub(super) const START_TICK: Duration = Duration::from_millis(5);
+/// How often it is looked whether a Java that was just started has code.
+pub(super) const JAVA_STARTS: Duration = Duration::from_millis(5);
+
+/// Something that is done again and again.
+pub(super) struct Timer {
+    last: Instant,
+    every: Duration,
+}
+
+impl Timer {
+    /// How long it has not been done, if it is time to do it again, which is done then.
+    pub(super) fn due(&mut self) -> Option<Duration> {
+        let since = self.last.elapsed();
+        let is_due = since >= self.every;
+        if is_due {
+            self.restart();
+        }
+        is_due.then_some(since)
+    }
+
+    /// Whether it is time to do it again, which is done then.
+    pub(super) fn is_due(&mut self) -> bool {
+        self.due().is_some()
+    }
+
+    /// It was done just now.
+    pub(super) fn restart(&mut self) {
+        self.last = Instant::now();
+    }
+}
 
 /// The pace of a recording.
-#[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// How often the rings are looked at without being asked to.
     pub(super) tick: Duration,
     /// The same where libraries are probed: one that was just mapped should be probed soon.
     pub(super) probing_tick: Duration,
-    /// How often progress is reported, and memory looked at.
-    pub(super) progress: Duration,
-    /// How often new addresses are given to the naming thread.
-    pub(super) naming: Duration,
-    /// How often unused tables and the like are dropped.
-    pub(super) cleanup: Duration,
+    /// Reporting progress, and looking at memory.
+    pub(super) progress: Timer,
+    /// Giving new addresses to the naming threads.
+    pub(super) naming: Timer,
+    /// The same of Java and JavaScript, whose names can be read only while the program runs.
+    pub(super) naming_java: Timer,
+    /// Dropping dead processes: of short ones there may be thousands in a second.
+    pub(super) forgetting: Timer,
+    /// Dropping unused tables and the like.
+    pub(super) cleanup: Timer,
+    /// Looking whether CPUs came or went.
+    pub(super) cpus: Timer,
 }
 
 impl Pace {
-    /// For a recording that ends, for which somebody waits.
-    pub(super) const QUICK: Self = Self {
-        tick: Duration::from_millis(100),
-        probing_tick: Duration::from_millis(25),
-        progress: Duration::from_millis(250),
-        naming: Duration::from_millis(500),
-        cleanup: Duration::from_secs(2),
-    };
-    /// For a recording that never ends. Each wake-up costs more than a sample. And each time that
-    /// names are asked for, all symbols of a file are gone through, even for a few names.
-    pub(super) const CALM: Self = Self {
-        tick: Duration::from_millis(500),
-        probing_tick: Duration::from_millis(500),
-        progress: Duration::from_secs(10),
-        naming: Duration::from_secs(20),
-        cleanup: Duration::from_secs(10),
-    };
+    /// For a recording that ends, for which somebody waits, or one that is continuous. There each
+    /// wake-up costs more than a sample. And each time that names are requested, all symbols of a
+    /// file are gone through, even for a few names.
+    pub(super) fn new(is_continuous: bool, now: Instant) -> Self {
+        let every = |ms, continuous_ms| {
+            Duration::from_millis(if is_continuous { continuous_ms } else { ms })
+        };
+        let timer = |ms, continuous_ms| Timer {
+            last: now,
+            every: every(ms, continuous_ms),
+        };
+        Self {
+            tick: every(100, 500),
+            probing_tick: every(25, 500),
+            progress: timer(250, 10_000),
+            naming: timer(500, 20_000),
+            naming_java: timer(100, 100),
+            forgetting: timer(250, 250),
+            cleanup: timer(2_000, 10_000),
+            cpus: timer(250, 250),
+        }
+    }
 }

@@ -1,11 +1,11 @@
-//! The session's part in pauses.
+//! Pauses of a recording.
 //!
 //! What is recorded stops at its source: the sampling events are switched off, and the
 //! programs at probes look whether the recording is paused. What processes map, start and
 //! end goes on, so that stacks are whole afterwards, and so does what calls create. Calls
 //! that have begun are followed to their end.
 
-use super::{CollectError, Fired, Session};
+use super::{CollectError, queue::EventQueue, sampling::KernelSampling};
 use crate::{
     bpf::{RECORDING, perf},
     busy,
@@ -34,9 +34,59 @@ pub(super) struct Pausing {
     finished: (u32, u64),
     /// Busy times of CPUs in this window before the last pause.
     busy: BTreeMap<u32, u64>,
+    /// Busy times of CPUs since the machine started, when the window or the last pause's end was.
+    busy_before: BTreeMap<u32, u64>,
 }
 
 impl Pausing {
+    /// The recording begins now, and is not paused.
+    pub(super) fn new() -> Self {
+        Self {
+            busy_before: busy::busy_ns(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the recording is paused.
+    pub(super) fn is_paused(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Begins a pause. `with_calls`: what waits for a call goes on to see it.
+    pub(super) fn begin(
+        &mut self,
+        kernel: &mut KernelSampling,
+        with_calls: bool,
+        queue: &mut EventQueue,
+    ) -> Result<(), CollectError> {
+        if !with_calls {
+            kernel.bpf.set(RECORDING, &0u32, &PAUSED)?;
+        }
+        kernel.cpus.pause(true).map_err(CollectError::PerfEvent)?;
+        let time_ns = perf::monotonic_ns();
+        self.since = Some((Instant::now(), time_ns));
+        let since_before = busy::since(&self.busy_before, &busy::busy_ns());
+        add(&mut self.busy, since_before);
+        let begins = true;
+        queue.arrived.push(Event::Pause(Pause { time_ns, begins }));
+        Ok(())
+    }
+
+    /// Ends the pause, if there is one, and records that it ended.
+    pub(super) fn end(&mut self, time_ns: u64, queue: &mut EventQueue) -> bool {
+        let Some((since, since_ns)) = self.since.take() else {
+            return false;
+        };
+        self.busy_before = busy::busy_ns();
+        let length = since.elapsed();
+        self.in_window += length;
+        self.in_all += length;
+        self.last_ns = (since_ns, time_ns);
+        let begins = false;
+        queue.arrived.push(Event::Pause(Pause { time_ns, begins }));
+        true
+    }
+
     /// How long it was paused in the window that ends now.
     pub(super) fn end_window(&mut self, now: Instant) -> Duration {
         let open = self.open(now);
@@ -54,7 +104,8 @@ impl Pausing {
         since.unwrap_or_default()
     }
 
-    fn in_all(&self) -> Duration {
+    /// How long it was paused, in all.
+    pub(super) fn in_all(&self) -> Duration {
         self.in_all + self.open(Instant::now())
     }
 
@@ -85,8 +136,16 @@ impl Pausing {
         is_in_pause && self.finished != (data.tid, data.time_ns)
     }
 
+    /// The busy times of CPUs of the window that ends now.
+    pub(super) fn window_busy(&mut self) -> BTreeMap<u32, u64> {
+        let now = busy::busy_ns();
+        let since_pause = busy::since(&self.busy_before, &now);
+        self.busy_before = now;
+        self.busy(since_pause)
+    }
+
     /// The busy times of CPUs of a window, from those since the last pause.
-    pub(super) fn busy(&mut self, since_pause: BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
+    fn busy(&mut self, since_pause: BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
         let mut busy = std::mem::take(&mut self.busy);
         if self.since.is_none() {
             add(&mut busy, since_pause);
@@ -99,113 +158,6 @@ fn add(to: &mut BTreeMap<u32, u64>, more: BTreeMap<u32, u64>) {
     for (cpu, ns) in more {
         let sum = to.entry(cpu).or_default();
         *sum = sum.saturating_add(ns);
-    }
-}
-
-impl Session {
-    /// Whether the recording is paused.
-    pub fn is_paused(&self) -> bool {
-        self.pausing.since.is_some()
-    }
-
-    /// How long it has been, in all.
-    pub fn paused(&self) -> Duration {
-        self.pausing.in_all()
-    }
-
-    /// Pauses the recording, if it is not paused: when this returns nothing more is
-    /// recorded.
-    ///
-    /// # Errors
-    /// It could not be paused; or as [`Session::run`].
-    pub fn pause(&mut self) -> Result<(), CollectError> {
-        if self.is_paused() {
-            return Ok(());
-        }
-        self.stop_recording()?;
-        self.drain(false)?;
-        Ok(())
-    }
-
-    /// What happened that was waited for, since this was asked last.
-    pub fn fired(&mut self) -> Option<Fired> {
-        self.triggers.take()
-    }
-
-    /// Waits for nothing any more.
-    pub fn disarm(&mut self) {
-        self.triggers.disarm();
-    }
-
-    /// Forgets what was added up only for triggers, which wait for nothing more then.
-    pub(super) fn forget_watched(&mut self) {
-        if self.triggers.begin_recording() {
-            self.events.aggregate.reset();
-            self.named_codes = 0;
-            self.named_java = 0;
-            self.triggers.disarm();
-        }
-    }
-
-    /// Acts upon what happened that was waited for.
-    pub(super) fn follow_triggers(&mut self) -> Result<(), CollectError> {
-        if self.triggers.have_fired() && self.triggers.begin_recording() {
-            self.resume()?;
-        }
-        Ok(())
-    }
-
-    /// Pauses before anything is recorded.
-    pub(super) fn stop_recording(&mut self) -> Result<(), CollectError> {
-        // What waits for a call must see it.
-        if !self.triggers.begin_recording() {
-            self.bpf.set(RECORDING, &0u32, &PAUSED)?;
-        }
-        self.cpus.pause(true).map_err(CollectError::PerfEvent)?;
-        let time_ns = perf::monotonic_ns();
-        self.pausing.since = Some((Instant::now(), time_ns));
-        let busy_now = busy::busy_ns();
-        add(
-            &mut self.pausing.busy,
-            busy::since(&self.busy_before, &busy_now),
-        );
-        self.arrived.push(Event::Pause(Pause {
-            time_ns,
-            begins: true,
-        }));
-        Ok(())
-    }
-
-    /// Goes on with the recording, if it is paused.
-    ///
-    /// # Errors
-    /// It could not be resumed.
-    pub fn resume(&mut self) -> Result<(), CollectError> {
-        let time_ns = perf::monotonic_ns();
-        if !self.end_pause(time_ns) {
-            return Ok(());
-        }
-        self.forget_watched();
-        // First the time, then what is measured from it.
-        self.bpf.set(RECORDING, &0u32, &time_ns)?;
-        self.cpus.pause(false).map_err(CollectError::PerfEvent)
-    }
-
-    /// Ends the pause, if there is one, and records that it ended.
-    pub(super) fn end_pause(&mut self, time_ns: u64) -> bool {
-        let Some((since, since_ns)) = self.pausing.since.take() else {
-            return false;
-        };
-        self.busy_before = busy::busy_ns();
-        let length = since.elapsed();
-        self.pausing.in_window += length;
-        self.pausing.in_all += length;
-        self.pausing.last_ns = (since_ns, time_ns);
-        self.arrived.push(Event::Pause(Pause {
-            time_ns,
-            begins: false,
-        }));
-        true
     }
 }
 

@@ -59,7 +59,7 @@ impl EventSink for Spans {
 }
 
 /// What is waited for.
-pub(super) struct Triggers {
+pub struct Triggers {
     wanted: Vec<Trigger>,
     begin: bool,
     /// What took how long, if that is asked.
@@ -85,13 +85,13 @@ impl Triggers {
     }
 
     /// Waits for nothing any more.
-    pub(super) fn disarm(&mut self) {
+    pub fn disarm(&mut self) {
         self.wanted.clear();
         self.builder = None;
     }
 
-    /// What has happened since this was asked last.
-    pub(super) fn take(&mut self) -> Option<Fired> {
+    /// What happened that was waited for, since the last call.
+    pub fn take(&mut self) -> Option<Fired> {
         self.fired.take()
     }
 

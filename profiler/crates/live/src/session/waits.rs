@@ -1,8 +1,8 @@
-//! The session's part in waits: the programs that record them, and what each was for.
+//! Waits: the programs that record them, and what each was for.
 
-use super::{CollectError, Session, labels::MetAs};
-use crate::{bpf::probe, config::RecordConfig};
-use aiprof_model::wire::{Event, Wait, WaitReason};
+use super::CollectError;
+use crate::bpf::{Bpf, probe};
+use aiprof_model::wire::{Wait, WaitReason};
 use aiprof_system::files::kernel;
 use rustc_hash::FxHashMap;
 use std::{
@@ -31,13 +31,24 @@ impl Waits {
         !self.links.is_empty()
     }
 
-    /// Ends the recording of waits; gives what should be closed.
+    /// Attaches the programs that record waits.
+    pub(super) fn attach(&mut self, bpf: &Bpf) -> Result<(), CollectError> {
+        let programs = bpf.programs();
+        for name in PROGRAMS {
+            let program = programs.get(name)?;
+            let link = probe::attach_tracing(program.as_fd()).map_err(CollectError::Waits)?;
+            self.links.push(link);
+        }
+        Ok(())
+    }
+
+    /// Ends the recording of waits; returns what should be closed.
     pub(super) fn stop(&mut self) -> Vec<probe::Link> {
         std::mem::take(&mut self.links)
     }
 
     /// What a wait is for, if its system call shows it.
-    fn reason(&mut self, wait: &Wait) -> WaitReason {
+    pub(super) fn reason(&mut self, wait: &Wait) -> WaitReason {
         let Some(syscall) = wait.syscall else {
             // A page that is read from somewhere, if it waited for anything.
             return WaitReason::Io;
@@ -64,49 +75,6 @@ impl Waits {
         let reason = path.map_or(WaitReason::Io, |path| of_path(&path.to_string_lossy()));
         self.descriptors.insert(key, (now, reason));
         reason
-    }
-}
-
-impl Session {
-    /// Attaches the programs that record waits, if they are wanted.
-    pub(super) fn start_waits(&mut self, config: &RecordConfig) -> Result<(), CollectError> {
-        match config.waits {
-            Some(_) => self.attach_waits(),
-            None => Ok(()),
-        }
-    }
-
-    /// Attaches them.
-    pub(super) fn attach_waits(&mut self) -> Result<(), CollectError> {
-        let programs = self.bpf.programs();
-        for name in PROGRAMS {
-            let program = programs.get(name)?;
-            let link = probe::attach_tracing(program.as_fd()).map_err(CollectError::Waits)?;
-            self.waits.links.push(link);
-        }
-        Ok(())
-    }
-
-    pub(super) fn take_wait(&mut self, mut wait: Wait) -> Result<(), CollectError> {
-        if self.pausing.covers(wait.time_ns, wait.time_ns) {
-            return Ok(());
-        }
-        let known = self.events.recording.processes.get(wait.pid);
-        if !known.is_some_and(|process| process.complete) {
-            self.first_sight(wait.pid, wait.tid, wait.time_ns)?;
-        }
-        if !self
-            .filter
-            .wants_process(wait.pid, &self.events.recording.processes)
-        {
-            return Ok(());
-        }
-        self.label(wait.pid, wait.time_ns, MetAs::Process)?;
-        wait.reason = match self.events.recording.tracker().is_waiting(wait.tid) {
-            true => WaitReason::Accelerator,
-            false => self.waits.reason(&wait),
-        };
-        self.record(&Event::Wait(wait)).map(drop)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use aiprof_model::{
     probes::{Probe, ResultKind},
-    wire::{CallStack, FileKey, Pause, StopReason, Thread},
+    wire::{CallStack, FileKey, MapEvent, Pause, StopReason, Thread},
 };
 
 const SECOND: u64 = 1_000_000_000;

@@ -9,10 +9,11 @@
 //! Memory is bounded: [`MAX_RECENT`] bytes of events and [`MAX_LASTING`] for what lasts. Where the
 //! window's events take more, it is shorter, and a dump reports that.
 
+use crate::procfs::map_event;
 use aiprof_model::{
     probes::CallKind,
-    process::{FileTable, Mapping, ProcessTable},
-    wire::{Call, Event, MapEvent, ProcessEvent, ProcessEventKind, ProcessLabels, Sample},
+    process::ProcessTable,
+    wire::{Call, Event, ProcessEvent, ProcessEventKind, ProcessLabels, Sample},
 };
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, VecDeque};
@@ -304,7 +305,9 @@ impl LastSeconds {
         all.sort_unstable_by_key(|(pid, _)| *pid);
         for (pid, process) in all {
             let maps = &process.space.maps;
-            let maps = maps.iter().filter_map(|map| of(map, &self.processes.files));
+            let files = &self.processes.files;
+            let maps = maps.iter();
+            let maps = maps.filter_map(|map| Some(map_event(map, files.key(map.file)?)));
             let kind = ProcessEventKind::Snapshot {
                 comm: process.comm.clone(),
                 maps: maps.collect(),
@@ -346,16 +349,6 @@ fn check_space(sample: &mut Sample, processes: &ProcessTable) {
     if sample.space != 0 {
         sample.space = if is_of(sample.space) { 0 } else { u32::MAX };
     }
-}
-
-/// A mapping as an event has it.
-fn of(map: &Mapping, files: &FileTable) -> Option<MapEvent> {
-    Some(MapEvent {
-        start: map.start,
-        len: map.end - map.start,
-        file_offset: map.file_offset,
-        file: files.key(map.file)?.clone(),
-    })
 }
 
 /// An event at another time: what was at one time still is.
@@ -408,5 +401,5 @@ fn size_of_event(event: &Event) -> usize {
 }
 
 #[cfg(test)]
-#[path = "window_tests.rs"]
+#[path = "last_seconds_tests.rs"]
 mod tests;
