@@ -6,7 +6,7 @@
 //! is `other`. HTA's `other` is the two together. Work that overlaps the one before it makes HTA's
 //! gap negative; here there is none.
 
-use super::super::{Column, Request, Table, TableEntry};
+use super::super::{Request, Table, TableEntry};
 use crate::id_cell;
 use aiprof_model::timeline::{Length, Time, Timeline};
 use aiprof_trace::work::{RankWork, RankedWork, WorkClass, WorkIndex};
@@ -15,6 +15,8 @@ use aiprof_trace::work::{RankWork, RankedWork, WorkClass, WorkIndex};
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "idle",
     about: "what each stream waits for: host, previous kernel, collective, other",
+    title: "Idle time of streams by cause",
+    columns: "rank device stream cause gaps idle:us longest:us share:percent",
     make,
 };
 
@@ -208,23 +210,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             }
         }
     }
-    vec![Table {
-        name: ENTRY.name,
-        title: "Idle time of streams by cause".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("device"),
-            Column::of("stream"),
-            Column::of("cause"),
-            Column::of("gaps"),
-            Column::us("idle"),
-            Column::us("longest"),
-            Column::percent("share"),
-        ],
-        rows,
-        notes: notes(timeline, index),
-        ..Table::default()
-    }]
+    vec![ENTRY.noted(rows, notes(timeline, index))]
 }
 
 fn notes(timeline: &Timeline, index: &WorkIndex) -> Vec<String> {
