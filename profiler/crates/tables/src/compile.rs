@@ -1,31 +1,39 @@
 //! What `torch.compile` did: steps of the compiler, compiled functions, graph breaks,
 //! recompilations.
 
-use super::{Cell, Column, Request, Table, TableEntry};
+use super::{Cell, Request, Table, TableEntry};
 use aiprof_trace::torch::compile::{CompileReport, Compiled};
 
 /// `--table compile`.
 pub(super) const STEPS: TableEntry = TableEntry {
     name: "compile",
     about: "time of torch.compile by step of dynamo and inductor",
+    title: "Steps of torch.compile",
+    columns: "step calls self:us share:percent total:us",
     make: steps,
 };
 /// `--table compiled`.
 pub(super) const COMPILED: TableEntry = TableEntry {
     name: "compiled",
     about: "what torch.compile compiled, by frame and compilation: compile time, runs",
+    title: "Compiled by torch.compile",
+    columns: "id function place compile:us runs run:us",
     make: compiled,
 };
 /// `--table graph-breaks`.
 pub(super) const BREAKS: TableEntry = TableEntry {
     name: "graph-breaks",
     about: "where torch.compile broke a graph, with reasons from --torch-log",
+    title: "Graph breaks",
+    columns: "frame goes_on_in place runs compile:us reason explanation",
     make: breaks,
 };
 /// `--table recompilations`.
 pub(super) const RECOMPILED: TableEntry = TableEntry {
     name: "recompilations",
     about: "what torch.compile compiled again, with failed guards from --torch-log",
+    title: "Recompilations",
+    columns: "id function place compile:us runs guard",
     make: recompiled,
 };
 
@@ -46,19 +54,7 @@ fn steps(request: &Request<'_>) -> Vec<Table> {
             step.total_us.into(),
         ]
     });
-    vec![Table {
-        name: STEPS.name,
-        title: "Steps of torch.compile".to_owned(),
-        columns: vec![
-            Column::of("step"),
-            Column::of("calls"),
-            Column::us("self"),
-            Column::percent("share"),
-            Column::us("total"),
-        ],
-        rows: rows.collect(),
-        ..Table::default()
-    }]
+    vec![STEPS.table(rows)]
 }
 
 fn compiled(request: &Request<'_>) -> Vec<Table> {
@@ -68,20 +64,7 @@ fn compiled(request: &Request<'_>) -> Vec<Table> {
         row.extend([one.compile_us.into(), one.runs.into(), one.run_us.into()]);
         row
     });
-    vec![Table {
-        name: COMPILED.name,
-        title: "Compiled by torch.compile".to_owned(),
-        columns: vec![
-            Column::of("id"),
-            Column::of("function"),
-            Column::of("place"),
-            Column::us("compile"),
-            Column::of("runs"),
-            Column::us("run"),
-        ],
-        rows: rows.collect(),
-        ..Table::default()
-    }]
+    vec![COMPILED.table(rows)]
 }
 
 /// Its number, function and place.
@@ -101,21 +84,7 @@ fn recompiled(request: &Request<'_>) -> Vec<Table> {
         row.extend([one.compile_us.into(), one.runs.into(), guards.into()]);
         row
     });
-    vec![Table {
-        name: RECOMPILED.name,
-        title: "Recompilations".to_owned(),
-        columns: vec![
-            Column::of("id"),
-            Column::of("function"),
-            Column::of("place"),
-            Column::us("compile"),
-            Column::of("runs"),
-            Column::of("guard"),
-        ],
-        rows: rows.collect(),
-        notes: notes(report),
-        ..Table::default()
-    }]
+    vec![RECOMPILED.noted(rows, notes(report))]
 }
 
 fn breaks(request: &Request<'_>) -> Vec<Table> {
@@ -131,22 +100,7 @@ fn breaks(request: &Request<'_>) -> Vec<Table> {
             one.explanation.as_deref().into(),
         ]
     });
-    vec![Table {
-        name: BREAKS.name,
-        title: "Graph breaks".to_owned(),
-        columns: vec![
-            Column::of("frame"),
-            Column::of("goes_on_in"),
-            Column::of("place"),
-            Column::of("runs"),
-            Column::us("compile"),
-            Column::of("reason"),
-            Column::of("explanation"),
-        ],
-        rows: rows.collect(),
-        notes: notes(report),
-        ..Table::default()
-    }]
+    vec![BREAKS.noted(rows, notes(report))]
 }
 
 fn notes(report: &CompileReport) -> Vec<String> {

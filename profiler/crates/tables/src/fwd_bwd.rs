@@ -1,12 +1,15 @@
 //! Forward operators with the backward ones that belong to them.
 
-use super::{Column, Request, Table, TableEntry};
+use super::{Request, Table, TableEntry};
 use aiprof_trace::torch::pairs::PairReport;
 
 /// `--table fwd-bwd`.
 pub(super) const ENTRY: TableEntry = TableEntry {
     name: "fwd-bwd",
     about: "pairs of forward and backward operators, with host and device time of both",
+    title: "Forward and backward operators",
+    columns: "forward backward pairs forward_host:us forward_device:us backward_host:us \
+              backward_device:us",
     make,
 };
 
@@ -30,20 +33,5 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             "{alone} backward operators have no forward operator in the trace"
         )],
     };
-    vec![Table {
-        name: ENTRY.name,
-        title: "Forward and backward operators".to_owned(),
-        columns: vec![
-            Column::of("forward"),
-            Column::of("backward"),
-            Column::of("pairs"),
-            Column::us("forward_host"),
-            Column::us("forward_device"),
-            Column::us("backward_host"),
-            Column::us("backward_device"),
-        ],
-        rows: rows.collect(),
-        notes,
-        ..Table::default()
-    }]
+    vec![ENTRY.noted(rows, notes)]
 }

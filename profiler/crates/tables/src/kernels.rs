@@ -1,11 +1,14 @@
 //! Kernels by the time they took.
 
-use super::{Cell, Column, Request, Table, TableEntry};
+use super::{Cell, Request, Table, TableEntry};
 
 /// `--table kernels`.
 pub(super) const ENTRY: TableEntry = TableEntry {
     name: "kernels",
     about: "kernels by rank and name: calls and times",
+    title: "Kernels",
+    columns: "rank name calls total:us share:percent mean:us median:us min:us max:us \
+              deviation:us",
     make,
 };
 
@@ -25,22 +28,5 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             Cell::Number(lengths.deviation_us),
         ]
     });
-    vec![Table {
-        name: ENTRY.name,
-        title: "Kernels".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("name"),
-            Column::of("calls"),
-            Column::us("total"),
-            Column::percent("share"),
-            Column::us("mean"),
-            Column::us("median"),
-            Column::us("min"),
-            Column::us("max"),
-            Column::us("deviation"),
-        ],
-        rows: rows.collect(),
-        ..Table::default()
-    }]
+    vec![ENTRY.table(rows)]
 }

@@ -1,6 +1,6 @@
 //! `torch.profiler`'s `key_averages()`: calls by name, in its columns.
 
-use super::{Cell, Column, Layout, Options, Request, Table, TableEntry};
+use super::{Cell, Layout, Options, Request, Table, TableEntry};
 use aiprof_trace::torch::averages::{Average, Averages};
 use std::borrow::Cow;
 
@@ -8,6 +8,11 @@ use std::borrow::Cow;
 pub(super) const ENTRY: TableEntry = TableEntry {
     name: "key-averages",
     about: "calls by name, like torch's key_averages(): host and device time, memory",
+    title: "key_averages()",
+    columns: "name kind self_cpu:percent self_cpu_time_total:us cpu:percent cpu_time_total:us \
+              cpu_time:us self_device_time_total:us self_device:percent device_time_total:us \
+              device_time:us cpu_memory_usage:bytes self_cpu_memory_usage:bytes \
+              device_memory_usage:bytes self_device_memory_usage:bytes count input_shapes flops",
     make,
 };
 
@@ -55,14 +60,10 @@ fn make(request: &Request<'_>) -> Vec<Table> {
     );
     let rows = averages.rows.iter();
     let mut table = Table {
-        name: ENTRY.name,
-        title: "key_averages()".to_owned(),
-        columns: parts.columns(),
-        rows: rows.map(|row| parts.cells(row, sums)).collect(),
-        notes: notes(request, &averages),
         layout: Layout::Torch(TorchLayout::default()),
-        ..Table::default()
+        ..ENTRY.noted(rows.map(|row| cells(row, sums)), notes(request, &averages))
     };
+    table.keep(|column| parts.has(column));
     let order = options
         .sort_by
         .as_deref()
@@ -81,6 +82,33 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         table.rows.truncate(limit);
     }
     vec![table]
+}
+
+/// The cells of a row in all columns. `cpu` and `device` are the times of all rows.
+fn cells(row: &Average, (cpu, device): (f64, f64)) -> Vec<Cell> {
+    let share = |part: f64, all: f64| (all != 0.0).then(|| part * 100.0 / all);
+    let mean = |total: f64| total / row.count as f64;
+    let bytes = |bytes: i64| Cell::Number(bytes as f64);
+    vec![
+        row.name.as_str().into(),
+        kind(row).into(),
+        share(row.self_cpu, cpu).into(),
+        row.self_cpu.into(),
+        share(row.cpu, cpu).into(),
+        row.cpu.into(),
+        mean(row.cpu).into(),
+        row.self_device.into(),
+        share(row.self_device, device).into(),
+        row.device.into(),
+        mean(row.device).into(),
+        bytes(row.cpu_memory),
+        bytes(row.self_cpu_memory),
+        bytes(row.device_memory),
+        bytes(row.self_device_memory),
+        row.count.into(),
+        row.shapes.as_deref().into(),
+        row.flops.into(),
+    ]
 }
 
 /// Which columns there are.
@@ -104,79 +132,15 @@ impl Parts {
         }
     }
 
-    fn columns(&self) -> Vec<Column> {
-        let mut columns = vec![
-            Column::of("name"),
-            Column::of("kind"),
-            Column::percent("self_cpu"),
-            Column::us("self_cpu_time_total"),
-            Column::percent("cpu"),
-            Column::us("cpu_time_total"),
-            Column::us("cpu_time"),
-        ];
-        if self.has_device {
-            columns.extend([
-                Column::us("self_device_time_total"),
-                Column::percent("self_device"),
-                Column::us("device_time_total"),
-                Column::us("device_time"),
-            ]);
+    /// Whether the table has a column.
+    fn has(&self, column: &str) -> bool {
+        match column {
+            "cpu_memory_usage" | "self_cpu_memory_usage" => self.has_memory,
+            "device_memory_usage" | "self_device_memory_usage" => self.has_device_memory,
+            "input_shapes" => self.has_shapes,
+            "flops" => self.has_flops,
+            column => self.has_device || !column.contains("device"),
         }
-        let bytes = |name| Column::with_unit(name, "bytes", 0);
-        if self.has_memory {
-            columns.extend([bytes("cpu_memory_usage"), bytes("self_cpu_memory_usage")]);
-        }
-        if self.has_device_memory {
-            columns.extend([
-                bytes("device_memory_usage"),
-                bytes("self_device_memory_usage"),
-            ]);
-        }
-        columns.push(Column::of("count"));
-        if self.has_shapes {
-            columns.push(Column::of("input_shapes"));
-        }
-        if self.has_flops {
-            columns.push(Column::of("flops"));
-        }
-        columns
-    }
-
-    fn cells(&self, row: &Average, (cpu, device): (f64, f64)) -> Vec<Cell> {
-        let share = |part: f64, all: f64| (all != 0.0).then(|| part * 100.0 / all);
-        let mean = |total: f64| total / row.count as f64;
-        let mut cells = vec![
-            row.name.as_str().into(),
-            kind(row).into(),
-            share(row.self_cpu, cpu).into(),
-            row.self_cpu.into(),
-            share(row.cpu, cpu).into(),
-            row.cpu.into(),
-            mean(row.cpu).into(),
-        ];
-        if self.has_device {
-            cells.extend([
-                row.self_device.into(),
-                share(row.self_device, device).into(),
-                row.device.into(),
-                mean(row.device).into(),
-            ]);
-        }
-        let bytes = |bytes: i64| Cell::Number(bytes as f64);
-        if self.has_memory {
-            cells.extend([bytes(row.cpu_memory), bytes(row.self_cpu_memory)]);
-        }
-        if self.has_device_memory {
-            cells.extend([bytes(row.device_memory), bytes(row.self_device_memory)]);
-        }
-        cells.push(row.count.into());
-        if self.has_shapes {
-            cells.push(row.shapes.as_deref().into());
-        }
-        if self.has_flops {
-            cells.push(row.flops.into());
-        }
-        cells
     }
 
     /// The sums are made in the order of the rows, as torch makes them.

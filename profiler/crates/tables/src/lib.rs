@@ -170,30 +170,29 @@ pub struct Column {
 }
 
 impl Column {
-    /// A column of names or counts.
-    pub const fn of(name: &'static str) -> Self {
-        Self::with_unit(name, "", 0)
+    /// The column that a text describes: `NAME`, `NAME:UNIT` or `NAME:UNIT:DIGITS`. Without
+    /// digits, microseconds have three, percents and points two, others none.
+    pub fn of(text: &'static str) -> Self {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let unit = parts.next().unwrap_or_default();
+        let usual = match unit {
+            "us" => 3,
+            "percent" | "points" => 2,
+            _ => 0,
+        };
+        let digits = parts.next().and_then(|digits| digits.parse().ok());
+        Self {
+            name,
+            unit,
+            digits: digits.unwrap_or(usual),
+        }
     }
+}
 
-    /// A column of microseconds.
-    pub const fn us(name: &'static str) -> Self {
-        Self::with_unit(name, "us", 3)
-    }
-
-    /// A column of nanoseconds.
-    pub const fn ns(name: &'static str) -> Self {
-        Self::with_unit(name, "ns", 0)
-    }
-
-    /// A column of percents.
-    pub const fn percent(name: &'static str) -> Self {
-        Self::with_unit(name, "percent", 2)
-    }
-
-    /// A column of numbers.
-    pub const fn with_unit(name: &'static str, unit: &'static str, digits: usize) -> Self {
-        Self { name, unit, digits }
-    }
+/// The columns of a list with a space between each two.
+fn columns(list: &'static str) -> Vec<Column> {
+    list.split_whitespace().map(Column::of).collect()
 }
 
 /// How a table looks as text.
@@ -238,6 +237,23 @@ pub struct Table {
 }
 
 impl Table {
+    /// A table without notes; `list` are its columns, as [`Column::of`] reads each, with spaces
+    /// between them.
+    pub fn of(
+        name: &'static str,
+        title: impl Into<String>,
+        list: &'static str,
+        rows: impl IntoIterator<Item = Vec<Cell>>,
+    ) -> Self {
+        Self {
+            name,
+            title: title.into(),
+            columns: columns(list),
+            rows: rows.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
     /// Orders and cuts the rows as the user wants it.
     ///
     /// # Errors
@@ -262,6 +278,17 @@ impl Table {
             self.cut(limit);
         }
         Ok(())
+    }
+
+    /// Leaves out all columns but those whose names `keeps` is true for.
+    fn keep(&mut self, keeps: impl Fn(&str) -> bool) {
+        let kept: Vec<bool> = self.columns.iter().map(|one| keeps(one.name)).collect();
+        let mut all = kept.iter();
+        self.columns.retain(|_| all.next() == Some(&true));
+        for row in &mut self.rows {
+            let mut all = kept.iter();
+            row.retain(|_| all.next() == Some(&true));
+        }
     }
 
     /// Leaves out all rows after the first `limit`, and notes it.
@@ -299,6 +326,10 @@ pub struct TableEntry {
     pub name: &'static str,
     /// What it answers, in a line.
     pub about: &'static str,
+    /// Title of the table.
+    title: &'static str,
+    /// Its columns, as [`columns`] reads them.
+    columns: &'static str,
     /// Makes it; several for tables of several parts.
     make: fn(&Request<'_>) -> Vec<Table>,
 }
@@ -354,6 +385,19 @@ pub fn entry(name: &str) -> Result<&'static TableEntry, TableError> {
 }
 
 impl TableEntry {
+    /// The table with these rows.
+    fn table(&self, rows: impl IntoIterator<Item = Vec<Cell>>) -> Table {
+        self.noted(rows, Vec::new())
+    }
+
+    /// The table with these rows and notes.
+    fn noted(&self, rows: impl IntoIterator<Item = Vec<Cell>>, notes: Vec<String>) -> Table {
+        Table {
+            notes,
+            ..Table::of(self.name, self.title, self.columns, rows)
+        }
+    }
+
     /// Makes the table, in the order and as long as the user wants it.
     ///
     /// # Errors
@@ -375,7 +419,7 @@ mod tests {
         let row = |name: &str, us: Cell| vec![Cell::from(name), us];
         Table {
             name: "t",
-            columns: vec![Column::of("name"), Column::us("total")],
+            columns: columns("name total:us"),
             rows: vec![
                 row("b", 1.0.into()),
                 row("c", Cell::None),
@@ -406,6 +450,30 @@ mod tests {
         assert_eq!(cut.notes, ["2 more rows are not shown"]);
         let error = table().arrange(&by("size", None)).unwrap_err().to_string();
         assert!(error.ends_with("its columns are: name, total"), "{error}");
+    }
+
+    #[test]
+    fn columns_have_units_and_digits() {
+        let of = |name, unit, digits| Column { name, unit, digits };
+        let wanted = [
+            of("name", "", 0),
+            of("total", "us", 3),
+            of("share", "percent", 6),
+            of("mean", "", 2),
+            of("speed", "GB/s", 1),
+        ];
+        assert_eq!(
+            columns("name total:us share:percent:6 mean::2 speed:GB/s:1"),
+            wanted
+        );
+        for entry in ALL {
+            let columns = columns(entry.columns);
+            assert!(
+                columns
+                    .iter()
+                    .all(|one| !one.name.is_empty() && one.digits < 7)
+            );
+        }
     }
 
     #[test]

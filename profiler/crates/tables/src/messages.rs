@@ -1,6 +1,6 @@
 //! Messages of MPI between ranks, and the clocks that they aligned.
 
-use super::{Column, Request, Table, TableEntry};
+use super::{Request, Table, TableEntry};
 use aiprof_trace::mpi::{Message, MpiTraffic};
 use std::collections::BTreeMap;
 
@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 pub(super) const ENTRY: TableEntry = TableEntry {
     name: "messages",
     about: "messages between ranks by pair, call and size: number, bytes, time, waits, bandwidth",
+    title: "Messages between ranks",
+    columns: "from to call bytes count total_bytes time:us mean:us receiver_waiting:us \
+              sender_waiting:us bandwidth:GB/s:3",
     make,
 };
 
@@ -15,6 +18,8 @@ pub(super) const ENTRY: TableEntry = TableEntry {
 pub(super) const CLOCKS: TableEntry = TableEntry {
     name: "clocks",
     about: "clocks of recordings, aligned by messages: shift, drift, error bound",
+    title: "Clocks of recordings",
+    columns: "recording ranks shift:us drift:ppm:3 error:us error_anywhere:us bounds",
     make: make_clocks,
 };
 
@@ -108,26 +113,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
     if rows.is_empty() && notes.is_empty() {
         notes.push("no MPI messages in the input".to_owned());
     }
-    vec![Table {
-        name: ENTRY.name,
-        title: "Messages between ranks".to_owned(),
-        columns: vec![
-            Column::of("from"),
-            Column::of("to"),
-            Column::of("call"),
-            Column::of("bytes"),
-            Column::of("count"),
-            Column::of("total_bytes"),
-            Column::us("time"),
-            Column::us("mean"),
-            Column::us("receiver_waiting"),
-            Column::us("sender_waiting"),
-            Column::with_unit("bandwidth", "GB/s", 3),
-        ],
-        rows,
-        notes,
-        ..Table::default()
-    }]
+    vec![ENTRY.noted(rows, notes)]
 }
 
 fn make_clocks(request: &Request<'_>) -> Vec<Table> {
@@ -167,20 +153,5 @@ fn make_clocks(request: &Request<'_>) -> Vec<Table> {
             found.reversed_before, found.reversed_after, found.contradiction_us
         )),
     }
-    vec![Table {
-        name: CLOCKS.name,
-        title: "Clocks of recordings".to_owned(),
-        columns: vec![
-            Column::of("recording"),
-            Column::of("ranks"),
-            Column::us("shift"),
-            Column::with_unit("drift", "ppm", 3),
-            Column::us("error"),
-            Column::us("error_anywhere"),
-            Column::of("bounds"),
-        ],
-        rows: rows.collect(),
-        notes,
-        ..Table::default()
-    }]
+    vec![CLOCKS.noted(rows, notes)]
 }

@@ -3,7 +3,7 @@
 
 use super::hta::temporal;
 use super::messages;
-use super::{Column, Request, Table, TableEntry};
+use super::{Request, Table, TableEntry};
 use aiprof_model::timeline::{Event, Timeline};
 use aiprof_trace::mpi::{MpiCollective, MpiTraffic};
 use aiprof_trace::ranks::{Collectives, Matched};
@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 pub(super) const WAITS: TableEntry = TableEntry {
     name: "rank-waits",
     about: "which rank waited for which in collectives and messages, how often and how long",
+    title: "Ranks that wait for others in collectives and messages",
+    columns: "rank waits_for collectives waiting:us mean:us longest:us share:percent messages",
     make: make_waits,
 };
 
@@ -21,6 +23,9 @@ pub(super) const WAITS: TableEntry = TableEntry {
 pub(super) const BALANCE: TableEntry = TableEntry {
     name: "rank-balance",
     about: "how evenly ranks share the work: compute, waits for others, idle, share of the mean",
+    title: "Work of ranks",
+    columns: "rank total:us compute:us compute_of_mean:percent communication:us waiting:us \
+              copy:us idle:us",
     make: make_balance,
 };
 
@@ -28,6 +33,9 @@ pub(super) const BALANCE: TableEntry = TableEntry {
 pub(super) const COLLECTIVES: TableEntry = TableEntry {
     name: "collectives",
     about: "collectives by kind and size: number, time, waits for other ranks, bandwidth",
+    title: "Collectives",
+    columns: "collective group ranks dtype bytes count time:us mean:us waiting:us \
+              algorithm_bandwidth:GB/s:3 bus_bandwidth:GB/s:3",
     make: make_collectives,
 };
 
@@ -103,23 +111,7 @@ fn make_waits(request: &Request<'_>) -> Vec<Table> {
             sum.messages.into(),
         ]
     });
-    vec![Table {
-        name: WAITS.name,
-        title: "Ranks that wait for others in collectives and messages".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("waits_for"),
-            Column::of("collectives"),
-            Column::us("waiting"),
-            Column::us("mean"),
-            Column::us("longest"),
-            Column::percent("share"),
-            Column::of("messages"),
-        ],
-        rows: rows.collect(),
-        notes: notes(&found, &request.outcome.mpi),
-        ..Table::default()
-    }]
+    vec![WAITS.noted(rows, notes(&found, &request.outcome.mpi))]
 }
 
 fn make_balance(request: &Request<'_>) -> Vec<Table> {
@@ -156,23 +148,7 @@ fn make_balance(request: &Request<'_>) -> Vec<Table> {
             most / mean
         ));
     }
-    vec![Table {
-        name: BALANCE.name,
-        title: "Work of ranks".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::us("total"),
-            Column::us("compute"),
-            Column::percent("compute_of_mean"),
-            Column::us("communication"),
-            Column::us("waiting"),
-            Column::us("copy"),
-            Column::us("idle"),
-        ],
-        rows: rows.collect(),
-        notes,
-        ..Table::default()
-    }]
+    vec![BALANCE.noted(rows, notes)]
 }
 
 /// Which collectives are alike: what they do, with what, between how many.
@@ -271,26 +247,7 @@ fn make_collectives(request: &Request<'_>) -> Vec<Table> {
             bus.map(|(speed, share)| speed * share).into(),
         ]
     });
-    vec![Table {
-        name: COLLECTIVES.name,
-        title: "Collectives".to_owned(),
-        columns: vec![
-            Column::of("collective"),
-            Column::of("group"),
-            Column::of("ranks"),
-            Column::of("dtype"),
-            Column::of("bytes"),
-            Column::of("count"),
-            Column::us("time"),
-            Column::us("mean"),
-            Column::us("waiting"),
-            Column::with_unit("algorithm_bandwidth", "GB/s", 3),
-            Column::with_unit("bus_bandwidth", "GB/s", 3),
-        ],
-        rows: rows.collect(),
-        notes,
-        ..Table::default()
-    }]
+    vec![COLLECTIVES.noted(rows, notes)]
 }
 
 /// A collective of MPI.

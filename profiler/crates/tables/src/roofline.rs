@@ -2,7 +2,7 @@
 //!
 //! The numbers and the rule of what bounds a kernel are those of unitrace's `roofline.py`.
 
-use crate::{Cell, Column, Table};
+use crate::{Cell, Table};
 
 /// Bytes of a GiB: intensities of the rule are by these, others by bytes.
 const GIB: f64 = 1_073_741_824.0;
@@ -217,6 +217,13 @@ pub fn rows(kernels: Vec<KernelWork>, all_ns: f64, peaks: &DevicePeaks) -> Vec<R
     rows
 }
 
+/// The columns of the table.
+const COLUMNS: &str = "kernel calls time:ns share:percent bound_by kind fp16:GFLOP/s:1 \
+                       bf16_xmx:GFLOP/s:1 fp32:GFLOP/s:1 fp64:GFLOP/s:1 fp16_xmx:GFLOP/s:1 \
+                       xmx_utilization:percent memory_intensity:FLOP/byte:2 \
+                       l3_intensity:FLOP/byte:2 memory:GB/s:1 l3:GB/s:1 memory_headroom:times:2 \
+                       l3_headroom:times:2";
+
 /// The rows as a table.
 pub fn table(rows: &[RooflineRow], peaks: &DevicePeaks, notes: Vec<String>) -> Table {
     let kind = |row: &RooflineRow, kind: FlopKind| {
@@ -244,33 +251,14 @@ pub fn table(rows: &[RooflineRow], peaks: &DevicePeaks, notes: Vec<String>) -> T
         ]);
         cells
     });
-    let gflops = |name| Column::with_unit(name, "GFLOP/s", 1);
     Table {
-        name: "roofline",
-        title: format!("Roofline of {}", peaks.name),
-        columns: vec![
-            Column::of("kernel"),
-            Column::of("calls"),
-            Column::ns("time"),
-            Column::percent("share"),
-            Column::of("bound_by"),
-            Column::of("kind"),
-            gflops("fp16"),
-            gflops("bf16_xmx"),
-            gflops("fp32"),
-            gflops("fp64"),
-            gflops("fp16_xmx"),
-            Column::percent("xmx_utilization"),
-            Column::with_unit("memory_intensity", "FLOP/byte", 2),
-            Column::with_unit("l3_intensity", "FLOP/byte", 2),
-            Column::with_unit("memory", "GB/s", 1),
-            Column::with_unit("l3", "GB/s", 1),
-            Column::with_unit("memory_headroom", "times", 2),
-            Column::with_unit("l3_headroom", "times", 2),
-        ],
-        rows: lines.collect(),
         notes,
-        ..Table::default()
+        ..Table::of(
+            "roofline",
+            format!("Roofline of {}", peaks.name),
+            COLUMNS,
+            lines,
+        )
     }
 }
 

@@ -1,12 +1,14 @@
 //! Triton's kernels: operator, kernel and generated file.
 
-use super::{Cell, Column, Request, Table, TableEntry};
+use super::{Cell, Request, Table, TableEntry};
 use aiprof_trace::torch::triton;
 
 /// `--table triton`.
 pub(super) const ENTRY: TableEntry = TableEntry {
     name: "triton",
     about: "Triton kernels of torch.compile: launches, times, the file generated for each",
+    title: "Triton kernels",
+    columns: "name id launches tuning host:us device:us graph hash file",
     make,
 };
 
@@ -32,22 +34,5 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         true => vec!["profile with record_shapes=True to see the generated files".to_owned()],
         false => Vec::new(),
     };
-    vec![Table {
-        name: ENTRY.name,
-        title: "Triton kernels".to_owned(),
-        columns: vec![
-            Column::of("name"),
-            Column::of("id"),
-            Column::of("launches"),
-            Column::of("tuning"),
-            Column::us("host"),
-            Column::us("device"),
-            Column::of("graph"),
-            Column::of("hash"),
-            Column::of("file"),
-        ],
-        rows: rows.collect(),
-        notes,
-        ..Table::default()
-    }]
+    vec![ENTRY.noted(rows, notes)]
 }

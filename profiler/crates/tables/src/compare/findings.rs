@@ -1,6 +1,6 @@
 //! Findings of two traces: one of both is of the same kind and the same subject.
 
-use crate::{Cell, Column, Table};
+use crate::{Cell, Table};
 use aiprof_trace::analyze::report::Finding;
 
 /// Findings of both, as one or two of a pair.
@@ -69,25 +69,14 @@ pub(super) fn table(before: &[Finding], after: &[Finding]) -> Table {
         rows.iter().filter(first).count()
     };
     let (new, gone, other) = (count("new"), count("gone"), count("other numbers"));
-    Table {
-        name: "findings",
-        title: match rows.len() {
-            0 => format!("findings: nothing changed ({same} are the same)"),
-            _ => format!(
-                "findings: {new} new, {gone} gone, {other} with other numbers, {same} unchanged"
-            ),
-        },
-        columns: vec![
-            Column::of("verdict"),
-            Column::of("kind"),
-            Column::us("cost_before"),
-            Column::us("cost_after"),
-            Column::of("finding"),
-            Column::of("before"),
-        ],
-        rows,
-        ..Table::default()
-    }
+    let title = match rows.len() {
+        0 => format!("findings: nothing changed ({same} are the same)"),
+        _ => format!(
+            "findings: {new} new, {gone} gone, {other} with other numbers, {same} unchanged"
+        ),
+    };
+    let list = "verdict kind cost_before:us cost_after:us finding before";
+    Table::of("findings", title, list, rows)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::findings;
 use super::spread::{self, CallLengths};
 use super::work::{ByName, NamedCalls, PATH, STEPS, TraceWork};
 use super::{Difference, MISSED, hold};
-use crate::{Cell, Column, Table};
+use crate::{Cell, Column, Table, columns};
 use aiprof_trace::analyze::report::Finding;
 
 /// One of the traces that are compared.
@@ -186,35 +186,24 @@ impl Calls {
     }
 
     fn columns(self) -> Vec<Column> {
-        let is_own = self.name == "operators";
-        let mut columns = vec![
-            Column::of("calls_before"),
-            Column::of("calls_after"),
-            Column::us(if is_own {
-                "self_before"
-            } else {
-                "total_before"
-            }),
-            Column::us(if is_own { "self_after" } else { "total_after" }),
-        ];
-        if is_own {
-            columns.extend([Column::us("total_before"), Column::us("total_after")]);
-        }
-        columns.extend([
-            Column::us("mean_before"),
-            Column::us("mean_after"),
-            Column::us("mean_change"),
-            Column::us("mean_error"),
-        ]);
+        let sums = match self.name {
+            "operators" => "self_before:us self_after:us total_before:us total_after:us",
+            _ => "total_before:us total_after:us",
+        };
+        let mut all = columns("calls_before calls_after");
+        all.extend(columns(sums));
+        all.extend(columns(
+            "mean_before:us mean_after:us mean_change:us mean_error:us",
+        ));
         if self.steps.is_some() {
-            columns.extend([Column::us("step_change"), Column::us("step_error")]);
+            all.extend(columns("step_change:us step_error:us"));
         }
-        columns.push(Column::of("verdict"));
+        all.push(Column::of("verdict"));
         if self.name == "paths" {
-            columns.push(Column::of("kernel"));
+            all.push(Column::of("kernel"));
         }
-        columns.push(Column::of(self.noun));
-        columns
+        all.push(Column::of(self.noun));
+        all
     }
 
     fn row(self, one: &CallsChange<'_>) -> Vec<Cell> {

@@ -1,8 +1,8 @@
 //! Notes that the program made of its own parts (`record_function`, NVTX, steps): their
 //! time on the host, and where their work ran.
 
-use super::super::{Column, Request, Table, TableEntry};
-use super::breakdown::{cells, columns};
+use super::super::{Request, Table, TableEntry};
+use super::breakdown::cells;
 use super::describe::Spread;
 use aiprof_model::timeline::{Sym, Timeline};
 use aiprof_trace::work::{SpanRole, sym_of};
@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "annotations",
     about: "annotations by rank and name, on the CPU and on devices",
+    title: "Annotations",
+    columns: "rank side name count sum:us max:us min:us mean:us deviation:us",
     make,
 };
 
@@ -48,13 +50,5 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             }
         }
     }
-    let mut head = vec![Column::of("rank"), Column::of("side"), Column::of("name")];
-    head.extend(columns());
-    vec![Table {
-        name: ENTRY.name,
-        title: "Annotations".to_owned(),
-        columns: head,
-        rows,
-        ..Table::default()
-    }]
+    vec![ENTRY.table(rows)]
 }

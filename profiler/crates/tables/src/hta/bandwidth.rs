@@ -4,7 +4,7 @@
 //! HTA keeps sums of floating-point numbers that should be 0 as values of their own; here
 //! they are 0, which does not count.
 
-use super::super::{Column, Request, Table, TableEntry};
+use super::super::{Request, Table, TableEntry};
 use super::describe::{Spread, quantile};
 use aiprof_model::timeline::{Length, Time, Timeline};
 use aiprof_trace::work::{RankWork, WorkClass, name_of};
@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "memory-bandwidth",
     about: "bandwidth of copies and fills by rank and kind",
+    title: "Bandwidth of copies and fills",
+    columns: "rank kind count bytes time:us changes mean:gb_per_s:3 deviation:gb_per_s:3 \
+              min:gb_per_s:3 p25:gb_per_s:3 median:gb_per_s:3 p75:gb_per_s:3 max:gb_per_s:3",
     make,
 };
 
@@ -121,29 +124,10 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             ]);
         }
     }
-    let rate = |name| Column::with_unit(name, "gb_per_s", 3);
-    vec![Table {
-        name: ENTRY.name,
-        title: "Bandwidth of copies and fills".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("kind"),
-            Column::of("count"),
-            Column::of("bytes"),
-            Column::us("time"),
-            Column::of("changes"),
-            rate("mean"),
-            rate("deviation"),
-            rate("min"),
-            rate("p25"),
-            rate("median"),
-            rate("p75"),
-            rate("max"),
-        ],
+    vec![ENTRY.noted(
         rows,
-        notes: vec!["the columns mean to max describe the bandwidth after each change".to_owned()],
-        ..Table::default()
-    }]
+        vec!["the columns mean to max describe the bandwidth after each change".to_owned()],
+    )]
 }
 
 #[cfg(test)]

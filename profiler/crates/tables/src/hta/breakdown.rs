@@ -2,7 +2,7 @@
 //!
 //! HTA's figures, of all names: HTA keeps ten of a rank and sums up the others.
 
-use super::super::{Cell, Column, Request, Table, TableEntry};
+use super::super::{Cell, Request, Table, TableEntry};
 use super::describe::Spread;
 use aiprof_model::timeline::{Sym, Timeline};
 use aiprof_trace::work::{RankWork, WorkClass, sym_of};
@@ -12,6 +12,8 @@ use rustc_hash::FxHashMap;
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "kernel-breakdown",
     about: "kernels and copies by rank, type and name: sum, max, min, mean, deviation",
+    title: "Kernels by rank and type",
+    columns: "rank type name count sum:us max:us min:us mean:us deviation:us",
     make,
 };
 
@@ -47,18 +49,6 @@ pub(super) fn cells(sum: &Spread) -> [Cell; 6] {
     ]
 }
 
-/// The columns of [`cells`].
-pub(super) fn columns() -> [Column; 6] {
-    [
-        Column::of("count"),
-        Column::us("sum"),
-        Column::us("max"),
-        Column::us("min"),
-        Column::us("mean"),
-        Column::us("deviation"),
-    ]
-}
-
 fn make(request: &Request<'_>) -> Vec<Table> {
     let timeline = request.timeline;
     let mut rows = Vec::new();
@@ -73,13 +63,5 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             rows.push(row);
         }
     }
-    let mut head = vec![Column::of("rank"), Column::of("type"), Column::of("name")];
-    head.extend(columns());
-    vec![Table {
-        name: ENTRY.name,
-        title: "Kernels by rank and type".to_owned(),
-        columns: head,
-        rows,
-        ..Table::default()
-    }]
+    vec![ENTRY.table(rows)]
 }

@@ -4,7 +4,7 @@
 //! A range has no number of its launch: as HTA has it, the n-th range is that of the n-th
 //! call of `cudaLaunchKernel`, where there are as many.
 
-use super::super::{Cell, Column, Request, Table, TableEntry};
+use super::super::{Cell, Request, Table, TableEntry};
 use super::stack::walk;
 use aiprof_model::timeline::{Sym, Time, Timeline, members};
 use aiprof_trace::work::{RankWork, SpanRole, WorkIndex, name_of, sym_of};
@@ -14,6 +14,8 @@ use std::cmp::Ordering;
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "cupti-counters",
     about: "counters of kernels (CUPTI ranges) with the operators that launched them",
+    title: "Counters of kernels",
+    columns: "rank number kernel top_operator operator counter value::3",
     make,
 };
 
@@ -92,20 +94,5 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             }
         }
     }
-    vec![Table {
-        name: ENTRY.name,
-        title: "Counters of kernels".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("number"),
-            Column::of("kernel"),
-            Column::of("top_operator"),
-            Column::of("operator"),
-            Column::of("counter"),
-            Column::with_unit("value", "", 3),
-        ],
-        rows,
-        notes,
-        ..Table::default()
-    }]
+    vec![ENTRY.noted(rows, notes)]
 }

@@ -1,6 +1,6 @@
 //! `--table critical-path`.
 
-use super::super::{Cell, Column, Request, Table, TableEntry};
+use super::super::{Cell, Request, Table, TableEntry};
 use aiprof_model::timeline::{Length, Timeline};
 use aiprof_trace::critical::{BoundBy, CriticalPath, GroupPath, LongestPath, run};
 use aiprof_trace::work::{WorkIndex, name_of};
@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "critical-path",
     about: "what determines the total time, across host, devices and ranks; --what-if",
+    title: "Critical path",
+    columns: "ranks length:us events what_if:us saved:us saved_share:percent",
     make,
 };
 
@@ -90,20 +92,7 @@ fn lengths(index: &WorkIndex, found: &CriticalPath, changed: Option<&[LongestPat
                 .into(),
         ]
     });
-    Table {
-        name: ENTRY.name,
-        title: "Critical path".to_owned(),
-        columns: vec![
-            Column::of("ranks"),
-            Column::us("length"),
-            Column::of("events"),
-            Column::us("what_if"),
-            Column::us("saved"),
-            Column::percent("saved_share"),
-        ],
-        rows: rows.collect(),
-        ..Table::default()
-    }
+    ENTRY.table(rows)
 }
 
 fn bounds(index: &WorkIndex, found: &CriticalPath) -> Table {
@@ -123,18 +112,12 @@ fn bounds(index: &WorkIndex, found: &CriticalPath) -> Table {
             }
         }
     }
-    Table {
-        name: "critical-path-bounds",
-        title: "Critical path by what limits it".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("bound_by"),
-            Column::us("time"),
-            Column::percent("share"),
-        ],
+    Table::of(
+        "critical-path-bounds",
+        "Critical path by what limits it",
+        "rank bound_by time:us share:percent",
         rows,
-        ..Table::default()
-    }
+    )
 }
 
 fn rank_cell(index: &WorkIndex, rank: u32) -> Cell {
@@ -165,17 +148,10 @@ fn events(timeline: &Timeline, index: &WorkIndex, found: &CriticalPath) -> Table
             ]);
         }
     }
-    Table {
-        name: "critical-path-events",
-        title: "Critical path by name".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("name"),
-            Column::of("bound_by"),
-            Column::of("parts"),
-            Column::us("time"),
-        ],
+    Table::of(
+        "critical-path-events",
+        "Critical path by name",
+        "rank name bound_by parts time:us",
         rows,
-        ..Table::default()
-    }
+    )
 }

@@ -4,7 +4,7 @@
 //! HTA compares the first step of the first rank; here the whole files are compared, or what
 //! `--annotation` and `--instance` choose.
 
-use super::super::{Cell, Column, Request, Table, TableEntry};
+use super::super::{Cell, Request, Table, TableEntry};
 use aiprof_model::timeline::{Event, Sym, Timeline};
 use aiprof_trace::critical::{PathOptions, window};
 use aiprof_trace::work::{WorkIndex, sym_of};
@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "trace-diff",
     about: "two traces: operators and kernels by name, with number and time in each",
+    title: "Differences between two traces",
+    columns: "name side change control_count test_count control_time:us test_time:us count_diff \
+              time_diff:us",
     make,
 };
 
@@ -105,22 +108,5 @@ fn make(request: &Request<'_>) -> Vec<Table> {
     } else {
         notes.push("give two traces; the first is the baseline".to_owned());
     }
-    vec![Table {
-        name: ENTRY.name,
-        title: "Differences between two traces".to_owned(),
-        columns: vec![
-            Column::of("name"),
-            Column::of("side"),
-            Column::of("change"),
-            Column::of("control_count"),
-            Column::of("test_count"),
-            Column::us("control_time"),
-            Column::us("test_time"),
-            Column::of("count_diff"),
-            Column::us("time_diff"),
-        ],
-        rows,
-        notes,
-        ..Table::default()
-    }]
+    vec![ENTRY.noted(rows, notes)]
 }

@@ -1,7 +1,7 @@
 //! What the streams of devices wait for between two pieces of their work:
 //! [`aiprof_trace::device_time::stream_idle`].
 
-use super::super::{Column, Request, Table, TableEntry};
+use super::super::{Request, Table, TableEntry};
 use crate::id_cell;
 use aiprof_model::timeline::Timeline;
 use aiprof_trace::device_time::{IdleCause, KERNEL_WAIT, stream_idle};
@@ -11,6 +11,8 @@ use aiprof_trace::work::WorkIndex;
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "idle",
     about: "what each stream waits for: host, previous kernel, collective, other",
+    title: "Idle time of streams by cause",
+    columns: "rank device stream cause gaps idle:us longest:us share:percent",
     make,
 };
 
@@ -39,23 +41,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             }
         }
     }
-    vec![Table {
-        name: ENTRY.name,
-        title: "Idle time of streams by cause".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("device"),
-            Column::of("stream"),
-            Column::of("cause"),
-            Column::of("gaps"),
-            Column::us("idle"),
-            Column::us("longest"),
-            Column::percent("share"),
-        ],
-        rows,
-        notes: notes(timeline, index),
-        ..Table::default()
-    }]
+    vec![ENTRY.noted(rows, notes(timeline, index))]
 }
 
 fn notes(timeline: &Timeline, index: &WorkIndex) -> Vec<String> {

@@ -2,7 +2,7 @@
 //!
 //! HTA looks at four calls by name; here every call of which work is known counts.
 
-use super::super::{Cell, Column, Request, Table, TableEntry};
+use super::super::{Cell, Request, Table, TableEntry};
 use super::describe::{Spread, quantile};
 use aiprof_model::timeline::Timeline;
 use aiprof_trace::work::{RankWork, name_of};
@@ -11,6 +11,9 @@ use aiprof_trace::work::{RankWork, name_of};
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "launch-stats",
     about: "launches by rank and call: delay, short kernels, outliers",
+    title: "Launches by call",
+    columns: "rank call launches call_mean:us delay_mean:us delay_median:us delay_p99:us \
+              delay_max:us short_kernels long_calls long_delays",
     make,
 };
 
@@ -18,6 +21,8 @@ pub(crate) const ENTRY: TableEntry = TableEntry {
 pub(crate) const LAUNCHES: TableEntry = TableEntry {
     name: "launches",
     about: "each launch: its call, its operation and the delay between them",
+    title: "Launches",
+    columns: "rank correlation call name call_time:us device_time:us delay:us",
     make: make_each,
 };
 
@@ -87,21 +92,7 @@ fn make_each(request: &Request<'_>) -> Vec<Table> {
             ]
         }));
     }
-    vec![Table {
-        name: LAUNCHES.name,
-        title: "Launches".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("correlation"),
-            Column::of("call"),
-            Column::of("name"),
-            Column::us("call_time"),
-            Column::us("device_time"),
-            Column::us("delay"),
-        ],
-        rows,
-        ..Table::default()
-    }]
+    vec![LAUNCHES.table(rows)]
 }
 
 /// Launches by one call.
@@ -157,29 +148,13 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         let sums = sums.into_iter();
         rows.extend(sums.map(|(name, sum)| sum.row(rank.rank, name)));
     }
-    vec![Table {
-        name: ENTRY.name,
-        title: "Launches by call".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("call"),
-            Column::of("launches"),
-            Column::us("call_mean"),
-            Column::us("delay_mean"),
-            Column::us("delay_median"),
-            Column::us("delay_p99"),
-            Column::us("delay_max"),
-            Column::of("short_kernels"),
-            Column::of("long_calls"),
-            Column::of("long_delays"),
-        ],
+    vec![ENTRY.noted(
         rows,
-        notes: vec![format!(
+        vec![format!(
             "short kernels: shorter than their call, which takes at most {LONG_CALL_US} us; long \
              calls: over {LONG_CALL_US} us; long delays: over {LONG_DELAY_US} us"
         )],
-        ..Table::default()
-    }]
+    )]
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //!
 //! HTA's, but that HTA looks for the operator on all threads.
 
-use super::super::{Column, Request, Table, TableEntry};
+use super::super::{Request, Table, TableEntry};
 use super::stack::{walk, work_of_calls};
 use aiprof_model::timeline::{Sym, Timeline};
 use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of, sym_of};
@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "op-delays",
     about: "ATen operators by the kernels they launch: delay to the launch and to the device",
+    title: "Delays of operators",
+    columns: "rank operator kernels count launch_delay:us device_delay:us",
     make,
 };
 
@@ -106,23 +108,12 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             ]);
         }
     }
-    vec![Table {
-        name: ENTRY.name,
-        title: "Delays of operators".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("operator"),
-            Column::of("kernels"),
-            Column::of("count"),
-            Column::us("launch_delay"),
-            Column::us("device_delay"),
-        ],
+    vec![ENTRY.noted(
         rows,
-        notes: vec![
+        vec![
             "means: from the begin of an operator to its first launch, and from that launch to the \
              begin of its kernel"
                 .to_owned(),
         ],
-        ..Table::default()
-    }]
+    )]
 }

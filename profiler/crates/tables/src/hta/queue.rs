@@ -4,7 +4,7 @@
 //! and statistics are of the lengths after each change. HTA asks for a kernel a call and
 //! seven calls by name; here the launch of a graph adds all its work, and any call counts.
 
-use super::super::{Cell, Column, Request, Table, TableEntry};
+use super::super::{Cell, Request, Table, TableEntry};
 use super::describe::{Spread, quantile};
 use crate::id_cell;
 use aiprof_model::timeline::{Time, Timeline};
@@ -14,6 +14,9 @@ use aiprof_trace::work::{RankWork, RankedWork};
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "queue-length",
     about: "operations launched but not begun, by stream; time blocked on a full queue",
+    title: "Queues of streams",
+    columns: "rank device stream changes mean::2 deviation::2 min::2 p25::2 median::2 p75::2 \
+              max::2 over_time::2 blocked:us blocked_share:percent",
     make,
 };
 
@@ -107,33 +110,13 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             ]);
         }
     }
-    let number = |name| Column::with_unit(name, "", 2);
-    vec![Table {
-        name: ENTRY.name,
-        title: "Queues of streams".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("device"),
-            Column::of("stream"),
-            Column::of("changes"),
-            number("mean"),
-            number("deviation"),
-            number("min"),
-            number("p25"),
-            number("median"),
-            number("p75"),
-            number("max"),
-            number("over_time"),
-            Column::us("blocked"),
-            Column::percent("blocked_share"),
-        ],
+    vec![ENTRY.noted(
         rows,
-        notes: vec![format!(
+        vec![format!(
             "over_time is the mean over time; the others describe the length after each change; \
              blocked is the time with {FULL} or more operations"
         )],
-        ..Table::default()
-    }]
+    )]
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! HTA's, of the outermost operators with the text in their name, wherever they stand: HTA
 //! takes only those at the least depth that any has.
 
-use super::super::{Column, Request, Table, TableEntry};
+use super::super::{Request, Table, TableEntry};
 use super::op_delays::chain;
 use super::stack::{walk, work_of_calls};
 use aiprof_model::timeline::{Sym, Timeline};
@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "kernel-sequences",
     about: "sequences of kernels below an operator (--operator), by how often they occur",
+    title: "Sequences of kernels below operators",
+    columns: "rank operator kernels length count device_time:us host_time:us",
     make,
 };
 
@@ -100,22 +102,10 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             ]);
         }
     }
-    vec![Table {
-        name: ENTRY.name,
-        title: "Sequences of kernels below operators".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("operator"),
-            Column::of("kernels"),
-            Column::of("length"),
-            Column::of("count"),
-            Column::us("device_time"),
-            Column::us("host_time"),
-        ],
+    vec![ENTRY.noted(
         rows,
-        notes: vec![format!(
+        vec![format!(
             "outermost operators with at least {LEAST_KERNELS} kernels"
         )],
-        ..Table::default()
-    }]
+    )]
 }

@@ -5,7 +5,7 @@
 //! most between ranks. The two ranks that begin it last are late in the step. HTA knows names that
 //! begin with `ncclKernel`, here every communication counts.
 
-use super::super::{Column, Request, Table, TableEntry};
+use super::super::{Request, Table, TableEntry};
 use super::describe::Spread;
 use aiprof_model::timeline::{Id, Sym, Time, Timeline};
 use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of, sym_of};
@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "stragglers",
     about: "ranks that begin collectives late, by step (ProfilerStep)",
+    title: "Late ranks",
+    columns: "rank late_steps steps behind_mean:us behind_max:us",
     make,
 };
 
@@ -163,18 +165,5 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             late.behind.max.into(),
         ]
     });
-    vec![Table {
-        name: ENTRY.name,
-        title: "Late ranks".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("late_steps"),
-            Column::of("steps"),
-            Column::us("behind_mean"),
-            Column::us("behind_max"),
-        ],
-        rows: rows.collect(),
-        notes,
-        ..Table::default()
-    }]
+    vec![ENTRY.noted(rows, notes)]
 }

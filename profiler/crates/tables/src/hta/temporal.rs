@@ -5,7 +5,7 @@
 //! `idle_time`, `compute_time` and `non_compute_time` are the same, but that HTA takes the
 //! profiler's rows of waits (`cuda_sync`) for work.
 
-use super::super::{Cell, Column, Request, Table, TableEntry};
+use super::super::{Cell, Request, Table, TableEntry};
 use aiprof_model::timeline::Time;
 use aiprof_trace::work::{RankWork, WorkClass, WorkIndex};
 
@@ -13,6 +13,9 @@ use aiprof_trace::work::{RankWork, WorkClass, WorkIndex};
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "temporal",
     about: "how each rank's device time splits: compute, communication, copy, idle",
+    title: "Device time",
+    columns: "rank total:us idle:us compute:us non_compute:us communication:us copy:us \
+              idle_share:percent compute_share:percent non_compute_share:percent",
     make,
 };
 
@@ -20,6 +23,8 @@ pub(crate) const ENTRY: TableEntry = TableEntry {
 pub(crate) const COMM_OVERLAP: TableEntry = TableEntry {
     name: "comm-overlap",
     about: "communication that is hidden behind computation, by rank",
+    title: "Communication hidden behind computation",
+    columns: "rank communication:us overlap:us overlap_share:percent",
     make: make_overlap,
 };
 
@@ -27,6 +32,8 @@ pub(crate) const COMM_OVERLAP: TableEntry = TableEntry {
 pub(crate) const KERNEL_TYPES: TableEntry = TableEntry {
     name: "kernel-types",
     about: "time of compute, communication and copies, alone and overlapping, by rank",
+    title: "Device time by combination of operation types",
+    columns: "rank types time:us share:percent",
     make: make_types,
 };
 
@@ -141,29 +148,14 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             split.percent(split.non_compute_us()).into(),
         ]
     });
-    vec![Table {
-        name: ENTRY.name,
-        title: "Device time".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::us("total"),
-            Column::us("idle"),
-            Column::us("compute"),
-            Column::us("non_compute"),
-            Column::us("communication"),
-            Column::us("copy"),
-            Column::percent("idle_share"),
-            Column::percent("compute_share"),
-            Column::percent("non_compute_share"),
-        ],
-        rows: rows.collect(),
-        notes: vec![
+    vec![ENTRY.noted(
+        rows,
+        vec![
             "total: from the first begin to the last end; idle + compute + non-compute = total; \
              communication and copy can overlap compute"
                 .to_owned(),
         ],
-        ..Table::default()
-    }]
+    )]
 }
 
 fn make_overlap(request: &Request<'_>) -> Vec<Table> {
@@ -176,18 +168,7 @@ fn make_overlap(request: &Request<'_>) -> Vec<Table> {
             split.overlap_percent().into(),
         ]
     });
-    vec![Table {
-        name: COMM_OVERLAP.name,
-        title: "Communication hidden behind computation".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::us("communication"),
-            Column::us("overlap"),
-            Column::percent("overlap_share"),
-        ],
-        rows: rows.collect(),
-        ..Table::default()
-    }]
+    vec![COMM_OVERLAP.table(rows)]
 }
 
 fn make_types(request: &Request<'_>) -> Vec<Table> {
@@ -206,18 +187,7 @@ fn make_types(request: &Request<'_>) -> Vec<Table> {
             }
         }
     }
-    vec![Table {
-        name: KERNEL_TYPES.name,
-        title: "Device time by combination of operation types".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("types"),
-            Column::us("time"),
-            Column::percent("share"),
-        ],
-        rows,
-        ..Table::default()
-    }]
+    vec![KERNEL_TYPES.table(rows)]
 }
 
 /// What runs: `compute + copy`.

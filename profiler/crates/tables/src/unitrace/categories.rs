@@ -3,9 +3,9 @@
 
 use super::command::{CommandKind, commands, is_device_category};
 use super::device::CommandRow;
-use super::{AT_MOST, EXACT, Extent, QUALITY, Scope};
+use super::{AT_MOST, EXACT, Extent, Scope};
 use crate::categories::{ALL_DEVICES, DEFAULT, WALLCLOCK};
-use crate::{Cell, Column, Request, Table, TableEntry};
+use crate::{Cell, Request, Table, TableEntry};
 use aiprof_model::timeline::{Dialect, Event, Id, Kinds, NONE, Ph, Timeline};
 use aiprof_trace::work::{WorkClass, name_of};
 use rustc_hash::FxHashMap;
@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: NAME,
     about: "time of devices by rank and category of kernels (--categories FILE)",
+    title: "Categories of device operations",
+    columns: "rank category names calls time:ns share:percent quality",
     make: |request| vec![table(request)],
 };
 
@@ -24,6 +26,8 @@ pub(crate) const ENTRY: TableEntry = TableEntry {
 pub(crate) const SUMMARY_ENTRY: TableEntry = TableEntry {
     name: SUMMARY,
     about: "time of categories over all ranks, like unitrace's summary.py (--aggregator)",
+    title: "Categories over ranks",
+    columns: "category calls::1 time:ns:1",
     make: |request| vec![summary(request)],
 };
 
@@ -187,22 +191,7 @@ fn table(request: &Request<'_>) -> Table {
             ]);
         }
     }
-    Table {
-        name: NAME,
-        title: "Categories of device operations".to_owned(),
-        columns: vec![
-            Column::of("rank"),
-            Column::of("category"),
-            Column::of("names"),
-            Column::of("calls"),
-            Column::ns("time"),
-            Column::percent("share"),
-            Column::of(QUALITY),
-        ],
-        rows,
-        notes: notes(request, ignored),
-        ..Table::default()
-    }
+    ENTRY.noted(rows, notes(request, ignored))
 }
 
 fn notes(request: &Request<'_>, ignored: u64) -> Vec<String> {
@@ -279,15 +268,7 @@ fn summary(request: &Request<'_>) -> Table {
         ]
     });
     Table {
-        name: SUMMARY,
         title: format!("Categories over {} ranks", ranks.len()),
-        columns: vec![
-            Column::of("category"),
-            Column::with_unit("calls", "", 1),
-            Column::with_unit("time", "ns", 1),
-        ],
-        rows: rows.collect(),
-        notes: notes(request, 0),
-        ..Table::default()
+        ..SUMMARY_ENTRY.noted(rows, notes(request, 0))
     }
 }

@@ -1,8 +1,8 @@
 //! What devices executed, by name: how often, and how long it took.
 
 use super::command::{Command, CommandKind, commands};
-use super::{AT_MOST, EXACT, Extent, QUALITY, Scope, percent};
-use crate::{Cell, Column, Layout, Request, Table, TableEntry};
+use super::{AT_MOST, EXACT, Extent, Scope, percent};
+use crate::{Cell, Layout, Request, Table, TableEntry};
 use aiprof_model::timeline::{Time, Timeline};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
@@ -12,11 +12,17 @@ use std::cmp::Reverse;
 pub const NAME: &str = "device-timing";
 /// Name of the table by shapes.
 pub const SHAPES: &str = "device-shapes";
+/// Title and columns of both.
+const TITLE: &str = "Device Timing Summary";
+const COLUMNS: &str = "backend kernel calls time:ns share:percent:6 average:ns min:ns max:ns timed \
+                       quality";
 
 /// `--table device-timing`.
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: NAME,
     about: "device operations by name: calls and device times (unitrace -d)",
+    title: TITLE,
+    columns: COLUMNS,
     make: |request| vec![table(request.timeline, &Scope::default())],
 };
 
@@ -24,6 +30,8 @@ pub(crate) const ENTRY: TableEntry = TableEntry {
 pub(crate) const SHAPES_ENTRY: TableEntry = TableEntry {
     name: SHAPES,
     about: "device operations by name, SIMD width, work groups and size (unitrace -d -v)",
+    title: TITLE,
+    columns: COLUMNS,
     make: shapes,
 };
 
@@ -241,27 +249,10 @@ pub fn table(timeline: &Timeline, scope: &Scope) -> Table {
             row.quality().into(),
         ]
     });
+    let entry = if scope.shapes { SHAPES_ENTRY } else { ENTRY };
     Table {
-        name: match scope.shapes {
-            true => SHAPES,
-            false => NAME,
-        },
-        title: "Device Timing Summary".to_owned(),
-        columns: vec![
-            Column::of("backend"),
-            Column::of("kernel"),
-            Column::of("calls"),
-            Column::ns("time"),
-            Column::with_unit("share", "percent", 6),
-            Column::ns("average"),
-            Column::ns("min"),
-            Column::ns("max"),
-            Column::of("timed"),
-            Column::of(QUALITY),
-        ],
-        rows: rows.collect(),
-        notes: note(&found).into_iter().collect(),
         totals: totals(&found, extent_ns),
         layout: Layout::Unitrace,
+        ..entry.noted(rows, note(&found).into_iter().collect())
     }
 }

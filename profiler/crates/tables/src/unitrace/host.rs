@@ -1,7 +1,7 @@
 //! Host calls by function: how many, and how long they took.
 
 use super::{Extent, Scope, backend_of_call};
-use crate::{Cell, Column, Layout, Table, TableEntry};
+use crate::{Cell, Layout, Table, TableEntry};
 use aiprof_model::timeline::{Quality, Timeline};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -14,19 +14,10 @@ pub const NAME: &str = "host-timing";
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: NAME,
     about: "calls of accelerator runtimes by function: calls and times (unitrace -h)",
+    title: "API Timing Summary",
+    columns: "backend function calls time:ns share:percent:6 average:ns min:ns max:ns",
     make: |request| vec![table(request.timeline, &Scope::default())],
 };
-
-const COLUMNS: [Column; 8] = [
-    Column::of("backend"),
-    Column::of("function"),
-    Column::of("calls"),
-    Column::ns("time"),
-    Column::with_unit("share", "percent", 6),
-    Column::ns("average"),
-    Column::ns("min"),
-    Column::ns("max"),
-];
 
 /// FunctionTimes of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,12 +142,8 @@ fn finish(mut found: Vec<(String, String, FunctionTimes)>, extent: Extent) -> Ta
     };
     totals.extend(sums.iter().map(of));
     Table {
-        name: NAME,
-        title: "API Timing Summary".to_owned(),
-        columns: COLUMNS.to_vec(),
-        rows: rows.collect(),
-        notes,
         totals,
         layout: Layout::Unitrace,
+        ..ENTRY.noted(rows, notes)
     }
 }

@@ -4,7 +4,7 @@ use super::Scope;
 use super::args::CommandKey;
 use super::command::{CommandKind, commands};
 use super::device::rows;
-use crate::{Cell, Column, Layout, Table, TableEntry};
+use crate::{Cell, Layout, Table, TableEntry};
 use aiprof_model::timeline::Timeline;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
@@ -16,6 +16,8 @@ pub const NAME: &str = "kernel-properties";
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: NAME,
     about: "kernel properties: compilation, SIMD width, arguments, memory, registers (unitrace -d)",
+    title: "Kernel Properties",
+    columns: "backend kernel compiled simd arguments slm_bytes private_bytes spill_bytes registers",
     make: |request| vec![table(request.timeline, &Scope::default())],
 };
 
@@ -72,21 +74,7 @@ pub fn table(timeline: &Timeline, scope: &Scope) -> Table {
         ])
     });
     Table {
-        name: NAME,
-        title: "Kernel Properties".to_owned(),
-        columns: vec![
-            Column::of("backend"),
-            Column::of("kernel"),
-            Column::of("compiled"),
-            Column::of("simd"),
-            Column::of("arguments"),
-            Column::of("slm_bytes"),
-            Column::of("private_bytes"),
-            Column::of("spill_bytes"),
-            Column::of("registers"),
-        ],
-        rows: lines.collect(),
         layout: Layout::Unitrace,
-        ..Table::default()
+        ..ENTRY.table(lines)
     }
 }

@@ -1,8 +1,8 @@
 //! How long commands waited on the host and for the device, by name.
 
 use super::device::{CommandRow, note, rows, totals};
-use super::{QUALITY, Scope, percent};
-use crate::{Cell, Column, Layout, Table, TableEntry};
+use super::{Scope, percent};
+use crate::{Cell, Layout, Table, TableEntry};
 use aiprof_model::timeline::Timeline;
 
 /// Name of the table.
@@ -12,6 +12,9 @@ pub const NAME: &str = "submission";
 pub(crate) const ENTRY: TableEntry = TableEntry {
     name: NAME,
     about: "from appending to submitting to executing, by name (unitrace -s)",
+    title: "Kernel Submission Summary",
+    columns: "backend kernel calls append:ns append_share:percent:6 submit:ns \
+              submit_share:percent:6 execute:ns execute_share:percent:6 quality",
     make: |request| vec![table(request.timeline, &Scope::default())],
 };
 
@@ -49,23 +52,8 @@ pub fn table(timeline: &Timeline, scope: &Scope) -> Table {
         ]
     });
     Table {
-        name: NAME,
-        title: "Kernel Submission Summary".to_owned(),
-        columns: vec![
-            Column::of("backend"),
-            Column::of("kernel"),
-            Column::of("calls"),
-            Column::ns("append"),
-            Column::with_unit("append_share", "percent", 6),
-            Column::ns("submit"),
-            Column::with_unit("submit_share", "percent", 6),
-            Column::ns("execute"),
-            Column::with_unit("execute_share", "percent", 6),
-            Column::of(QUALITY),
-        ],
-        rows: lines.collect(),
-        notes: note(&found).into_iter().collect(),
         totals: totals(&found, extent_ns),
         layout: Layout::Unitrace,
+        ..ENTRY.noted(lines, note(&found).into_iter().collect())
     }
 }

@@ -6,7 +6,7 @@ use crate::export::folded::FoldedStacks;
 use crate::export::text;
 use aiprof_tables::compare::shares::{self, FunctionChange, SampledFunctions, SharesCompared};
 use aiprof_tables::compare::{Difference, Verdict};
-use aiprof_tables::{Cell, Column, Table};
+use aiprof_tables::{Cell, Table};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// What one profile is for a comparison.
@@ -196,27 +196,15 @@ pub fn table(
             text::grouped(more as u64)
         ));
     }
+    let rows = moved.into_iter().take(rows).map(row);
     Table {
-        name: "functions",
-        title: verdict(found),
-        columns: COLUMNS.to_vec(),
-        rows: moved.into_iter().take(rows).map(row).collect(),
         notes,
-        ..Table::default()
+        ..Table::of("functions", verdict(found), COLUMNS, rows)
     }
 }
 
-const COLUMNS: [Column; 9] = [
-    Column::percent("before"),
-    Column::percent("after"),
-    Column::with_unit("self", "points", 2),
-    Column::with_unit("self_error", "points", 2),
-    Column::with_unit("total", "points", 2),
-    Column::with_unit("total_error", "points", 2),
-    Column::of("self_verdict"),
-    Column::of("total_verdict"),
-    Column::of("function"),
-];
+const COLUMNS: &str = "before:percent after:percent self:points self_error:points total:points \
+                       total_error:points self_verdict total_verdict function";
 
 fn row(one: &FunctionChange) -> Vec<Cell> {
     let half = |of: &Difference| of.half.map(|half| 100.0 * half);

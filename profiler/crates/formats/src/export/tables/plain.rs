@@ -215,8 +215,8 @@ mod tests {
             columns: vec![
                 Column::of("name"),
                 Column::of("calls"),
-                Column::us("total"),
-                Column::percent("share"),
+                Column::of("total:us"),
+                Column::of("share:percent"),
             ],
             rows: vec![
                 vec!["a, \"b\"".into(), 2u64.into(), 1.5.into(), Cell::None],

@@ -141,7 +141,7 @@ impl TableSection<'_> {
             let sum = match sum {
                 // Upper bounds come as texts.
                 Cell::Text(text) => text.clone(),
-                other => shown(other, Column::ns(""), ""),
+                other => shown(other, Column::of(":ns"), ""),
             };
             writeln!(out, "{name:>width$}{sum:>SUM$}")?;
         }
@@ -260,7 +260,7 @@ mod tests {
 
     fn table(name: &'static str, columns: &[&'static str], rows: Vec<Vec<Cell>>) -> Table {
         let of = |name: &&'static str| match *name {
-            "share" => Column::with_unit(name, "percent", 6),
+            "share" => Column::of("share:percent:6"),
             name => Column::of(name),
         };
         Table {
