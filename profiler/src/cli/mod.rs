@@ -1,7 +1,6 @@
 //! The command line: parsed here into plain configuration; nothing below this
 //! module knows clap.
 
-mod acelyzer;
 mod advice;
 mod agent;
 mod analysis;
@@ -13,6 +12,7 @@ mod choice;
 mod closing;
 mod command;
 mod companions;
+mod compat;
 mod completions;
 mod control_args;
 mod ctl;
@@ -52,13 +52,12 @@ mod target;
 mod tests;
 mod trace;
 mod trace_out;
-mod unitrace;
 mod values;
 mod wanted_tables;
 mod windows;
 
-pub use acelyzer::fuzz_acelyzer;
 pub use advice::advice;
+pub use compat::fuzz_acelyzer;
 pub use output::is_broken_pipe;
 
 use aiprof_live::doctor as machine;
@@ -70,6 +69,7 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use compat::{acelyzer, unitrace};
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::sync::OnceLock;
@@ -288,12 +288,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
 fn run_command(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
     privileges::refuse_setuid()?;
     let args: Vec<_> = args.into_iter().collect();
-    if let Some(args) = acelyzer::arguments(&args) {
+    if let Some(args) = compat::arguments(acelyzer::NAME, &args) {
         log::init(Verbosity::default());
         privileges::drop_file_capabilities()?;
         return acelyzer::run(args);
     }
-    if let Some(args) = unitrace::arguments(&args) {
+    if let Some(args) = compat::arguments(unitrace::NAME, &args) {
         log::init(Verbosity::default());
         return unitrace::run(args);
     }

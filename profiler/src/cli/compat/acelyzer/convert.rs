@@ -1,7 +1,6 @@
 //! From acelyzer's names to plain configuration, with its checks.
 
-use super::options::OVERLAPS;
-use super::settings::{CounterList, Settings};
+use super::settings::{AcelyzerSettings, CounterList};
 use aiprof_system::files::caller;
 use aiprof_trace::analyze::config::{
     Config, Counters, EventFilter, FilterError, Format, OverlapMode, PowerScale, PowerSource,
@@ -19,7 +18,7 @@ const MAX_PROFILE: u64 = 1 << 20;
 /// # Errors
 /// The text that it prints before it exits with 1; empty if a message of level error has already
 /// shown it.
-pub(super) fn check(settings: &Settings, messages: &mut Messages) -> Result<(), String> {
+pub(super) fn check(settings: &AcelyzerSettings, messages: &mut Messages) -> Result<(), String> {
     if settings.freq_scaling.abs() > 1e-9 || settings.freq_scaling.is_nan() {
         return Err("ERROR: Use of obsolete cmdline '--freq_scaling'. \
                     Use '--freq=<soc>:<core>' instead!"
@@ -77,7 +76,10 @@ fn check_compiler_info(info: Option<&str>, messages: &mut Messages) {
 ///
 /// # Errors
 /// The filter or the profile cannot be used: one line for stderr.
-pub(super) fn config(settings: &Settings, messages: &mut Messages) -> Result<Config, String> {
+pub(super) fn config(
+    settings: &AcelyzerSettings,
+    messages: &mut Messages,
+) -> Result<Config, String> {
     let mut config = Config {
         inputs: inputs(settings.input.as_deref().unwrap_or_default()),
         output: PathBuf::from(&settings.output),
@@ -150,7 +152,6 @@ fn format(text: &str) -> Format {
 }
 
 fn overlap(text: &str) -> OverlapMode {
-    debug_assert!(OVERLAPS.contains(&text));
     match text {
         "drop" => OverlapMode::Drop,
         "async" => OverlapMode::Async,

@@ -1,22 +1,22 @@
 use super::argparse::repr;
-use super::settings::{CounterList, Given, Settings, Stop, parse};
+use super::settings::{AcelyzerExit, AcelyzerSettings, CounterList, Given, parse};
 use super::*;
 use aiprof_trace::analyze::config::{Format, OverlapMode, PowerScale, PowerSource, RankAlignment};
 use aiprof_trace::analyze::stages::Stage;
 
 /// Splits a command line at blanks.
-fn given(line: &str) -> Result<Given, Stop> {
+fn given(line: &str) -> Result<Given, AcelyzerExit> {
     let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
     parse(&words)
 }
 
-fn settings(line: &str) -> Settings {
+fn settings(line: &str) -> AcelyzerSettings {
     given(line).unwrap().settings
 }
 
 fn usage_of(line: &str) -> String {
     match given(line) {
-        Err(Stop::Usage(message)) => message,
+        Err(AcelyzerExit::Usage(message)) => message,
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -152,13 +152,19 @@ fn counters_take_any_number_of_values() {
 
 #[test]
 fn help_comes_before_later_mistakes() {
-    assert_eq!(given("-h -D x").unwrap_err(), Stop::Help);
-    assert_eq!(given("-th -i").unwrap_err(), Stop::Help);
-    assert!(matches!(given("-D x -h"), Err(Stop::Usage(_))));
+    assert_eq!(given("-h -D x").unwrap_err(), AcelyzerExit::Help);
+    assert_eq!(given("-th -i").unwrap_err(), AcelyzerExit::Help);
+    assert!(matches!(given("-D x -h"), Err(AcelyzerExit::Usage(_))));
     let text = help::help(80);
-    for option in options::OPTIONS {
+    assert_eq!(help::OPTIONS.len(), 41);
+    for option in help::OPTIONS.iter() {
         assert!(text.contains(option.long), "{}", option.long);
+        // An option without an effect of its own ends a debug build here.
+        let _ = given(&format!("-i x {} 1", option.long));
     }
+    // The file is 80 columns wide.
+    let usage = help::usage(80);
+    assert_eq!(text, format!("{usage}\n{}", include_str!("help.txt")));
     let usage = help::usage(80);
     assert!(usage.starts_with("usage: acelyzer [-h]\n"));
 }
@@ -177,11 +183,11 @@ fn frequencies_are_one_or_two() {
     for line in ["-i x --freq a:1", "-i x --freq 1:", "-i x --freq 1:b"] {
         assert_eq!(
             given(line).unwrap_err(),
-            Stop::Fatal(wrong.to_owned()),
+            AcelyzerExit::Fatal(wrong.to_owned()),
             "{line}"
         );
     }
-    let Err(Stop::Fatal(text)) = given("-i x --freq abc") else {
+    let Err(AcelyzerExit::Fatal(text)) = given("-i x --freq abc") else {
         panic!("a word is no frequency");
     };
     assert!(
@@ -310,16 +316,6 @@ fn a_profile_is_a_file_or_built_in() {
     let regex = settings("-i x --event_filter name:(");
     let regex = convert::config(&regex, &mut Messages::new(Level::Error));
     assert!(regex.unwrap_err().contains("unclosed"));
-}
-
-#[test]
-fn acelyzer_is_called_by_either_name() {
-    let args = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
-    let found = |line: &str| arguments(&args(line)).map(<[_]>::len);
-    assert_eq!(found("/usr/bin/acelyzer -i x"), Some(2));
-    assert_eq!(found("aiprof acelyzer -i x"), Some(2));
-    assert_eq!(found("aiprof -- acelyzer"), None);
-    assert_eq!(found("aiprof report acelyzer"), None);
 }
 
 #[test]

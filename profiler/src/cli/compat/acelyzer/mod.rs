@@ -1,23 +1,22 @@
 //! `aiprof acelyzer`: acelyzer 1.3.0's command line, word for word.
 //!
-//! It is read as Python's argparse reads it (`argparse`), kept under acelyzer's
-//! names (`settings`), which also go into the output, and turned into the plain
+//! It is read as Python's argparse reads it (`argparse`), kept under acelyzer's names (`settings`),
+//! which also go into the output, and turned into the plain
 //! configuration of an analysis (`convert`).
 
 mod argparse;
 mod console;
 mod convert;
 mod help;
-mod options;
 mod settings;
 #[cfg(test)]
 mod tests;
 
-use super::analysis::{self, Analysis, Style};
-use super::companions::Written;
-use super::memory::MemoryArgs;
-use super::wanted_tables::WantedTables;
-use super::{EXIT_FAILURE, EXIT_USAGE, screen};
+use crate::cli::analysis::{self, Analysis, Style};
+use crate::cli::companions::Written;
+use crate::cli::memory::MemoryArgs;
+use crate::cli::wanted_tables::WantedTables;
+use crate::cli::{EXIT_FAILURE, EXIT_USAGE, screen};
 use aiprof_model::timeline::Stretch;
 use aiprof_model::visible;
 use aiprof_system::errors::chain;
@@ -27,13 +26,12 @@ use anyhow::Result;
 use argparse::repr;
 use console::Console;
 use serde_json::json;
-use settings::{Given, Settings, Stop};
+use settings::{AcelyzerExit, AcelyzerSettings, Given};
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::path::Path;
 
 /// The name under which aiprof behaves as acelyzer.
-const NAME: &str = "acelyzer";
+pub(in crate::cli) const NAME: &str = "acelyzer";
 /// The release whose command line, files and formats these are.
 const VERSION: &str = "1.3.0";
 /// Exit code: a format that cannot be written.
@@ -41,25 +39,11 @@ const EXIT_FORMAT: u8 = 255;
 /// By this acelyzer and others know a trace that it wrote.
 const APPLICATION: &str = "Acelyzer: Trace Post-Processing Tool";
 
-/// The arguments after acelyzer's name, where a command line is one of its: the
-/// program is called acelyzer, or its first argument is `acelyzer`.
-pub(crate) fn arguments(args: &[OsString]) -> Option<&[OsString]> {
-    let (program, rest) = args.split_first()?;
-    if Path::new(program)
-        .file_name()
-        .is_some_and(|name| name == NAME)
-    {
-        return Some(rest);
-    }
-    let (first, rest) = rest.split_first()?;
-    (first == NAME).then_some(rest)
-}
-
 /// Runs acelyzer's command line (without its name) and returns the exit code.
 ///
 /// # Errors
 /// An output cannot be made. Wrong usage is reported here and is no error.
-pub(crate) fn run(args: &[OsString]) -> Result<u8> {
+pub(in crate::cli) fn run(args: &[OsString]) -> Result<u8> {
     let mut words = Vec::with_capacity(args.len());
     for arg in args {
         match arg.to_str() {
@@ -69,13 +53,13 @@ pub(crate) fn run(args: &[OsString]) -> Result<u8> {
     }
     let Given { settings, hint } = match settings::parse(&words) {
         Ok(given) => given,
-        Err(Stop::Help) => {
+        Err(AcelyzerExit::Help) => {
             let text = help::help(screen::width());
             std::io::stdout().write_all(text.as_bytes())?;
             return Ok(0);
         }
-        Err(Stop::Usage(message)) => return Ok(usage(&message)),
-        Err(Stop::Fatal(text)) => {
+        Err(AcelyzerExit::Usage(message)) => return Ok(usage(&message)),
+        Err(AcelyzerExit::Fatal(text)) => {
             Console::stdout(Level::Info).plain(&text);
             return Ok(EXIT_FAILURE);
         }
@@ -96,7 +80,7 @@ fn usage(message: &str) -> u8 {
     EXIT_USAGE
 }
 
-fn start(settings: &Settings, hint: Option<&str>) -> Result<u8> {
+fn start(settings: &AcelyzerSettings, hint: Option<&str>) -> Result<u8> {
     let level = Level::from_number(settings.loglevel).unwrap_or(Level::Info);
     let mut console = Console::stdout(level);
     if let Some(hint) = hint {
@@ -130,7 +114,7 @@ fn start(settings: &Settings, hint: Option<&str>) -> Result<u8> {
 /// after those of the inputs.
 fn execute(
     config: &Config,
-    settings: &Settings,
+    settings: &AcelyzerSettings,
     about: Messages,
     mut console: Console<std::io::Stdout>,
 ) -> Result<u8> {
