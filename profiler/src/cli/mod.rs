@@ -4,6 +4,7 @@
 mod advice;
 mod agent;
 mod analysis;
+mod analysis_plan;
 mod analyze;
 mod analyze_recording;
 mod captured;
@@ -58,6 +59,8 @@ mod windows;
 
 pub use advice::advice;
 pub use compat::fuzz_acelyzer;
+#[cfg(any(test, fuzzing))]
+pub use compat::fuzz_profile;
 pub use output::is_broken_pipe;
 
 use aiprof_live::doctor as machine;

@@ -8,6 +8,8 @@ mod options;
 pub(super) mod unitrace;
 
 pub use acelyzer::fuzz_acelyzer;
+#[cfg(any(test, fuzzing))]
+pub use acelyzer::fuzz_profile;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,18 +1,23 @@
 //! `aiprof acelyzer`: acelyzer 1.3.0's command line, word for word.
 //!
 //! It is read as Python's argparse reads it (`argparse`), kept under acelyzer's names (`settings`),
-//! which also go into the output, and turned into the plain
-//! configuration of an analysis (`convert`).
+//! which also go into the output, and turned into the plan
+//! of an analysis (`convert`). Which steps that has, acelyzer's stages (`stages`) decide.
 
 mod argparse;
 mod console;
 mod convert;
 mod help;
 mod settings;
+mod stages;
 #[cfg(test)]
 mod tests;
 
-use crate::cli::analysis::{self, Analysis, Style};
+#[cfg(any(test, fuzzing))]
+pub use stages::fuzz_profile;
+
+use crate::cli::analysis::{self, Analysis};
+use crate::cli::analysis_plan::{AnalysisPlan, Format};
 use crate::cli::companions::Written;
 use crate::cli::memory::MemoryArgs;
 use crate::cli::wanted_tables::WantedTables;
@@ -20,7 +25,6 @@ use crate::cli::{EXIT_FAILURE, EXIT_USAGE, screen};
 use aiprof_model::timeline::Stretch;
 use aiprof_model::visible;
 use aiprof_system::errors::chain;
-use aiprof_trace::analyze::config::Config;
 use aiprof_trace::analyze::messages::{Level, Messages};
 use anyhow::Result;
 use argparse::repr;
@@ -101,8 +105,8 @@ fn start(settings: &AcelyzerSettings, hint: Option<&str>) -> Result<u8> {
         return Ok(EXIT_FAILURE);
     }
     let mut messages = Messages::new(level);
-    match convert::config(settings, &mut messages) {
-        Ok(config) => execute(&config, settings, messages, console),
+    match convert::plan(settings, &mut messages) {
+        Ok(plan) => execute(&plan, settings, messages, console),
         Err(text) => {
             console.log(Level::Error, &text);
             Ok(EXIT_FAILURE)
@@ -113,13 +117,13 @@ fn start(settings: &AcelyzerSettings, hint: Option<&str>) -> Result<u8> {
 /// Runs the analysis. `about` are the messages on the stages; acelyzer prints them
 /// after those of the inputs.
 fn execute(
-    config: &Config,
+    plan: &AnalysisPlan,
     settings: &AcelyzerSettings,
     about: Messages,
     mut console: Console<std::io::Stdout>,
 ) -> Result<u8> {
-    let level = config.level;
-    let files = analysis::files(&config.inputs);
+    let level = plan.level;
+    let files = analysis::files(&plan.inputs);
     let names: Vec<String> = files
         .iter()
         .map(|path| repr(&path.to_string_lossy()))
@@ -133,7 +137,7 @@ fn execute(
         console.log(Level::Error, "No input files found.");
         return Ok(EXIT_FAILURE);
     }
-    if !config.verify && !config.tensorboard && !config.format.is_trace() {
+    if !plan.verify && !plan.tensorboard && !matches!(plan.format, Format::Json | Format::Pddf) {
         let text = "Unrecognized export format. Available options: json or pddf \
                     (and unsupported: proto)";
         console.log(Level::Error, text);
@@ -143,8 +147,7 @@ fn execute(
     let mut messages = Messages::new(level);
     let mut show = |text: &str| screen::set_progress(text);
     let mut analysis = Analysis {
-        config,
-        style: Style::Acelyzer,
+        config: plan,
         other: json!({
             "Application": APPLICATION,
             "CmdLine": std::env::args().collect::<Vec<_>>().join(" "),
@@ -160,7 +163,7 @@ fn execute(
         is_damaged: false,
     };
     // The exit code, and how many events were written.
-    let result = match config.verify {
+    let result = match plan.verify {
         true => analysis.verify(&files).map(|failed| (u8::from(failed), 0)),
         false => analysis.run(&files).map(|report| (0, report.events)),
     };
@@ -192,7 +195,7 @@ pub fn fuzz_acelyzer(data: &[u8]) {
         let mut messages = Messages::new(Level::Trace);
         if convert::check(&settings, &mut messages).is_ok() {
             // A filter may be refused.
-            let _ = convert::config(&settings, &mut messages);
+            let _ = convert::plan(&settings, &mut messages);
         }
     }
 }
