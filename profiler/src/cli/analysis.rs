@@ -1,5 +1,6 @@
 //! What `aiprof analyze` and `aiprof acelyzer` share: inputs, the run, outputs.
 
+use super::analysis_plan::{AnalysisPlan, Format};
 use super::captured;
 use super::companions::Written;
 use super::input::{self, ProfileCommand};
@@ -24,13 +25,11 @@ use aiprof_system::files::caller;
 use aiprof_system::memory;
 use aiprof_tables::compare::TraceWork;
 use aiprof_tables::unitrace;
-use aiprof_trace::analyze::config::{Config, Format};
 use aiprof_trace::analyze::device_stalls::TimedStalls;
 use aiprof_trace::analyze::messages::Messages;
 use aiprof_trace::analyze::pipeline::{self, Outcome};
 use aiprof_trace::analyze::recordings::{self, Recording};
 use aiprof_trace::analyze::report::{self, Input, Report};
-use aiprof_trace::analyze::stages::Stage;
 use aiprof_trace::analyze::utilization::CompilerInfo;
 use aiprof_trace::analyze::{classes, normalize, verify};
 use aiprof_trace::critical;
@@ -48,19 +47,9 @@ use std::path::{Path, PathBuf};
 /// Most entries of a folder that a pattern is compared with.
 const MAX_ENTRIES: usize = 1 << 20;
 
-/// How acelyzer and aiprof differ where they do the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
-    /// Words and habits of acelyzer 1.3.0.
-    Acelyzer,
-    /// aiprof's own.
-    Aiprof,
-}
-
 /// A run, from files to files.
 pub(super) struct Analysis<'a> {
-    pub(super) config: &'a Config,
-    pub(super) style: Style,
+    pub(super) config: &'a AnalysisPlan,
     /// `otherData` of the trace.
     pub(super) other: Value,
     pub(super) messages: &'a mut Messages,
@@ -112,6 +101,11 @@ pub(super) fn files(patterns: &[String]) -> Vec<PathBuf> {
 }
 
 impl Analysis<'_> {
+    /// Whether the results are aiprof's own, not acelyzer's.
+    fn is_own(&self) -> bool {
+        self.config.analysis.compatibility.is_own()
+    }
+
     /// Reads the files, runs the analyses, writes the results. Returns what was found.
     ///
     /// # Errors
@@ -123,7 +117,7 @@ impl Analysis<'_> {
             true => Some(OutputFile::create(&trace_path(config))?),
             false => None,
         };
-        let compiler = match config.stages.has(Stage::ComputeUtilization) {
+        let compiler = match config.analysis.counters.utilization {
             true => compiler_info::load(&config.compiler_info, self.messages),
             false => CompilerInfo::default(),
         };
@@ -169,7 +163,7 @@ impl Analysis<'_> {
         }
         let tables = self.tables_beside(timeline, &outcome);
         let inputs = std::mem::take(&mut self.inputs);
-        let is_own = self.style == Style::Aiprof;
+        let is_own = self.is_own();
         // If only tables are wanted, the rest is not shown.
         let wanted = findings::Wanted {
             plots: is_own && trace.is_some(),
@@ -195,9 +189,9 @@ impl Analysis<'_> {
             return Ok(report);
         }
         let header = self.header(timeline, outcome.devices.clone(), &report);
-        pipeline::restore(timeline, &mut outcome);
+        let order = pipeline::restore(timeline);
         let ranks = match config.tensorboard {
-            true => workers(timeline, &outcome),
+            true => workers(timeline, &order),
             false => BTreeMap::new(),
         };
         // All or none: what is refused shows before the first has its name.
@@ -207,13 +201,12 @@ impl Analysis<'_> {
         if config.tensorboard {
             self.write_workers(timeline, &header, ranks)?;
         }
-        let order = &outcome.order;
-        write_trace(timeline, &header, order, file, config, self.messages)?;
+        write_trace(timeline, &header, &order, file, config, self.messages)?;
         self.written.add(&place, trace_kind(config));
         if self.has_report() {
             self.write_report(&report)?;
         }
-        if self.style == Style::Aiprof && is_file {
+        if self.is_own() && is_file {
             self.written.remove_older(&config.output);
         }
         Ok(report)
@@ -223,7 +216,7 @@ impl Analysis<'_> {
     fn tables_beside(&self, timeline: &Timeline, outcome: &Outcome) -> Vec<FileTable> {
         let config = self.config;
         // A page stands alone; without an output there is nothing to stand beside.
-        let has_place = config.write_trace || self.style == Style::Acelyzer;
+        let has_place = config.write_trace || !self.is_own();
         match config.format == Format::Html || !has_place || !config.write_tables {
             true => Vec::new(),
             false => tables::of_outcome(timeline, outcome),
@@ -250,7 +243,7 @@ impl Analysis<'_> {
 
     /// Whether a report stands beside the trace.
     fn has_report(&self) -> bool {
-        self.style == Style::Aiprof && self.config.write_tables
+        self.is_own() && self.config.write_tables
     }
 
     /// Where its files go.
@@ -284,7 +277,7 @@ impl Analysis<'_> {
         let mut failed = None;
         let outcome = pipeline::run(
             timeline,
-            config,
+            &config.analysis,
             compiler,
             self.messages,
             &mut |timeline, step, done, all| {
@@ -298,6 +291,10 @@ impl Analysis<'_> {
                 }
             },
         );
+        if config.format == Format::Pddf {
+            // That is written as the events stand.
+            normalize::sort(timeline);
+        }
         match failed {
             Some(error) => Err(error),
             None => Ok(outcome),
@@ -311,11 +308,7 @@ impl Analysis<'_> {
     pub(super) fn verify(&mut self, files: &[PathBuf]) -> Result<bool> {
         let timeline = self.read(files)?;
         self.show("verifying");
-        let rules = match self.style {
-            Style::Acelyzer => verify::Rules::Acelyzer,
-            Style::Aiprof => verify::Rules::Aiprof,
-        };
-        let report = verify::run(&timeline, rules);
+        let report = verify::run(&timeline, self.config.analysis.compatibility);
         let command = self.other.get("CmdLine").and_then(Value::as_str);
         let command = match command {
             Some(command) => command.to_owned(),
@@ -343,7 +336,7 @@ impl Analysis<'_> {
             file.commit()?;
             self.written
                 .add(&self.config.output, "the results of the checks");
-        } else if self.style == Style::Aiprof {
+        } else if self.is_own() {
             std::io::stdout().write_all(text.as_bytes())?;
         }
         Ok(report.has_failed())
@@ -365,7 +358,7 @@ impl Analysis<'_> {
             memory::check().with_context(|| format!("cannot read {}", path.display()))?;
             match read {
                 // acelyzer writes an empty trace; that is rarely what was wanted.
-                Ok(Some(reading)) if reading.events.is_empty() && self.style == Style::Aiprof => {
+                Ok(Some(reading)) if reading.events.is_empty() && self.is_own() => {
                     self.tell_reading(path, &reading, Dialect::Flex);
                     let error = anyhow!("{} has no events", path.display());
                     self.messages
@@ -385,7 +378,7 @@ impl Analysis<'_> {
         }
         match failed {
             // Each error was already shown.
-            Some(_) if recordings.is_empty() && self.style == Style::Aiprof => {
+            Some(_) if recordings.is_empty() && self.is_own() => {
                 bail!("none of the inputs can be analyzed")
             }
             Some(error) if recordings.is_empty() => return Err(error),
@@ -397,7 +390,7 @@ impl Analysis<'_> {
 
     /// Notes a file that was read.
     fn take(&mut self, path: &Path, reading: Reading, timeline: &mut Timeline) -> Recording {
-        let one_rank = self.config.compat_bugs;
+        let one_rank = self.config.analysis.compatibility.has_bugs();
         let events = reading.events.clone();
         normalize::assign_ranks(timeline, reading.job, events, one_rank);
         let job = timeline.jobs.get(reading.job as usize);
@@ -451,16 +444,16 @@ impl Analysis<'_> {
 
     fn read_one(&mut self, path: &Path, timeline: &mut Timeline) -> Result<Option<Reading>> {
         let shown = path.display();
-        let input = match self.style {
-            Style::Aiprof => open::open(path),
-            Style::Acelyzer => open::open_by_name(path),
+        let input = match self.is_own() {
+            true => open::open(path),
+            false => open::open_by_name(path),
         };
         let input = input.with_context(|| format!("cannot read {shown}"))?;
         match input.contents {
             // The readers report a text or bytes that are no trace.
             Contents::Json | Contents::Perfetto => {}
             Contents::Empty | Contents::Text | Contents::Binary => {}
-            _ if self.style == Style::Acelyzer => bail!("Unrecognized file type. file: {shown}"),
+            _ if !self.is_own() => bail!("Unrecognized file type. file: {shown}"),
             Contents::Capture => {
                 let mut wanted = self.tables.entries.iter();
                 let detail = CommandDetail {
@@ -488,7 +481,7 @@ impl Analysis<'_> {
             _ => json::read_within(input.text, &name, self.kept, timeline).with_context(failed)?,
         };
         let reading = self.trim(reading, timeline);
-        if reading.is_acelyzer_output && self.style == Style::Acelyzer {
+        if reading.is_acelyzer_output && !self.is_own() {
             self.messages.warn(
                 "INGEST",
                 format_args!(
@@ -527,9 +520,7 @@ impl Analysis<'_> {
         };
         // Kineto's calls and kernels may take less than the unit of its times.
         let is_usual = |trouble| {
-            trouble == Trouble::ZeroDuration
-                && dialect == Dialect::Torch
-                && self.style == Style::Aiprof
+            trouble == Trouble::ZeroDuration && dialect == Dialect::Torch && self.is_own()
         };
         let troubles: Vec<_> = reading
             .problems
@@ -603,9 +594,9 @@ impl Analysis<'_> {
     ) -> Result<()> {
         if ranks.is_empty() {
             let text = format_args!("TB_EXPORTER: Only 1 AIU is used, no distributed view");
-            match self.style {
-                Style::Acelyzer => self.messages.warn("TB_EXPORTER", text),
-                Style::Aiprof => self.messages.info("TB_EXPORTER", text),
+            match self.is_own() {
+                true => self.messages.info("TB_EXPORTER", text),
+                false => self.messages.warn("TB_EXPORTER", text),
             }
         }
         for (rank, order) in ranks {
@@ -625,7 +616,7 @@ impl Analysis<'_> {
         let mut header = Header {
             devices,
             name: self.config.output.to_string_lossy().into_owned(),
-            time_unit: self.config.time_unit.word().to_owned(),
+            time_unit: self.config.time_unit().to_owned(),
             other: self.other.clone(),
             members: Vec::new(),
         };
@@ -673,9 +664,9 @@ fn check_places(mut paths: impl Iterator<Item = PathBuf>) -> Result<()> {
 }
 
 /// The events of each rank, as TensorBoard's distributed view wants them; of one alone none.
-fn workers(timeline: &Timeline, outcome: &Outcome) -> BTreeMap<u32, Vec<u32>> {
+fn workers(timeline: &Timeline, order: &[u32]) -> BTreeMap<u32, Vec<u32>> {
     let mut ranks: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for index in &outcome.order {
+    for index in order {
         let event = timeline.events.get(*index as usize);
         if let Some(rank) = event.and_then(|event| rank_of(timeline, event)) {
             ranks.entry(rank).or_default().push(*index);
@@ -699,7 +690,7 @@ fn rank_of(timeline: &Timeline, event: &Event) -> Option<u32> {
 }
 
 /// What kind of trace is written, for people.
-fn trace_kind(config: &Config) -> &'static str {
+fn trace_kind(config: &AnalysisPlan) -> &'static str {
     match config.format {
         _ if config.tensorboard => "a trace for TensorBoard",
         Format::Protobuf => "a trace for ui.perfetto.dev, in Perfetto's own format",
@@ -708,7 +699,7 @@ fn trace_kind(config: &Config) -> &'static str {
 }
 
 /// Where the trace goes: TensorBoard looks for `.pt.trace.json`.
-fn trace_path(config: &Config) -> PathBuf {
+fn trace_path(config: &AnalysisPlan) -> PathBuf {
     let text = config.output.to_string_lossy();
     match text.strip_suffix(".json") {
         Some(base) if config.tensorboard && !base.ends_with(".pt.trace") => {
@@ -743,13 +734,18 @@ fn add_devices(devices: &mut Vec<Value>, more: Option<Value>) {
 }
 
 /// Writes the events as they are between two steps.
-fn write_intermediate(timeline: &Timeline, config: &Config, step: &str, done: usize) -> Result<()> {
+fn write_intermediate(
+    timeline: &Timeline,
+    config: &AnalysisPlan,
+    step: &str,
+    done: usize,
+) -> Result<()> {
     let mut path = config.output.clone().into_os_string();
     path.push(format!("_{done:02}_before_{}", step.replace(' ', "_")));
     let file = OutputFile::create(Path::new(&path))?;
     let header = Header {
         name: config.output.to_string_lossy().into_owned(),
-        time_unit: config.time_unit.word().to_owned(),
+        time_unit: config.time_unit().to_owned(),
         ..Header::default()
     };
     let order: Vec<u32> = (0u32..).take(timeline.events.len()).collect();
@@ -761,7 +757,7 @@ fn write_trace(
     header: &Header,
     order: &[u32],
     mut file: OutputFile,
-    config: &Config,
+    config: &AnalysisPlan,
     messages: &mut Messages,
 ) -> Result<()> {
     match config.format {
@@ -784,7 +780,7 @@ fn write_trace(
     let options = frame::Options {
         class_name: &class_name,
         is_refined: true,
-        full_times: !config.compat_bugs,
+        full_times: !config.analysis.compatibility.has_bugs(),
     };
     frame::write(&mut file, timeline, &options)?;
     file.commit()

@@ -1,6 +1,7 @@
 //! `aiprof analyze`: traces become calibrated traces, tables and findings.
 
-use super::analysis::{self, Analysis, Style};
+use super::analysis::{self, Analysis};
+use super::analysis_plan::{AnalysisPlan, Format};
 use super::categorize::{AggregatorArg, categories_of};
 use super::companions::{self, Written};
 use super::memory::MemoryArgs;
@@ -18,13 +19,12 @@ use aiprof_tables::categories::Aggregator;
 use aiprof_tables::unitrace::categories as category_tables;
 use aiprof_tables::{self as tables, Options, Table};
 use aiprof_trace::analyze::config::{
-    Config, Counters, EventFilter, Format, OverlapMode, PowerScale, PowerSource, RankAlignment,
+    AnalysisConfig, EventFilter, OverlapMode, PowerScale, PowerSource, TraceCounters,
 };
 use aiprof_trace::analyze::messages::{Level, Messages};
-use aiprof_trace::analyze::stages::Profile;
 use aiprof_trace::critical::{PathOptions, WhatIf};
 use aiprof_trace::torch::log::TorchLog;
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
 use serde_json::json;
@@ -211,7 +211,7 @@ pub(crate) struct AnalyzeArgs {
     no_job_shifts: bool,
 
     /// What to do with spans that partly overlap on one track
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = Overlap(OverlapMode::Tid),
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = Overlap(OverlapMode::SpareRow),
         help_heading = "Trace")]
     overlap: Overlap,
 
@@ -327,20 +327,20 @@ struct Overlap(OverlapMode);
 impl ValueEnum for Overlap {
     fn value_variants<'a>() -> &'a [Self] {
         &[
-            Self(OverlapMode::Tid),
+            Self(OverlapMode::SpareRow),
             Self(OverlapMode::Drop),
             Self(OverlapMode::Async),
-            Self(OverlapMode::Warn),
+            Self(OverlapMode::Count),
             Self(OverlapMode::Shift),
         ]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let (name, help) = match self.0 {
-            OverlapMode::Tid => ("rows", "put the later span on a lane of its own"),
+            OverlapMode::SpareRow => ("rows", "put the later span on a lane of its own"),
             OverlapMode::Drop => ("drop", "leave out the later span"),
             OverlapMode::Async => ("async", "make the later span an asynchronous span"),
-            OverlapMode::Warn => ("count", "only count the overlaps"),
+            OverlapMode::Count => ("count", "only count the overlaps"),
             OverlapMode::Shift => (
                 "shift",
                 "move the later span, if it has to move by less than 5 ns",
@@ -530,13 +530,12 @@ fn write_tables(args: &AnalyzeArgs, tables: &[Table]) -> Result<()> {
 
 /// An analysis that shows no progress and makes no tables.
 pub(super) fn silent<'a>(
-    config: &'a Config,
+    config: &'a AnalysisPlan,
     kept: Stretch,
     messages: &'a mut Messages,
 ) -> Analysis<'a> {
     Analysis {
         config,
-        style: Style::Aiprof,
         other: application(),
         messages,
         progress: None,
@@ -556,7 +555,7 @@ fn application() -> serde_json::Value {
 
 /// The traces to read; what is wrong with names shows before any work is done. `also`: other
 /// files that are read.
-fn files(config: &Config, also: &[&Path]) -> Result<Vec<PathBuf>> {
+fn files(config: &AnalysisPlan, also: &[&Path]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for pattern in &config.inputs {
         let found = analysis::files(std::slice::from_ref(pattern));
@@ -640,34 +639,30 @@ fn format(args: &AnalyzeArgs) -> Result<Format> {
     })
 }
 
-/// The configuration that options make.
+/// The plan that options make.
 ///
 /// # Errors
 /// A usage error.
-pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config> {
-    let (soc, core) = match &args.freq {
-        Some(text) => frequencies(text)?,
-        None => (None, None),
-    };
-    let has = |counter| args.counters.contains(&counter);
-    let base = Config::default();
-    let filters = args.drop.iter().map(|item| EventFilter::parse(item));
-    let filters = filters.collect::<Result<Vec<_>, _>>();
-    let mut limit = base.event_limit.clone();
-    let us = |moment: Option<Moment>| moment.and_then(Moment::us);
-    limit.ts_start = us(args.from).unwrap_or(limit.ts_start);
-    limit.ts_end = us(args.to).unwrap_or(limit.ts_end);
+pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<AnalysisPlan> {
     let is_stdout = args.output.as_deref() == Some(Path::new("-"));
     let directory = directory(args);
-    let is_tensorboard = args.tensorboard || directory.is_some();
     if is_stdout && directory.is_some() {
         return Err(usage_error(
             "--format tensorboard writes a directory: name it with -o DIR/",
         ));
     }
-    let mut config = Config {
+    let tensorboard = args.tensorboard || directory.is_some();
+    let write_trace = args.output.is_some() && args.table.is_empty();
+    let format = format(args)?;
+    Ok(AnalysisPlan {
         inputs: args.inputs.iter().map(|name| stdin_of(name)).collect(),
-        write_trace: args.output.is_some() && args.table.is_empty(),
+        compiler_info: args.compiler_info.clone(),
+        analysis: AnalysisConfig {
+            shorten_names: tensorboard,
+            shows_events: write_trace && format != Format::Html,
+            ..analysis_config(args)?
+        },
+        verify: args.verify,
         output: match (&args.output, directory) {
             (Some(_), _) if is_stdout => PathBuf::from(STDOUT),
             (_, Some(directory)) => {
@@ -676,57 +671,58 @@ pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Config>
             }
             (output, None) => output.clone().unwrap_or_default(),
         },
+        format,
+        tensorboard,
+        write_trace,
         write_tables: !args.no_tables && !is_stdout && !is_device(args.output.as_deref()),
-        format: format(args)?,
-        tensorboard: is_tensorboard,
-        refine_names: true,
-        keep_names: !is_tensorboard,
-        compiler_info: args.compiler_info.clone(),
-        torch_log: torch_log(args.torch_log.as_deref())?,
-        counters: Counters {
-            power: has(Counter::Power).then_some(PowerSource::Ts4),
-            coll_bw: has(Counter::Collectives),
-            bandwidth: has(Counter::Transfers),
-            prep_queue: has(Counter::Preparations),
-            rcu_util: has(Counter::Utilization),
-        },
-        soc_mhz: soc.unwrap_or(base.soc_mhz),
-        is_given: soc.is_some(),
-        is_fitted: soc.is_none(),
-        core_mhz: core.unwrap_or(base.core_mhz),
-        power_scale: power_scale(&args.power_scale)?,
-        power_stats: true,
-        event_filter: filters.map_err(usage_error)?,
-        event_limit: limit,
-        keep_prep: true,
-        flex_ts_fix: !args.no_job_shifts,
-        rank_alignment: match args.no_alignment {
-            true => RankAlignment::Off,
-            false => RankAlignment::Default,
-        },
-        overlap: args.overlap.0,
-        keeps_rows: !args.table.is_empty(),
-        max_tid_streams: Some(64),
-        flow: !args.no_flows,
-        build_coll_event: !args.no_flows,
-        stats: true,
-        extended: true,
-        verify: args.verify,
+        intermediate: false,
+        shows_ms: false,
         level: match (verbosity.is_quiet(), verbosity.is_verbose()) {
             (true, _) => Level::Error,
             (false, true) => Level::Debug,
             (false, false) => Level::Warn,
         },
+    })
+}
+
+/// What is done with the events.
+fn analysis_config(args: &AnalyzeArgs) -> Result<AnalysisConfig> {
+    let (soc, core) = match &args.freq {
+        Some(text) => frequencies(text)?,
+        None => (None, None),
+    };
+    let has = |counter| args.counters.contains(&counter);
+    let base = AnalysisConfig::default();
+    let filters = args.drop.iter().map(|item| EventFilter::parse(item));
+    let filters = filters.collect::<Result<Vec<_>, _>>();
+    let mut limit = base.event_limit.clone();
+    let us = |moment: Option<Moment>| moment.and_then(Moment::us);
+    limit.ts_start = us(args.from).unwrap_or(limit.ts_start);
+    limit.ts_end = us(args.to).unwrap_or(limit.ts_end);
+    Ok(AnalysisConfig {
+        event_filter: filters.map_err(usage_error)?,
+        event_limit: limit,
+        soc_mhz: soc.unwrap_or(base.soc_mhz),
+        is_given: soc.is_some(),
+        is_fitted: soc.is_none(),
+        core_mhz: core.unwrap_or(base.core_mhz),
+        move_jobs: !args.no_job_shifts,
+        align_ranks: !args.no_alignment,
+        overlap: args.overlap.0,
+        keeps_rows: !args.table.is_empty(),
+        counters: TraceCounters {
+            power: has(Counter::Power).then_some(PowerSource::Ts4),
+            collectives: has(Counter::Collectives),
+            transfers: has(Counter::Transfers),
+            preparations: has(Counter::Preparations),
+            utilization: has(Counter::Utilization) && !args.compiler_info.is_empty(),
+        },
+        power_scale: power_scale(&args.power_scale)?,
+        flows: !args.no_flows,
+        collective_spans: !args.no_flows,
+        torch_log: torch_log(args.torch_log.as_deref())?,
         ..base
-    };
-    let name = if args.verify {
-        "verification"
-    } else {
-        "everything"
-    };
-    let profile = Profile::builtin(name).ok_or_else(|| anyhow!("no profile {name}"))?;
-    config.select_stages(&profile, &mut Messages::new(Level::Error));
-    Ok(config)
+    })
 }
 
 /// The compiler's log.
@@ -800,12 +796,12 @@ fn power_scale(text: &str) -> Result<PowerScale> {
 mod tests {
     use super::*;
 
-    fn config(inputs: &[&Path], output: &Path) -> Config {
+    fn config(inputs: &[&Path], output: &Path) -> AnalysisPlan {
         let text = |path: &&Path| path.to_string_lossy().into_owned();
-        Config {
+        AnalysisPlan {
             inputs: inputs.iter().map(text).collect(),
             output: output.to_owned(),
-            ..Config::default()
+            ..AnalysisPlan::default()
         }
     }
 
@@ -819,7 +815,7 @@ mod tests {
             files(&config(&[&here], none), &[]).unwrap(),
             std::slice::from_ref(&here)
         );
-        let message = |config: &Config| format!("{:#}", files(config, &[]).unwrap_err());
+        let message = |config: &AnalysisPlan| format!("{:#}", files(config, &[]).unwrap_err());
         assert!(message(&config(&[&here, &lost], none)).contains("no such file: "));
         // Another name of the same file.
         let link = dir.path().join("link.json");

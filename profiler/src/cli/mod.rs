@@ -12,11 +12,11 @@
     )
 )]
 
-mod acelyzer;
 mod advice;
 #[cfg(feature = "live")]
 mod agent;
 mod analysis;
+mod analysis_plan;
 mod analyze;
 mod analyze_recording;
 mod captured;
@@ -27,6 +27,7 @@ mod closing;
 #[cfg(feature = "live")]
 mod command;
 mod companions;
+mod compat;
 mod completions;
 #[cfg(feature = "live")]
 mod control_args;
@@ -80,15 +81,15 @@ mod tests;
 #[cfg(feature = "live")]
 mod trace;
 mod trace_out;
-#[cfg(feature = "live")]
-mod unitrace;
 mod values;
 mod wanted_tables;
 #[cfg(feature = "live")]
 mod windows;
 
-pub use acelyzer::fuzz_acelyzer;
 pub use advice::advice;
+pub use compat::fuzz_acelyzer;
+#[cfg(any(test, fuzzing))]
+pub use compat::fuzz_profile;
 pub use output::is_broken_pipe;
 
 #[cfg(feature = "live")]
@@ -100,6 +101,9 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use compat::acelyzer;
+#[cfg(feature = "live")]
+use compat::unitrace;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::sync::OnceLock;
@@ -380,13 +384,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
 fn run_command(args: impl IntoIterator<Item = OsString>) -> Result<u8> {
     privileges::refuse_setuid()?;
     let args: Vec<_> = args.into_iter().collect();
-    if let Some(args) = acelyzer::arguments(&args) {
+    if let Some(args) = compat::arguments(acelyzer::NAME, &args) {
         log::init(Verbosity::default());
         privileges::drop_file_capabilities()?;
         return acelyzer::run(args);
     }
     #[cfg(feature = "live")]
-    if let Some(args) = unitrace::arguments(&args) {
+    if let Some(args) = compat::arguments(unitrace::NAME, &args) {
         log::init(Verbosity::default());
         return unitrace::run(args);
     }

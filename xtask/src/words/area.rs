@@ -97,11 +97,11 @@ const PRODUCT: [&str; 4] = ["profiler/", "profiler-common/", "fleet/", "xtask/sr
 /// Files whose strings are other programs' words, which those who read their outputs look for.
 const REPRODUCED: [(&str, &str); 2] = [
     (
-        "profiler/src/cli/acelyzer/argparse.rs",
+        "profiler/src/cli/compat/acelyzer/argparse.rs",
         "the messages of Python's argparse",
     ),
     (
-        "profiler/src/cli/acelyzer/convert.rs",
+        "profiler/src/cli/compat/acelyzer/convert.rs",
         "acelyzer's messages",
     ),
 ];

@@ -10,7 +10,7 @@ use std::fmt::Arguments;
 const MAX_KEPT: usize = 10_000;
 
 /// How much a message matters; the number is acelyzer's `-D` level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
     /// A result is missing or wrong.
@@ -18,6 +18,7 @@ pub enum Level {
     /// A result should be looked at with care.
     Warn = 1,
     /// What was done and found.
+    #[default]
     Info = 2,
     /// Details that explain a result.
     Debug = 3,
@@ -86,6 +87,11 @@ impl Messages {
             important: 0,
             dropped: [0; Level::ALL.len()],
         }
+    }
+
+    /// The level up to which messages are collected.
+    pub(crate) fn level(&self) -> Level {
+        self.wanted
     }
 
     /// Whether messages of this level are collected: asked before costly work that

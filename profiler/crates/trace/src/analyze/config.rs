@@ -1,54 +1,16 @@
-//! What an analysis shall do, in plain values: made by a command line, read by the
-//! pipeline. The defaults are acelyzer 1.3.0's.
+//! What an analysis shall do, in plain values: made by a command line, read by the pipeline. What
+//! is read and written, and where, is not part of it.
 
 use super::limit::EventLimit;
-use super::messages::{Level, Messages};
-use super::stages::{Profile, StageSet};
 use crate::torch::log::TorchLog;
 use regex::Regex;
-use std::path::PathBuf;
 
-/// Everything that can be chosen about an analysis.
+/// Everything that can be chosen about an analysis. The defaults are those of `aiprof analyze`,
+/// without counters.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// Inputs as they were given: paths, patterns for the last part of a path.
-    pub inputs: Vec<String>,
-    /// The trace that is written; all other outputs take their names from it.
-    pub output: PathBuf,
-    /// Format of the trace.
-    pub format: Format,
-    /// Write files for TensorBoard, one per rank.
-    pub tensorboard: bool,
-    /// Shorten kernel names for aggregation and add the processes of TensorBoard.
-    pub refine_names: bool,
-    /// Leave names as they are where `refine_names` would shorten them.
-    pub keep_names: bool,
-    /// Write the trace. Tables are written in either case.
-    pub write_trace: bool,
-    /// Write the trace after each stage, too.
-    pub intermediate: bool,
-    /// Unit in which viewers show times.
-    pub time_unit: TimeUnit,
-
-    /// Compiler logs, one per rank or one for all, or the inductor cache directory.
-    pub compiler_info: Vec<PathBuf>,
-    /// The counters that are made.
-    pub counters: Counters,
-    /// Frequency of the device's cycle counter, MHz.
-    pub soc_mhz: f64,
-    /// Somebody gave that frequency; else it is a default.
-    pub is_given: bool,
-    /// Use the frequency that the trace gives, where it gives one; else `soc_mhz`.
-    pub is_fitted: bool,
-    /// Frequency of the cores, to which ideal cycles refer, MHz.
-    pub core_mhz: f64,
-    /// What one unit of the charge counter is worth.
-    pub power_scale: PowerScale,
-    /// No power between two `Cmpt Exec`, from `DmaO` to `DmaI` and from `Cmpt Exec`
-    /// to `DmaI`.
-    pub power_skip_events: bool,
-    /// Statistics of power with and without kernels running.
-    pub power_stats: bool,
+pub struct AnalysisConfig {
+    /// How far the results are those of acelyzer.
+    pub compatibility: Compatibility,
 
     /// Events that are dropped at the start, where any of these finds something.
     pub event_filter: Vec<EventFilter>,
@@ -63,154 +25,156 @@ pub struct Config {
     /// Split device events into their three phases.
     pub split_events: bool,
 
+    /// Frequency of the device's cycle counter, MHz.
+    pub soc_mhz: f64,
+    /// Somebody gave that frequency; else it is a default.
+    pub is_given: bool,
+    /// Use the frequency that the trace gives, where it gives one; else `soc_mhz`.
+    pub is_fitted: bool,
+    /// Frequency of the cores, to which ideal cycles refer, MHz.
+    pub core_mhz: f64,
     /// Move jobs whose device events lie outside of their round trip.
-    pub flex_ts_fix: bool,
-    /// How clocks of ranks are brought together.
-    pub rank_alignment: RankAlignment,
+    pub move_jobs: bool,
+    /// Bring the clocks of ranks together.
+    pub align_ranks: bool,
+
     /// What is done about events of a thread that overlap in part.
     pub overlap: OverlapMode,
     /// Slices that overlap stay on their rows, as nothing is drawn: tables know calls by
     /// their threads.
     pub keeps_rows: bool,
-    /// Spare tids for each tid in [`OverlapMode::Tid`]; `None`: no limit.
-    pub max_tid_streams: Option<u32>,
+    /// Spare rows for each row in [`OverlapMode::SpareRow`]; `None`: no limit.
+    pub spare_rows: Option<u32>,
 
-    /// What PyTorch's compiler printed.
-    pub torch_log: TorchLog,
+    /// The counters that are made.
+    pub counters: TraceCounters,
+    /// What one unit of the charge counter is worth.
+    pub power_scale: PowerScale,
+    /// No power between two `Cmpt Exec`, from `DmaO` to `DmaI` and from `Cmpt Exec`
+    /// to `DmaI`.
+    pub power_skip_events: bool,
+    /// Statistics of power with and without kernels running.
+    pub power_statistics: bool,
 
     /// Find flows between senders and receivers.
-    pub flow: bool,
-    /// Make an event of each collective, with its bandwidth; needs `flow`.
-    pub build_coll_event: bool,
+    pub flows: bool,
+    /// Make an event of each collective, with its bandwidth; needs `flows`.
+    pub collective_spans: bool,
     /// One send and one receive for each sequence number.
-    pub comm_summarize_seq: bool,
-    /// Kernels of TORCH traces are in the tables too; acelyzer leaves them out.
-    pub torch_statistics: bool,
-    /// Write statistics tables.
-    pub stats: bool,
-    /// Write tables and reports beside the trace.
-    pub write_tables: bool,
-    /// Do what acelyzer does not, too: faults that traces are known for, shares of
-    /// communication, further tables.
-    pub extended: bool,
-    /// Verify the input instead of analysing it.
-    pub verify: bool,
-    /// Report order violations of counters and go on.
-    pub ignore_critical: bool,
-    /// Give the timestamps that acelyzer 1.3.0 gives, where they are wrong too.
-    pub compat_bugs: bool,
-    /// Level of the messages that are reported.
-    pub level: Level,
-    /// The stages whose effects are wanted; see [`Config::select_stages`].
-    pub stages: StageSet,
+    pub join_messages: bool,
+    /// What PyTorch's compiler printed.
+    pub torch_log: TorchLog,
+    /// Statistics of kernels.
+    pub statistics: bool,
+    /// Shorten names of kernels, so that more of them are equal.
+    pub shorten_names: bool,
+    /// Somebody sees the events: what is only added to be shown is made.
+    pub shows_events: bool,
+    /// What else is done.
+    pub steps: OptionalSteps,
 }
 
-impl Default for Config {
+impl Default for AnalysisConfig {
     fn default() -> Self {
-        let mut config = Self {
-            inputs: Vec::new(),
-            output: PathBuf::from("processed_trace.pt.trace.json"),
-            format: Format::Json,
-            tensorboard: false,
-            refine_names: true,
-            keep_names: false,
-            write_trace: true,
-            intermediate: false,
-            time_unit: TimeUnit::Nanoseconds,
-            compiler_info: Vec::new(),
-            counters: Counters::default(),
-            soc_mhz: 1000.0,
-            is_given: false,
-            is_fitted: false,
-            core_mhz: 1100.0,
-            power_scale: PowerScale::default(),
-            power_skip_events: false,
-            power_stats: false,
+        Self {
+            compatibility: Compatibility::Own,
             event_filter: Vec::new(),
             event_limit: EventLimit::default(),
             keep_phases: String::new(),
             drop_globals: false,
-            keep_prep: false,
+            keep_prep: true,
             split_events: false,
-            flex_ts_fix: false,
-            rank_alignment: RankAlignment::Default,
-            overlap: OverlapMode::Tid,
+            soc_mhz: 1000.0,
+            is_given: false,
+            is_fitted: true,
+            core_mhz: 1100.0,
+            move_jobs: true,
+            align_ranks: true,
+            overlap: OverlapMode::SpareRow,
             keeps_rows: false,
-            max_tid_streams: Some(5),
+            spare_rows: Some(64),
+            counters: TraceCounters::default(),
+            power_scale: PowerScale::Auto,
+            power_skip_events: false,
+            power_statistics: true,
+            flows: true,
+            collective_spans: true,
+            join_messages: false,
             torch_log: TorchLog::default(),
-            flow: false,
-            build_coll_event: false,
-            comm_summarize_seq: false,
-            torch_statistics: true,
-            stats: true,
-            write_tables: true,
-            extended: false,
-            verify: false,
-            ignore_critical: false,
-            compat_bugs: false,
-            level: Level::Info,
-            stages: StageSet::default(),
-        };
-        if let Some(profile) = Profile::builtin("default") {
-            config.select_stages(&profile, &mut Messages::new(Level::Error));
+            statistics: true,
+            shorten_names: false,
+            shows_events: true,
+            steps: OptionalSteps::default(),
         }
-        config
     }
 }
 
-impl Config {
-    /// Sets [`Config::stages`] from a profile and the other fields; called last.
-    pub fn select_stages(&mut self, profile: &Profile, messages: &mut Messages) {
-        self.stages = profile.register(self, messages);
-    }
-
-    /// Whether anybody sees the events: what is only added to be shown is not made else.
-    /// acelyzer counts it in either case.
-    pub(crate) fn shows_events(&self) -> bool {
-        let is_written = self.write_trace && self.format != Format::Html;
-        is_written || self.intermediate || !self.extended
-    }
-}
-
-/// Format of the trace that is written.
+/// How far the results are those of acelyzer 1.3.0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
-    /// Chrome trace events.
+pub enum Compatibility {
+    /// aiprof's own results. They include what acelyzer does not look for: faults that traces are
+    /// known for, shares of communication, further tables.
     #[default]
-    Json,
-    /// A text table of the events.
-    Pddf,
-    /// Perfetto's protobuf. acelyzer 1.3.0 names it and refuses it.
-    Protobuf,
-    /// Text; for the report of a verification only.
-    Text,
-    /// No trace, but the report as a page. aiprof's own.
-    Html,
+    Own,
+    /// acelyzer's results, rules and messages; its mistakes are corrected.
+    Acelyzer,
+    /// acelyzer's results with its mistakes.
+    AcelyzerBugs {
+        /// Ranks are aligned in acelyzer's second way.
+        second_alignment: bool,
+    },
 }
 
-impl Format {
-    /// Whether acelyzer writes traces in it.
-    pub fn is_trace(self) -> bool {
-        matches!(self, Self::Json | Self::Pddf)
+impl Compatibility {
+    /// Whether the results are aiprof's own.
+    pub fn is_own(self) -> bool {
+        self == Self::Own
+    }
+
+    /// Whether the results have acelyzer's mistakes.
+    pub fn has_bugs(self) -> bool {
+        matches!(self, Self::AcelyzerBugs { .. })
     }
 }
 
-/// `displayTimeUnit` of Chrome traces.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TimeUnit {
-    /// `ms`
-    Milliseconds,
-    /// `ns`
-    #[default]
-    Nanoseconds,
+/// Steps that are left out only where somebody asks for acelyzer's results with fewer steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionalSteps {
+    /// Device events get the times of their counters.
+    pub convert_times: bool,
+    /// Numbers of requests go from names to arguments, with [`OverlapMode::Async`].
+    pub split_names: bool,
+    /// Threads get numbers with room for spare rows between them.
+    pub number_threads: bool,
+    /// Host events go on one row.
+    pub join_host_rows: bool,
+    /// Kernels are compared with their order on the device.
+    pub check_order: bool,
+    /// Arrows go from launches to kernels.
+    pub link_launches: bool,
+    /// Slices get classes.
+    pub classify: bool,
+    /// Kernels that repeat are iterations.
+    pub find_iterations: bool,
+    /// Events get the processes of a device and its host.
+    pub place_rows: bool,
+    /// Active time of ranks becomes a table.
+    pub sum_ranks: bool,
 }
 
-impl TimeUnit {
-    /// As it is written in a trace.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Milliseconds => "ms",
-            Self::Nanoseconds => "ns",
+impl Default for OptionalSteps {
+    fn default() -> Self {
+        Self {
+            convert_times: true,
+            split_names: true,
+            number_threads: true,
+            join_host_rows: true,
+            check_order: true,
+            link_launches: true,
+            classify: true,
+            find_iterations: true,
+            place_rows: true,
+            sum_ranks: true,
         }
     }
 }
@@ -221,27 +185,15 @@ impl TimeUnit {
 pub enum OverlapMode {
     /// The later event is dropped.
     Drop,
-    /// The later event moves to another tid.
+    /// The later event moves to a spare row.
     #[default]
-    Tid,
+    SpareRow,
     /// The later event becomes a pair of asynchronous events.
     Async,
     /// It is counted, nothing else.
-    Warn,
+    Count,
     /// The later event starts later where that is a matter of nanoseconds.
     Shift,
-}
-
-/// How clocks of ranks are brought together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RankAlignment {
-    /// They stay as they are (`-M`).
-    Off,
-    /// By the messages between them.
-    #[default]
-    Default,
-    /// acelyzer's second way (`-S`).
-    V2,
 }
 
 /// Counter value of an event at which its charge was read.
@@ -254,30 +206,18 @@ pub enum PowerSource {
 }
 
 /// The counters that are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counters {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TraceCounters {
     /// Power, and by which counter value.
     pub power: Option<PowerSource>,
     /// Bandwidth of collectives.
-    pub coll_bw: bool,
+    pub collectives: bool,
     /// Bandwidth of data transfers.
-    pub bandwidth: bool,
+    pub transfers: bool,
     /// Number of pending `Cmpt Prep`.
-    pub prep_queue: bool,
+    pub preparations: bool,
     /// Utilization of the processing tensors, from ideal cycles.
-    pub rcu_util: bool,
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self {
-            power: Some(PowerSource::Ts4),
-            coll_bw: true,
-            bandwidth: false,
-            prep_queue: true,
-            rcu_util: true,
-        }
-    }
+    pub utilization: bool,
 }
 
 /// What one unit of the charge counter is worth, as a factor on acelyzer 1.3.0's
@@ -288,12 +228,6 @@ pub enum PowerScale {
     Fixed(f64),
     /// Whichever of the known factors gives possible watts; it is named.
     Auto,
-}
-
-impl Default for PowerScale {
-    fn default() -> Self {
-        Self::Fixed(1.0)
-    }
 }
 
 /// Drops events: those in which the attribute contains a match.
@@ -364,7 +298,6 @@ fn without_python_end(pattern: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyze::stages::Stage;
 
     #[test]
     fn filters_search_as_python_does() {
@@ -392,30 +325,5 @@ mod tests {
             "{}",
             text("name:a(?!b)")
         );
-    }
-
-    #[test]
-    fn the_default_runs_what_acelyzer_runs_by_default() {
-        let stages = Config::default().stages;
-        // Options off: no flows, no compiler log, no job shifts, one alignment.
-        for off in [
-            Stage::FlowExtraction,
-            Stage::ComputeUtilization,
-            Stage::FrequencyAlignApply,
-            Stage::MpTsCalibrationV2,
-            Stage::ComputeBandwidth,
-            Stage::VerifySort,
-        ] {
-            assert!(!stages.has(off), "{off:?}");
-        }
-        for on in [
-            Stage::NormalizePhase1,
-            Stage::MpSyncTightV1,
-            Stage::ComputePower,
-            Stage::MpCalcBw,
-            Stage::SortFinal,
-        ] {
-            assert!(stages.has(on), "{on:?}");
-        }
     }
 }

@@ -40,7 +40,6 @@ pub mod rows;
 pub mod sequence;
 mod spare_rows;
 pub mod split;
-pub mod stages;
 pub mod statistics;
 pub mod token_times;
 mod untimed;

@@ -80,7 +80,7 @@ impl Resolver<'_> {
         self.outcome.resolved += 1;
         let mut event = event;
         match self.mode {
-            OverlapMode::Warn => {
+            OverlapMode::Count => {
                 let name = self.timeline.name(event.name);
                 let text = format_args!("Detected overlap conflict:  {name}");
                 self.messages.warn("POD", text);
@@ -91,7 +91,7 @@ impl Resolver<'_> {
                 self.messages.warn("POD", text);
                 event.dropped = true;
             }
-            OverlapMode::Tid => {
+            OverlapMode::SpareRow => {
                 let home = self.timeline.home(&event);
                 self.move_away(&mut event);
                 self.timeline.moved.insert(event.track, home);
@@ -224,7 +224,7 @@ impl Spare {
         Self {
             // Other modes move nothing.
             rows: limit.map(|limit| match mode {
-                OverlapMode::Tid => SpareRows::new(timeline, limit),
+                OverlapMode::SpareRow => SpareRows::new(timeline, limit),
                 _ => SpareRows::default(),
             }),
             farthest: FxHashMap::default(),
@@ -295,13 +295,13 @@ mod tests {
     fn nested_and_touching_slices_stay() {
         let mut t = slices(&[(0.0, 10.0), (0.0, 5.0), (5.0, 5.0), (6.0, 1.0), (10.0, 1.0)]);
         assert_eq!(
-            resolve(&mut t, OverlapMode::Tid, Some(5)),
+            resolve(&mut t, OverlapMode::SpareRow, Some(5)),
             OverlapReport::default()
         );
         // Less than half a nanosecond is none when written.
         let mut t = slices(&[(0.0, 10.0004), (10.0001, 5.0)]);
         assert_eq!(
-            resolve(&mut t, OverlapMode::Tid, Some(5)),
+            resolve(&mut t, OverlapMode::SpareRow, Some(5)),
             OverlapReport::default()
         );
     }
@@ -315,7 +315,7 @@ mod tests {
             (10.0, 5.0),
             (11.5, 1.0),
         ]);
-        let outcome = resolve(&mut t, OverlapMode::Tid, Some(5));
+        let outcome = resolve(&mut t, OverlapMode::SpareRow, Some(5));
         assert_eq!((outcome.resolved, outcome.beyond), (3, 0));
         assert_eq!(tids(&t), [1000, 1001, 1002, 1000, 1000]);
     }
@@ -324,11 +324,11 @@ mod tests {
     fn many_at_once_get_as_many_rows() {
         let times: Vec<(f64, f64)> = (0..20).map(|i| (f64::from(i), 100.0)).collect();
         let mut t = slices(&times);
-        let outcome = resolve(&mut t, OverlapMode::Tid, Some(5));
+        let outcome = resolve(&mut t, OverlapMode::SpareRow, Some(5));
         assert_eq!((outcome.resolved, outcome.beyond), (190, 14));
         assert_eq!(tids(&t), (1000..1020).collect::<Vec<_>>());
         let mut t = slices(&times);
-        assert_eq!(resolve(&mut t, OverlapMode::Tid, None).resolved, 190);
+        assert_eq!(resolve(&mut t, OverlapMode::SpareRow, None).resolved, 190);
         assert_eq!(tids(&t), (1000..1020).collect::<Vec<_>>());
     }
 
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(resolve(&mut t, OverlapMode::Drop, None).resolved, 1);
         assert_eq!(t.events.len(), 2);
         let mut t = slices(&times);
-        assert_eq!(resolve(&mut t, OverlapMode::Warn, None).resolved, 1);
+        assert_eq!(resolve(&mut t, OverlapMode::Count, None).resolved, 1);
         assert_eq!(t.events.len(), 3);
         let mut t = slices(&times);
         resolve(&mut t, OverlapMode::Async, None);
@@ -373,7 +373,7 @@ mod tests {
                     tracks.set_tid(event, Id::Token(name));
                 }
             }
-            resolve(&mut t, OverlapMode::Tid, spare);
+            resolve(&mut t, OverlapMode::SpareRow, spare);
             let rows: rustc_hash::FxHashSet<Id> = t.events.iter().map(|e| t.tid(e)).collect();
             assert_eq!(rows.len(), times.len());
             assert!(t.names.iter().all(|(_, name)| name.len() < 20));
@@ -391,7 +391,7 @@ mod tests {
         let mut late = t.events[0];
         late.set_ts(1.0);
         t.events.push(late);
-        assert_eq!(resolve(&mut t, OverlapMode::Tid, Some(5)).resolved, 1);
+        assert_eq!(resolve(&mut t, OverlapMode::SpareRow, Some(5)).resolved, 1);
         assert_eq!(tids(&t).last(), Some(&(many as i64)));
     }
 

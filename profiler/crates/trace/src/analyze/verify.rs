@@ -5,6 +5,7 @@
 //! the latter and finds nothing), and ranks are kept apart. aiprof's own verification
 //! also knows the calls that launch kernels of GPUs.
 
+use super::config::Compatibility;
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Timeline};
 use rustc_hash::FxHashMap;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -51,20 +52,12 @@ pub struct Test {
     pub findings: Vec<Finding>,
 }
 
-/// Whose tests are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rules {
-    /// Those of acelyzer 1.3.0, which knows the AIU's calls only.
-    Acelyzer,
-    /// aiprof's own, for kernels of all devices.
-    Aiprof,
-}
-
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// Whose tests these are.
-    pub rules: Rules,
+    /// Whose tests these are: acelyzer's know the AIU's calls only, aiprof's own the kernels of
+    /// all devices.
+    pub rules: Compatibility,
     /// All tests, in their order.
     pub tests: Vec<Test>,
 }
@@ -101,7 +94,7 @@ impl Test {
 }
 
 /// Makes all tests. Needs the trace as it was read: uncalibrated, in any order.
-pub fn run(timeline: &Timeline, rules: Rules) -> Report {
+pub fn run(timeline: &Timeline, rules: Compatibility) -> Report {
     let mut order: Vec<u32> = (0u32..)
         .zip(&timeline.events)
         .filter(|(_, event)| event.is_slice() && !event.dropped)
@@ -148,7 +141,7 @@ fn time(timeline: &Timeline, us: f64) -> f64 {
 }
 
 /// A stream does one thing at a time.
-fn overlaps(timeline: &Timeline, events: &[&Event], rules: Rules) -> Finding {
+fn overlaps(timeline: &Timeline, events: &[&Event], rules: Compatibility) -> Finding {
     let kinds = Kinds::new(timeline);
     let mut finding = Finding::new("overlaps", true);
     let mut busy: FxHashMap<(Id, u32, &str), i64> = FxHashMap::default();
@@ -156,7 +149,7 @@ fn overlaps(timeline: &Timeline, events: &[&Event], rules: Rules) -> Finding {
         let torch = timeline.dialect(event) == Dialect::Torch;
         let cat = timeline.name(event.cat);
         let on_device = match torch {
-            _ if rules == Rules::Aiprof => kinds.is_device(timeline, event),
+            _ if rules.is_own() => kinds.is_device(timeline, event),
             true => cat.contains("gpu") || cat.contains("kernel"),
             false => event.is_counted(),
         };
@@ -211,9 +204,9 @@ enum LaunchPart {
     Nothing,
 }
 
-fn part(timeline: &Timeline, kinds: &Kinds, event: &Event, rules: Rules) -> LaunchPart {
+fn part(timeline: &Timeline, kinds: &Kinds, event: &Event, rules: Compatibility) -> LaunchPart {
     let name = timeline.name(event.name);
-    let is_own = rules == Rules::Aiprof;
+    let is_own = rules.is_own();
     if name.contains("ScheduleCompute") || name.contains("ScheduleWait") {
         return LaunchPart::Enclosing;
     }
@@ -231,7 +224,7 @@ fn part(timeline: &Timeline, kinds: &Kinds, event: &Event, rules: Rules) -> Laun
 
 /// Kernels run between the begin of their `ScheduleCompute` and the end of their
 /// `ScheduleWait`; those of GPUs after the begin of the call that launched them.
-fn parents(timeline: &Timeline, events: &[&Event], rules: Rules) -> Vec<Finding> {
+fn parents(timeline: &Timeline, events: &[&Event], rules: Compatibility) -> Vec<Finding> {
     let mut outside = Finding::new("kernel_outside_parent", true);
     let mut lonely_kernels = Finding::new("orphan_kernels", false);
     let mut lonely_parents = Finding::new("orphan_parents", false);
@@ -375,9 +368,9 @@ impl Report {
 
     /// The report in words (`-f text`).
     pub fn to_text(&self, command_line: &str) -> String {
-        let (title, width) = match self.rules {
-            Rules::Acelyzer => ("Acelyzer Verification Report", 29),
-            Rules::Aiprof => ("Verification by aiprof", 22),
+        let (title, width) = match self.rules.is_own() {
+            true => ("Verification by aiprof", 22),
+            false => ("Acelyzer Verification Report", 29),
         };
         let mut out = format!(
             "{title}\n{}\nInput:   {command_line}\n\n",
@@ -431,7 +424,7 @@ mod tests {
     #[test]
     fn the_shipped_sample_overlaps() {
         let timeline = scene::allreduce_tp4_raw();
-        let report = run(&timeline, Rules::Acelyzer);
+        let report = run(&timeline, Compatibility::Acelyzer);
         let overlaps = &report.tests[0].findings[0];
         assert_eq!((overlaps.count, report.has_failed()), (17, true));
         let of = |rank: i64| {
@@ -484,7 +477,7 @@ mod tests {
 
     #[test]
     fn kernels_are_in_their_parents() {
-        let report = run(&torch(), Rules::Acelyzer);
+        let report = run(&torch(), Compatibility::Acelyzer);
         let counts: Vec<_> = report.tests[1]
             .findings
             .iter()
@@ -518,7 +511,7 @@ mod tests {
             };
             scene::add(&mut timeline, &slice);
         }
-        let report = run(&timeline, Rules::Acelyzer);
+        let report = run(&timeline, Compatibility::Acelyzer);
         let overlaps = &report.tests[0].findings[0];
         assert_eq!(overlaps.count, 1);
         let expected =
@@ -542,7 +535,7 @@ mod tests {
         ] {
             scene::add(&mut timeline, &slice);
         }
-        let report = run(&timeline, Rules::Aiprof);
+        let report = run(&timeline, Compatibility::Own);
         let found = &report.tests[1].findings;
         let counts: Vec<_> = found.iter().map(|f| f.count).collect();
         assert_eq!(counts, [1, 1, 0]);
@@ -558,7 +551,7 @@ mod tests {
     /// The form of 1.3.0's reports.
     #[test]
     fn reports_have_the_form_of_1_3_0() {
-        let report = run(&torch(), Rules::Acelyzer);
+        let report = run(&torch(), Compatibility::Acelyzer);
         let text = report.to_text("acelyzer -V");
         let expected = "Acelyzer Verification Report\n=============================\n\
             Input:   acelyzer -V\n\nERRORS (1)\n----------\n  kernel_outside_parent: 1 occurrence(s)\n\
@@ -576,7 +569,7 @@ mod tests {
         assert_eq!(report["test_results"][1]["result"], "fail");
         assert_eq!(report["passed"][0]["finding"], "overlaps");
         assert_eq!(report["warnings"][1]["count"], 1);
-        let empty = run(&scene::empty(Dialect::Flex), Rules::Aiprof);
+        let empty = run(&scene::empty(Dialect::Flex), Compatibility::Own);
         assert!(!empty.has_failed());
         assert!(
             empty

@@ -1,18 +1,16 @@
 //! The order of things: from events as they were read to events as they are written.
 //!
-//! Every step is a whole pass over the events. Which of them run, and what they are
-//! called, is acelyzer's ([`Stage`]); the comments give its numbers.
+//! Every step is a whole pass over the events. An [`AnalysisConfig`] selects which of them run.
 
 mod tell;
 
 use super::calibration::{self, Calibration};
-use super::config::{Config, Counters, Format, OverlapMode, RankAlignment};
+use super::config::{AnalysisConfig, Compatibility, OverlapMode};
 use super::device_stalls::TimedStalls;
 use super::energy::{self, KernelPower, PowerStatistics};
 use super::frequency;
 use super::iterations::{self, Iterations, Period};
 use super::messages::{Level, Messages};
-use super::stages::Stage;
 use super::statistics::{self, Statistics};
 use super::token_times::{self, TokenTimes};
 use super::utilization::{self, CompilerInfo};
@@ -98,8 +96,6 @@ pub struct Outcome {
     pub devices: Vec<Value>,
     /// Tables.
     pub tables: Vec<Tables>,
-    /// Numbers of the events in the order in which they are written; none if they are not.
-    pub order: Vec<u32>,
     /// The trace cannot be used; a message gives the reason.
     pub is_fatal: bool,
 }
@@ -111,7 +107,7 @@ pub type Progress<'p> = &'p mut dyn FnMut(&Timeline, &str, usize, usize);
 /// Runs all steps.
 pub fn run(
     timeline: &mut Timeline,
-    config: &Config,
+    config: &AnalysisConfig,
     compiler: &CompilerInfo,
     messages: &mut Messages,
     progress: Progress<'_>,
@@ -150,12 +146,11 @@ pub fn run(
     run.outcome
 }
 
-/// Puts the events whose times cannot be true back among the others, to be written.
-pub fn restore(timeline: &mut Timeline, outcome: &mut Outcome) {
-    if !timeline.aside.is_empty() {
-        timeline.events.append(&mut timeline.aside);
-        outcome.order = normalize::order(timeline);
-    }
+/// Puts the events whose times cannot be true back among the others, to be written. Returns the
+/// numbers of all events in the order in which they are written.
+pub fn restore(timeline: &mut Timeline) -> Vec<u32> {
+    timeline.events.append(&mut timeline.aside);
+    normalize::order(timeline)
 }
 
 type PipelineStep<'r> = fn(&mut Run<'r>);
@@ -172,7 +167,7 @@ struct Repeats {
 
 struct Run<'r> {
     timeline: &'r mut Timeline,
-    config: &'r Config,
+    config: &'r AnalysisConfig,
     compiler: &'r CompilerInfo,
     messages: &'r mut Messages,
     outcome: Outcome,
@@ -182,29 +177,25 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    fn has(&self, stage: Stage) -> bool {
-        // Arrows and spans of a trace that was analysed before are in it.
-        let is_made = matches!(
-            stage,
-            Stage::LaunchFlowCreateMissing | Stage::FlowExtraction | Stage::MpCalcBwV2
-        );
-        let is_there = || self.timeline.jobs.iter().any(|job| job.is_processed);
-        self.config.stages.has(stage) && !(is_made && is_there())
+    /// Whether the results are aiprof's own.
+    fn is_own(&self) -> bool {
+        self.config.compatibility.is_own()
     }
 
-    fn counters(&self) -> Counters {
-        self.config.counters
+    /// Whether no trace was analysed before: its arrows and spans would be in it.
+    fn is_first_time(&self) -> bool {
+        !self.timeline.jobs.iter().any(|job| job.is_processed)
     }
 
-    /// 3: normalize, first phase.
+    /// Which events are looked at, and what is wrong with them.
     fn select(&mut self) {
         let config = self.config;
         normalize::select(self.timeline, &config.event_limit, &config.event_filter);
         self.kinds = Kinds::new(self.timeline);
-        if config.extended {
+        if self.is_own() {
             normalize::set_aside(self.timeline, &self.kinds);
         }
-        let (timeline, kinds) = (&*self.timeline, &self.kinds);
+        let (is_own, timeline, kinds) = (self.is_own(), &*self.timeline, &self.kinds);
         // Their messages are about the frequency that was given.
         let mut unsaid = Messages::new(Level::Error);
         let messages = match config.is_fitted {
@@ -214,51 +205,50 @@ impl Run<'_> {
         // Neither changes anything, so both can run at once.
         let (frequency, found) = parallel::both(
             || frequency::run(timeline, kinds, config.soc_mhz, messages),
-            || config.extended.then(|| checks::run(timeline, kinds)),
+            || is_own.then(|| checks::run(timeline, kinds)),
         );
         self.outcome.frequency = frequency;
         self.outcome.checks = found;
     }
 
-    /// 4 to 7, 11 and 12: frequency, jobs, wraps, times.
+    /// Frequency, jobs, wraps, times.
     fn calibrate(&mut self) {
-        let moves_jobs = self.has(Stage::FrequencyAlignApply);
-        let is_literal = self.config.compat_bugs;
-        if moves_jobs && is_literal {
+        let config = self.config;
+        let is_literal = config.compatibility.has_bugs();
+        if config.move_jobs && is_literal {
             job_shifts_compat::run(self.timeline, self.messages);
         }
         let options = calibration::Options {
-            mhz: self.config.soc_mhz,
-            is_fitted: self.config.is_fitted,
-            moves_jobs: moves_jobs && !is_literal,
-            keeps_listed: !self.config.is_fitted && (is_literal || !self.config.is_given),
-            converts: self.has(Stage::TightenHtsByInstrType),
+            mhz: config.soc_mhz,
+            is_fitted: config.is_fitted,
+            moves_jobs: config.move_jobs && !is_literal,
+            keeps_listed: !config.is_fitted && (is_literal || !config.is_given),
+            converts: config.steps.convert_times,
         };
         self.outcome.calibration = calibration::run(self.timeline, options);
         self.tell_calibration();
-        if self.has(Stage::RemoveIdsFromName) {
+        if config.steps.split_names && config.overlap == OverlapMode::Async {
             split::ids_from_names(self.timeline);
         }
-        if self.has(Stage::MapTidToRange) {
+        if config.steps.number_threads {
             rows::number_threads(self.timeline);
         }
-        if self.has(Stage::TriplePhasedEvents) {
+        if config.split_events {
             split::phases(self.timeline, &self.kinds);
             self.kinds = Kinds::new(self.timeline);
         }
     }
 
-    /// 14.
+    /// Clocks of ranks and files.
     fn align(&mut self) {
-        let is_on = self.has(Stage::MpSyncTightV1) || self.has(Stage::MpTsCalibrationV2);
-        if !is_on {
+        if !self.config.align_ranks {
             return;
         }
-        let level = self.config.level;
-        if self.config.compat_bugs {
-            let outcome = match self.config.rank_alignment {
-                RankAlignment::V2 => alignment_compat::v2(self.timeline, level),
-                _ => alignment_compat::tight_v1(self.timeline, level),
+        let level = self.messages.level();
+        if let Compatibility::AcelyzerBugs { second_alignment } = self.config.compatibility {
+            let outcome = match second_alignment {
+                true => alignment_compat::v2(self.timeline, level),
+                false => alignment_compat::tight_v1(self.timeline, level),
             };
             self.outcome.is_fatal = outcome.is_fatal;
             self.messages.append(outcome.said);
@@ -276,69 +266,65 @@ impl Run<'_> {
         }
     }
 
-    /// 15 to 19: rows and order.
+    /// Rows and order.
     fn arrange(&mut self) {
-        if self.has(Stage::QueueingCounter) {
-            let found = prep_queue::run(self.timeline, &self.kinds, self.config.keep_prep);
+        let config = self.config;
+        if config.counters.preparations {
+            let found = prep_queue::run(self.timeline, &self.kinds, config.keep_prep);
             if found.dropped > 0 {
                 self.timeline.sweep();
             }
         }
-        if self.has(Stage::DropGlobalEvents) {
+        if config.drop_globals {
             normalize::drop_globals(self.timeline, &self.kinds);
         }
-        if self.has(Stage::RecombineCpuEvents) {
+        if config.steps.join_host_rows {
             rows::join_host_rows(self.timeline, &self.kinds);
         }
         normalize::sort(self.timeline);
-        if self.has(Stage::AssertSequenceBeforeOverlap) {
+        if config.steps.check_order {
             self.outcome.sequence = sequence::run(self.timeline, &self.kinds, self.messages);
         }
     }
 
-    /// 20 and 21.
+    /// Slices that overlap in part.
     fn resolve_overlaps(&mut self) {
-        if self.config.keeps_rows || !self.has(Stage::DetectPartialOverlapEvents) {
+        let config = self.config;
+        if config.keeps_rows {
             return;
         }
-        let config = self.config;
-        let (mode, spare) = (config.overlap, config.max_tid_streams);
+        let (mode, spare) = (config.overlap, config.spare_rows);
         let outcome = overlap::resolve(self.timeline, mode, spare, self.messages);
         self.tell_overlap(&outcome);
         self.outcome.overlap = outcome;
     }
 
-    /// 24 to 26: power, bandwidth.
+    /// Power, bandwidth.
     fn count(&mut self) {
-        // Charge is read at a counter value, of which the host time must be known.
-        let is_converted = self.has(Stage::CycleCountToWallclock);
-        if let Some(source) = self
-            .counters()
-            .power
-            .filter(|_| self.has(Stage::ComputePower) && is_converted)
-        {
+        let config = self.config;
+        if let Some(source) = config.counters.power {
             let options = power::Options {
                 source,
-                scale: self.config.power_scale,
-                skip: self.config.power_skip_events,
-                is_literal: self.config.compat_bugs,
+                scale: config.power_scale,
+                skip: config.power_skip_events,
+                is_literal: config.compatibility.has_bugs(),
             };
             let found = power::run(self.timeline, &self.kinds, &options, self.messages);
-            if !self.config.extended {
+            if !self.is_own() {
                 // acelyzer prints it for the step before as well, which has none.
                 let text = format_args!("PEC event stats o/i: 0 / 0");
                 self.messages.info("PEC", text);
             }
             self.outcome.power = Some(found);
         }
-        if self.has(Stage::ComputeBandwidth) {
+        if config.counters.transfers {
             self.outcome.transfers = bandwidth::run(self.timeline, &self.kinds, self.messages);
         }
     }
 
-    /// 27 and 32: ideal cycles against time.
+    /// Ideal cycles against time.
     fn utilization(&mut self) {
-        if !self.has(Stage::ComputeUtilization) {
+        if !self.config.counters.utilization {
             return;
         }
         let results = utilization::events::run(
@@ -346,10 +332,10 @@ impl Run<'_> {
             &self.kinds,
             self.compiler,
             self.config.core_mhz,
-            self.config.extended,
+            self.is_own(),
             self.messages,
         );
-        if self.has(Stage::CalculateStats) {
+        if self.config.statistics {
             self.tell_utilization(&results);
         }
         let rows: Vec<_> = results.categories.into_iter().flatten().collect();
@@ -362,74 +348,79 @@ impl Run<'_> {
         self.outcome.categories = rows;
     }
 
-    /// 29 to 36: order, arrows, classes, collectives.
+    /// Order, arrows, classes, collectives.
     fn classify(&mut self) {
-        if self.has(Stage::CommunicationApply) {
+        let config = self.config;
+        if config.join_messages {
             comm_summary::run(self.timeline, &self.kinds);
             self.timeline.sweep();
             self.kinds = Kinds::new(self.timeline);
         }
         // Counters that were added may stand where they are, slices may not.
-        if matches!(self.config.overlap, OverlapMode::Shift | OverlapMode::Async) {
+        if matches!(config.overlap, OverlapMode::Shift | OverlapMode::Async) {
             normalize::sort(self.timeline);
         }
-        if self.has(Stage::LaunchFlowCollect) && self.has(Stage::LaunchFlowCreateMissing) {
-            let is_shown = self.config.shows_events();
-            let found = launch_flows::run(self.timeline, is_shown, self.config.level);
+        if config.steps.link_launches && self.is_first_time() {
+            let level = self.messages.level();
+            let found = launch_flows::run(self.timeline, config.shows_events, level);
             self.messages.append(found.said);
         }
-        if self.has(Stage::EventCategorizer) {
-            let compat = self.config.compat_bugs;
-            self.outcome.classes = classes::run(self.timeline, &self.kinds, compat);
+        if config.steps.classify {
+            let has_bugs = config.compatibility.has_bugs();
+            self.outcome.classes = classes::run(self.timeline, &self.kinds, has_bugs);
         }
         self.collect();
     }
 
-    /// 35 and 36: messages between ranks, and what they make together.
+    /// Messages between ranks, and what they make together.
     fn collect(&mut self) {
+        let (config, is_first_time) = (self.config, self.is_first_time());
+        let finds_flows = config.flows && is_first_time;
         let mut messages = None;
-        if self.has(Stage::FlowExtraction) {
-            let found = flows::run(self.timeline, self.config.level);
+        if finds_flows {
+            let found = flows::run(self.timeline, self.messages.level());
             self.messages.append(found.said);
             self.outcome.reversed = found.reversed;
             messages = Some(found.exchanges);
         }
-        if self.config.extended {
+        if self.is_own() {
             // Again: events are at other times and places now.
             self.outcome.mpi = MpiTraffic::of(self.timeline);
-            if self.has(Stage::FlowExtraction) {
+            if finds_flows {
                 message_arrows::add(self.timeline, &self.outcome.mpi);
             }
         }
-        if self.has(Stage::MpCalcBw) {
+        if config.counters.collectives && !config.collective_spans {
             self.outcome.all_reduces = all_reduce_bandwidth::run(self.timeline, &self.kinds);
         }
-        if self.has(Stage::MpCalcBwV2) {
+        if config.counters.collectives && config.collective_spans && is_first_time {
             let found = messages
                 .unwrap_or_else(|| exchanges::find(self.timeline, exchanges::Clocks::Aligned));
             // Sizes have left the names.
             self.kinds = Kinds::new(self.timeline);
             let found = collectives::run(self.timeline, &self.kinds, &found.pairs);
-            if self.has(Stage::CalculateStatsV2) {
+            if config.steps.sum_ranks {
                 self.outcome.tables.push(Tables::Ranks);
             }
             self.outcome.collectives = found;
         }
     }
 
-    /// 23, 25 and 37: iterations, energy, tables of kernels.
+    /// Iterations, energy, tables of kernels.
     fn summarize(&mut self) {
         // Neither changes anything, so both can run at once.
         let this = &*self;
-        let with_torch = this.config.torch_statistics;
+        // acelyzer leaves kernels of Torch's traces out.
+        let with_torch = !this.config.compatibility.has_bugs();
         let (kernels, repeats) = parallel::both(
             || {
-                this.has(Stage::CalculateStats)
+                this.config
+                    .statistics
                     .then(|| statistics::run(this.timeline, &this.kinds, with_torch))
             },
             || this.repeats(),
         );
-        if self.config.extended {
+        if self.is_own() {
             let log = &self.config.torch_log;
             self.outcome.compiled = CompileReport::new(self.timeline, log);
         }
@@ -442,23 +433,23 @@ impl Run<'_> {
         if let Some(found) = kernels {
             self.outcome.tables.push(Tables::Kernels);
             self.outcome.statistics = found;
-            if self.config.extended {
+            if self.is_own() {
                 self.outcome.tables.push(Tables::Further);
             }
         }
     }
 
     fn repeats(&self) -> Repeats {
-        let mut said = Messages::new(self.config.level);
-        let (timeline, kinds) = (&*self.timeline, &self.kinds);
+        let mut said = Messages::new(self.messages.level());
+        let (is_own, timeline, kinds) = (self.is_own(), &*self.timeline, &self.kinds);
         let (mut iterations, mut tokens) = (Vec::new(), Vec::new());
-        if self.has(Stage::CollectIterationStats) {
-            let period = match self.config.extended {
+        if self.config.steps.find_iterations {
+            let period = match is_own {
                 true => Period::Smallest,
                 false => Period::Acelyzer,
             };
             iterations = iterations::run(timeline, kinds, period, &mut said);
-            if self.config.extended {
+            if is_own {
                 // The compiler's tables decide; kernels that repeat are a guess.
                 tokens = match self.steps.as_slice() {
                     [] => {
@@ -471,19 +462,18 @@ impl Run<'_> {
         }
         let periods = self.outcome.power.as_ref().map(|power| &power.periods);
         // That there is none is worth a word only where it was asked for.
-        let statistics = periods.filter(|periods| {
-            self.has(Stage::AnalyzePowerStatistics) && !(self.config.extended && periods.is_empty())
-        });
+        let statistics = periods
+            .filter(|periods| self.config.power_statistics && !(is_own && periods.is_empty()));
         Repeats {
             iterations,
             tokens,
             power: statistics
                 .and_then(|periods| energy::statistics(timeline, kinds, periods, &mut said)),
-            kernels: match periods.filter(|_| self.config.extended) {
+            kernels: match periods.filter(|_| is_own) {
                 Some(periods) => energy::kernels(timeline, kinds, periods, &mut said),
                 None => Vec::new(),
             },
-            shares: match self.config.extended {
+            shares: match is_own {
                 true => overlap_share::run(timeline, kinds),
                 false => Vec::new(),
             },
@@ -491,28 +481,22 @@ impl Run<'_> {
         }
     }
 
-    /// 38 to 41: what is left, and where it stands.
+    /// What is left, and where it stands.
     fn refine(&mut self) {
-        if self.has(Stage::ProcessingFilter) {
-            let phases = &self.config.keep_phases;
+        let config = self.config;
+        if !config.keep_phases.is_empty() {
+            let phases = &config.keep_phases;
             self.timeline
                 .events
                 .retain(|event| phases.contains(event.ph.letter()));
         }
         // Names may have been added since.
         self.kinds = Kinds::new(self.timeline);
-        if self.has(Stage::TbRefinementIntrusive) && !self.config.keep_names {
+        if config.shorten_names {
             refine::shorten_names(self.timeline, &self.kinds);
         }
-        if self.has(Stage::TbRefinementLightweight) {
+        if config.steps.place_rows {
             self.outcome.devices = refine::place(self.timeline, &self.kinds);
-        }
-        if self.config.format == Format::Pddf {
-            // That is written as the events stand.
-            normalize::sort(self.timeline);
-        }
-        if self.config.shows_events() {
-            self.outcome.order = normalize::order(self.timeline);
         }
     }
 }

@@ -23,7 +23,7 @@ impl Run<'_> {
                 ),
             );
         }
-        if found.earlier > 0 && !self.config.extended {
+        if found.earlier > 0 && !self.config.compatibility.is_own() {
             let count = found.earlier;
             messages.warn(
                 "OVC",
@@ -92,7 +92,7 @@ impl Run<'_> {
             self.messages.warn("POD", text);
         }
         if outcome.beyond > 0 {
-            let streams = config.max_tid_streams.unwrap_or(0);
+            let streams = config.spare_rows.unwrap_or(0);
             self.messages.warn(
                 "POD",
                 format_args!(

@@ -1,19 +1,17 @@
 //! `aiprof unitrace`: unitrace 2.3's command line and its tables.
 //!
-//! It is read as unitrace reads it (`settings`). A list of all its options gives those that aiprof
-//! has, and why it lacks the others (`options`). COMMAND is recorded as for a trace, and the tables
-//! are made from that (`written`).
+//! It is read as unitrace reads it (`settings`). The help lists all its options: those that aiprof
+//! has, and why it lacks the others. COMMAND is recorded as for a trace, and the tables are made
+//! from that (`written`).
 
-mod help;
 mod live;
-mod options;
 mod places;
 mod settings;
 mod written;
 
-use super::record::{Plan, RecordArgs};
-use super::recording::{self, Taker};
-use super::{EXIT_USAGE, Verbosity, ctl, screen};
+use crate::cli::record::{Plan, RecordArgs};
+use crate::cli::recording::{self, Taker};
+use crate::cli::{EXIT_USAGE, Verbosity, ctl, screen};
 use aiprof_live::config::MIN_FREQUENCY_HZ;
 use aiprof_model::visible;
 use aiprof_record::recording::RecordingSink;
@@ -24,8 +22,8 @@ use aiprof_tables::unitrace::NameChoice;
 use anyhow::{Context, Result};
 use clap::{Args as _, FromArgMatches as _};
 use live::LiveLines;
-use places::Places;
-use settings::{NoRun, Settings};
+use places::OutputPlaces;
+use settings::{NoRun, UnitraceSettings};
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
@@ -36,33 +34,21 @@ use std::rc::Rc;
 use written::TablesWriter;
 
 /// The name under which aiprof behaves as unitrace.
-const NAME: &str = "unitrace";
+pub(in crate::cli) const NAME: &str = "unitrace";
 /// The release whose command line and tables these are.
 const VERSION: &str = "2.3.0";
 /// Largest file of kernels' names, bytes.
 const MAX_NAMES: u64 = 1 << 20;
-
-/// The arguments after unitrace's name, where a command line is one of its: the program
-/// is called unitrace, or its first argument is `unitrace`.
-pub(crate) fn arguments(args: &[OsString]) -> Option<&[OsString]> {
-    let (program, rest) = args.split_first()?;
-    let name = Path::new(program).file_name();
-    if name.is_some_and(|name| name == NAME) {
-        return Some(rest);
-    }
-    let (first, rest) = rest.split_first()?;
-    (first == NAME).then_some(rest)
-}
 
 /// Runs unitrace's command line (without its name) and returns the exit code.
 ///
 /// # Errors
 /// COMMAND cannot be recorded, or an output cannot be made. Wrong usage is reported here and is no
 /// error.
-pub(crate) fn run(args: &[OsString]) -> Result<u8> {
+pub(in crate::cli) fn run(args: &[OsString]) -> Result<u8> {
     let mut settings = match settings::parse(args) {
         Ok(settings) => settings,
-        Err(NoRun::Help) => return say(&help::help()),
+        Err(NoRun::Help) => return say(settings::HELP),
         Err(NoRun::Version) => {
             let own = env!("CARGO_PKG_VERSION");
             return say(&format!("{VERSION} (aiprof {own})\n"));
@@ -99,7 +85,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<u8> {
         .commands
         .exclude
         .extend(names_of(exclude.as_deref())?);
-    let places = Places::new(&settings, rank);
+    let places = OutputPlaces::new(&settings, rank);
     places.check()?;
     let plan = plan(&settings)?;
     let detail = CommandDetail {
@@ -154,7 +140,7 @@ fn names_of(path: Option<&Path>) -> Result<Vec<String>> {
 }
 
 /// How COMMAND is recorded: as for a trace, with as few samples as can be.
-fn plan(settings: &Settings) -> Result<Plan> {
+fn plan(settings: &UnitraceSettings) -> Result<Plan> {
     let command = RecordArgs::augment_args(clap::Command::new("record"));
     let rate = MIN_FREQUENCY_HZ.to_string();
     let mut words: Vec<OsString> = [
@@ -190,21 +176,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unitrace_is_called_by_either_name() {
-        let args = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
-        let found = |line: &str| arguments(&args(line)).map(<[_]>::len);
-        assert_eq!(found("/usr/bin/unitrace -h app"), Some(2));
-        assert_eq!(found("aiprof unitrace -h app"), Some(2));
-        assert_eq!(found("aiprof -- unitrace"), None);
-        assert_eq!(found("aiprof trace unitrace"), None);
-    }
-
-    #[test]
-    fn the_help_has_every_option() {
-        let text = help::help();
-        for option in options::OPTIONS {
-            assert!(text.contains(option.long), "{}", option.long);
+    fn every_option_of_the_help_is_read() {
+        assert_eq!(settings::OPTIONS.len(), 53);
+        for option in settings::OPTIONS.iter() {
+            let words = [option.long, "1", "-h", "app"].map(OsString::from);
+            let had = option.value.is_empty();
+            let words: Vec<_> = words.into_iter().filter(|w| !had || w != "1").collect();
+            let found = settings::parse(&words);
+            // An option without an effect of its own ends a debug build here.
+            assert!(!option.help.is_empty(), "{option:?} {found:?}");
         }
-        assert!(text.lines().all(|line| line.len() <= 100));
+        assert!(settings::HELP.lines().all(|line| line.len() <= 100));
     }
 }

@@ -3,51 +3,21 @@
 //! its messages. clap reads command lines differently; scripts written for acelyzer
 //! must not notice.
 
+use super::super::options::{OptionRow, ValueCount, named};
+use super::help::OURS;
 use std::fmt::Write as _;
 
-/// How many values an option takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Values {
-    /// None.
-    Flag,
-    /// Exactly one.
-    One,
-    /// Any number (`nargs='*'`).
-    Many,
-}
-
-/// One option.
-#[derive(Debug)]
-pub(super) struct Opt<Id: 'static> {
-    /// What the program calls it.
-    pub(super) id: Id,
-    /// `-x`, or empty.
-    pub(super) short: &'static str,
-    /// `--name`.
-    pub(super) long: &'static str,
-    pub(super) values: Values,
-    /// Whether it must be written in full: then it makes no abbreviation of another
-    /// option ambiguous.
-    pub(super) exact: bool,
-    /// What stands for the value in the usage; empty for flags.
-    pub(super) metavar: &'static str,
-    /// Explanation; empty hides the option from the help.
-    pub(super) help: &'static str,
-}
-
-impl<Id> Opt<Id> {
-    /// `-x/--name`, as argparse names an option in messages.
-    pub(super) fn display(&self) -> String {
-        if self.short.is_empty() {
-            return self.long.to_owned();
-        }
-        format!("{}/{}", self.short, self.long)
+/// An option as argparse names it in messages: `-x/--name`.
+pub(super) fn display(option: &OptionRow) -> String {
+    match option.short {
+        "" => option.long.to_owned(),
+        short => format!("{short}/{}", option.long),
     }
 }
 
 /// A piece of the command line.
 #[derive(Clone, Copy)]
-enum Piece<'a, Id: 'static> {
+enum Piece<'a> {
     /// Not an option.
     Word(&'a str),
     /// `--` and all that follows it is no option.
@@ -55,7 +25,7 @@ enum Piece<'a, Id: 'static> {
     /// Looks like an option and is none.
     Unknown(&'a str),
     /// An option as it was written, with the text after `=` or after a short option.
-    Option(&'static Opt<Id>, &'a str, Option<&'a str>),
+    Option(&'static OptionRow, &'a str, Option<&'a str>),
 }
 
 /// Reads `args` (without the program's name). For each option, in order, `take` gets
@@ -65,10 +35,10 @@ enum Piece<'a, Id: 'static> {
 ///
 /// # Errors
 /// The message that argparse shows, without `usage:` and program.
-pub(super) fn parse<'a, Id: PartialEq + 'static>(
-    options: &'static [Opt<Id>],
+pub(super) fn parse<'a>(
+    options: &'static [OptionRow],
     args: &'a [String],
-    mut take: impl FnMut(&'static Opt<Id>, &[&'a str]) -> Result<(), String>,
+    mut take: impl FnMut(&'static OptionRow, &[&'a str]) -> Result<(), String>,
 ) -> Result<Vec<&'a str>, String> {
     let pieces = classify(options, args)?;
     let mut extras = Vec::new();
@@ -92,19 +62,19 @@ pub(super) fn parse<'a, Id: PartialEq + 'static>(
 }
 
 /// An option with attached text: its value, or more short flags.
-fn with_text<'a, 'p, Id: PartialEq + 'static>(
-    options: &'static [Opt<Id>],
-    first: &'static Opt<Id>,
+fn with_text<'a, 'p>(
+    options: &'static [OptionRow],
+    first: &'static OptionRow,
     written: &str,
     text: &'a str,
-    after: &'p [Piece<'a, Id>],
-    take: &mut impl FnMut(&'static Opt<Id>, &[&'a str]) -> Result<(), String>,
-) -> Result<&'p [Piece<'a, Id>], String> {
+    after: &'p [Piece<'a>],
+    take: &mut impl FnMut(&'static OptionRow, &[&'a str]) -> Result<(), String>,
+) -> Result<&'p [Piece<'a>], String> {
     let mut flags = Vec::new();
     let (mut option, mut text) = (first, text);
     let mut is_short = !written.starts_with("--");
     loop {
-        if option.values != Values::Flag {
+        if option.count() != ValueCount::Zero {
             flags.into_iter().try_for_each(|flag| take(flag, &[]))?;
             take(option, &[text])?;
             return Ok(after);
@@ -113,7 +83,7 @@ fn with_text<'a, 'p, Id: PartialEq + 'static>(
             let text = repr(text);
             format!(
                 "argument {}: ignored explicit argument {text}",
-                option.display()
+                display(option)
             )
         };
         let mut chars = text.chars();
@@ -138,34 +108,34 @@ fn with_text<'a, 'p, Id: PartialEq + 'static>(
 }
 
 /// The values of an option among the pieces after it.
-fn following<'a, 'p, Id>(
-    option: &'static Opt<Id>,
-    after: &'p [Piece<'a, Id>],
-) -> Result<(Vec<&'a str>, &'p [Piece<'a, Id>]), String> {
-    let most = match option.values {
-        Values::Flag => 0,
-        Values::One => 1,
-        Values::Many => usize::MAX,
+fn following<'a, 'p>(
+    option: &'static OptionRow,
+    after: &'p [Piece<'a>],
+) -> Result<(Vec<&'a str>, &'p [Piece<'a>]), String> {
+    let most = match option.count() {
+        ValueCount::Zero => 0,
+        ValueCount::One => 1,
+        ValueCount::Any => usize::MAX,
     };
     let words = after.iter().map_while(|piece| match piece {
         Piece::Word(word) => Some(*word),
         _ => None,
     });
     let values: Vec<_> = words.take(most).collect();
-    if option.values == Values::One && values.is_empty() {
+    if option.count() == ValueCount::One && values.is_empty() {
         return Err(format!(
             "argument {}: expected one argument",
-            option.display()
+            display(option)
         ));
     }
     let rest = after.get(values.len()..).unwrap_or_default();
     Ok((values, rest))
 }
 
-fn classify<'a, Id>(
-    options: &'static [Opt<Id>],
+fn classify<'a>(
+    options: &'static [OptionRow],
     args: &'a [String],
-) -> Result<Vec<Piece<'a, Id>>, String> {
+) -> Result<Vec<Piece<'a>>, String> {
     let mut pieces = Vec::with_capacity(args.len());
     let mut words_only = false;
     for arg in args {
@@ -181,10 +151,7 @@ fn classify<'a, Id>(
     Ok(pieces)
 }
 
-fn classify_one<'a, Id>(
-    options: &'static [Opt<Id>],
-    arg: &'a str,
-) -> Result<Piece<'a, Id>, String> {
+fn classify_one<'a>(options: &'static [OptionRow], arg: &'a str) -> Result<Piece<'a>, String> {
     if !arg.starts_with('-') || arg.len() == 1 {
         return Ok(Piece::Word(arg));
     }
@@ -202,7 +169,7 @@ fn classify_one<'a, Id>(
         let matching = || {
             options
                 .iter()
-                .filter(|o| !o.exact && o.long.starts_with(name))
+                .filter(|o| o.long.starts_with(name) && !OURS.contains(&o.long))
         };
         let mut found = matching();
         match (found.next(), found.next()) {
@@ -224,10 +191,6 @@ fn classify_one<'a, Id>(
         return Ok(Piece::Word(arg));
     }
     Ok(Piece::Unknown(arg))
-}
-
-fn named<Id>(options: &'static [Opt<Id>], name: &str) -> Option<&'static Opt<Id>> {
-    options.iter().find(|o| o.short == name || o.long == name)
 }
 
 /// argparse's `^-\d+$|^-\d*\.\d+$`.

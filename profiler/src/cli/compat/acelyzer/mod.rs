@@ -1,39 +1,41 @@
 //! `aiprof acelyzer`: acelyzer 1.3.0's command line, word for word.
 //!
-//! It is read as Python's argparse reads it (`argparse`), kept under acelyzer's
-//! names (`settings`), which also go into the output, and turned into the plain
-//! configuration of an analysis (`convert`).
+//! It is read as Python's argparse reads it (`argparse`), kept under acelyzer's names (`settings`),
+//! which also go into the output, and turned into the plan
+//! of an analysis (`convert`). Which steps that has, acelyzer's stages (`stages`) decide.
 
 mod argparse;
 mod console;
 mod convert;
 mod help;
-mod options;
 mod settings;
+mod stages;
 #[cfg(test)]
 mod tests;
 
-use super::analysis::{self, Analysis, Style};
-use super::companions::Written;
-use super::memory::MemoryArgs;
-use super::wanted_tables::WantedTables;
-use super::{EXIT_FAILURE, EXIT_USAGE, screen};
+#[cfg(any(test, fuzzing))]
+pub use stages::fuzz_profile;
+
+use crate::cli::analysis::{self, Analysis};
+use crate::cli::analysis_plan::{AnalysisPlan, Format};
+use crate::cli::companions::Written;
+use crate::cli::memory::MemoryArgs;
+use crate::cli::wanted_tables::WantedTables;
+use crate::cli::{EXIT_FAILURE, EXIT_USAGE, screen};
 use aiprof_model::timeline::Stretch;
 use aiprof_model::visible;
 use aiprof_system::errors::chain;
-use aiprof_trace::analyze::config::Config;
 use aiprof_trace::analyze::messages::{Level, Messages};
 use anyhow::Result;
 use argparse::repr;
 use console::Console;
 use serde_json::json;
-use settings::{Given, Settings, Stop};
+use settings::{AcelyzerExit, AcelyzerSettings, Given};
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::path::Path;
 
 /// The name under which aiprof behaves as acelyzer.
-const NAME: &str = "acelyzer";
+pub(in crate::cli) const NAME: &str = "acelyzer";
 /// The release whose command line, files and formats these are.
 const VERSION: &str = "1.3.0";
 /// Exit code: a format that cannot be written.
@@ -41,25 +43,11 @@ const EXIT_FORMAT: u8 = 255;
 /// By this acelyzer and others know a trace that it wrote.
 const APPLICATION: &str = "Acelyzer: Trace Post-Processing Tool";
 
-/// The arguments after acelyzer's name, where a command line is one of its: the
-/// program is called acelyzer, or its first argument is `acelyzer`.
-pub(crate) fn arguments(args: &[OsString]) -> Option<&[OsString]> {
-    let (program, rest) = args.split_first()?;
-    if Path::new(program)
-        .file_name()
-        .is_some_and(|name| name == NAME)
-    {
-        return Some(rest);
-    }
-    let (first, rest) = rest.split_first()?;
-    (first == NAME).then_some(rest)
-}
-
 /// Runs acelyzer's command line (without its name) and returns the exit code.
 ///
 /// # Errors
 /// An output cannot be made. Wrong usage is reported here and is no error.
-pub(crate) fn run(args: &[OsString]) -> Result<u8> {
+pub(in crate::cli) fn run(args: &[OsString]) -> Result<u8> {
     let mut words = Vec::with_capacity(args.len());
     for arg in args {
         match arg.to_str() {
@@ -69,13 +57,13 @@ pub(crate) fn run(args: &[OsString]) -> Result<u8> {
     }
     let Given { settings, hint } = match settings::parse(&words) {
         Ok(given) => given,
-        Err(Stop::Help) => {
+        Err(AcelyzerExit::Help) => {
             let text = help::help(screen::width());
             std::io::stdout().write_all(text.as_bytes())?;
             return Ok(0);
         }
-        Err(Stop::Usage(message)) => return Ok(usage(&message)),
-        Err(Stop::Fatal(text)) => {
+        Err(AcelyzerExit::Usage(message)) => return Ok(usage(&message)),
+        Err(AcelyzerExit::Fatal(text)) => {
             Console::stdout(Level::Info).plain(&text);
             return Ok(EXIT_FAILURE);
         }
@@ -96,7 +84,7 @@ fn usage(message: &str) -> u8 {
     EXIT_USAGE
 }
 
-fn start(settings: &Settings, hint: Option<&str>) -> Result<u8> {
+fn start(settings: &AcelyzerSettings, hint: Option<&str>) -> Result<u8> {
     let level = Level::from_number(settings.loglevel).unwrap_or(Level::Info);
     let mut console = Console::stdout(level);
     if let Some(hint) = hint {
@@ -117,8 +105,8 @@ fn start(settings: &Settings, hint: Option<&str>) -> Result<u8> {
         return Ok(EXIT_FAILURE);
     }
     let mut messages = Messages::new(level);
-    match convert::config(settings, &mut messages) {
-        Ok(config) => execute(&config, settings, messages, console),
+    match convert::plan(settings, &mut messages) {
+        Ok(plan) => execute(&plan, settings, messages, console),
         Err(text) => {
             console.log(Level::Error, &text);
             Ok(EXIT_FAILURE)
@@ -129,13 +117,13 @@ fn start(settings: &Settings, hint: Option<&str>) -> Result<u8> {
 /// Runs the analysis. `about` are the messages on the stages; acelyzer prints them
 /// after those of the inputs.
 fn execute(
-    config: &Config,
-    settings: &Settings,
+    plan: &AnalysisPlan,
+    settings: &AcelyzerSettings,
     about: Messages,
     mut console: Console<std::io::Stdout>,
 ) -> Result<u8> {
-    let level = config.level;
-    let files = analysis::files(&config.inputs);
+    let level = plan.level;
+    let files = analysis::files(&plan.inputs);
     let names: Vec<String> = files
         .iter()
         .map(|path| repr(&path.to_string_lossy()))
@@ -149,7 +137,7 @@ fn execute(
         console.log(Level::Error, "No input files found.");
         return Ok(EXIT_FAILURE);
     }
-    if !config.verify && !config.tensorboard && !config.format.is_trace() {
+    if !plan.verify && !plan.tensorboard && !matches!(plan.format, Format::Json | Format::Pddf) {
         let text = "Unrecognized export format. Available options: json or pddf \
                     (and unsupported: proto)";
         console.log(Level::Error, text);
@@ -159,8 +147,7 @@ fn execute(
     let mut messages = Messages::new(level);
     let mut show = |text: &str| screen::set_progress(text);
     let mut analysis = Analysis {
-        config,
-        style: Style::Acelyzer,
+        config: plan,
         other: json!({
             "Application": APPLICATION,
             "CmdLine": std::env::args().collect::<Vec<_>>().join(" "),
@@ -176,7 +163,7 @@ fn execute(
         is_damaged: false,
     };
     // The exit code, and how many events were written.
-    let result = match config.verify {
+    let result = match plan.verify {
         true => analysis.verify(&files).map(|failed| (u8::from(failed), 0)),
         false => analysis.run(&files).map(|report| (0, report.events)),
     };
@@ -208,7 +195,7 @@ pub fn fuzz_acelyzer(data: &[u8]) {
         let mut messages = Messages::new(Level::Trace);
         if convert::check(&settings, &mut messages).is_ok() {
             // A filter may be refused.
-            let _ = convert::config(&settings, &mut messages);
+            let _ = convert::plan(&settings, &mut messages);
         }
     }
 }

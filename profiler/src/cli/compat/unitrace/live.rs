@@ -1,6 +1,6 @@
 //! `-t`: lines of what devices did, as soon as it is known.
 
-use super::settings::Settings;
+use super::settings::UnitraceSettings;
 use super::written::backends;
 use aiprof_model::json::Object;
 use aiprof_model::process::ProcessTable;
@@ -40,7 +40,7 @@ pub(super) struct LiveLines {
 }
 
 impl LiveLines {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &UnitraceSettings) -> Self {
         let detail = CommandDetail {
             barriers: true,
             each: true,

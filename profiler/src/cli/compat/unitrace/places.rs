@@ -1,6 +1,6 @@
 //! Where unitrace's outputs go, by the process that they are of.
 
-use super::settings::Settings;
+use super::settings::UnitraceSettings;
 use crate::cli::output::{self, OutputFile};
 use anyhow::Result;
 use std::ffi::OsString;
@@ -50,15 +50,15 @@ impl OutputText {
 
 /// Where outputs go.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct OutputPlaces {
     output: Option<PathBuf>,
     output_dir: Option<PathBuf>,
     result_dir: Option<PathBuf>,
     rank: Option<String>,
 }
 
-impl Places {
-    pub(super) fn new(settings: &Settings, rank: Option<String>) -> Self {
+impl OutputPlaces {
+    pub(super) fn new(settings: &UnitraceSettings, rank: Option<String>) -> Self {
         Self {
             output: settings.output.clone(),
             output_dir: settings.output_dir.clone(),
@@ -149,8 +149,8 @@ fn plain(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn places(rank: Option<&str>) -> Places {
-        Places {
+    fn places(rank: Option<&str>) -> OutputPlaces {
+        OutputPlaces {
             output: Some("a.b/perf.x.csv".into()),
             output_dir: None,
             result_dir: None,
@@ -161,7 +161,7 @@ mod tests {
     /// unitrace 2.3 gives these names.
     #[test]
     fn files_have_the_process_and_rank_before_the_extension() {
-        let of = |places: &Places| places.text(OutputText::Host, 12, "app").unwrap();
+        let of = |places: &OutputPlaces| places.text(OutputText::Host, 12, "app").unwrap();
         assert_eq!(of(&places(None)), Path::new("a.b/perf.x.12.csv"));
         assert_eq!(of(&places(Some("3"))), Path::new("a.b/perf.x.12.3.csv"));
         let mut bare = places(None);

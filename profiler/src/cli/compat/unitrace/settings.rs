@@ -1,14 +1,25 @@
 //! What a command line of unitrace asks for.
 
-use super::options::{Has, Id, OPTIONS, Opt};
+use super::super::options::{self, OptionRow};
 use aiprof_live::control::{self, Request};
 use aiprof_tables::unitrace::NameChoice;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::LazyLock;
+
+/// What `--help` prints.
+pub(super) const HELP: &str = include_str!("help.txt");
+/// The heading above options that change nothing.
+const WITHOUT_EFFECT: &str = "Accepted, without effect:";
+/// The heading above options that are refused.
+const REFUSED: &str = "Not supported:";
+
+/// unitrace 2.3's options: those that aiprof has, and why it has not the others.
+pub(super) static OPTIONS: LazyLock<Vec<OptionRow>> = LazyLock::new(|| options::rows(HELP));
 
 /// What is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Settings {
+pub(super) struct UnitraceSettings {
     pub(super) host_timing: bool,
     pub(super) device_timing: bool,
     pub(super) submission: bool,
@@ -56,8 +67,8 @@ pub(super) enum NoRun {
 ///
 /// # Errors
 /// The help or version was asked for, or something is wrong.
-pub(super) fn parse(args: &[OsString]) -> Result<Settings, NoRun> {
-    let mut settings = Settings::default();
+pub(super) fn parse(args: &[OsString]) -> Result<UnitraceSettings, NoRun> {
+    let mut settings = UnitraceSettings::default();
     let mut rest = args.iter();
     let mut taken = 0;
     while let Some(arg) = rest.next() {
@@ -66,8 +77,7 @@ pub(super) fn parse(args: &[OsString]) -> Result<Settings, NoRun> {
             taken += 1;
             break;
         }
-        let is_it = |opt: &&Opt| !text.is_empty() && (opt.short == text || opt.long == text);
-        let Some(option) = OPTIONS.iter().find(is_it) else {
+        let Some(option) = options::named(&OPTIONS, text) else {
             if text.starts_with('-') {
                 let message = format!("unknown option {text}; `aiprof unitrace --help` lists them");
                 return Err(NoRun::Usage(message));
@@ -83,7 +93,7 @@ pub(super) fn parse(args: &[OsString]) -> Result<Settings, NoRun> {
                 Some(rest.next().ok_or_else(missing)?)
             }
         };
-        settings.take(option, value)?;
+        settings.apply(option, value)?;
     }
     settings.own = args.iter().take(taken).cloned().collect();
     settings.command = args.iter().skip(taken).cloned().collect();
@@ -91,49 +101,49 @@ pub(super) fn parse(args: &[OsString]) -> Result<Settings, NoRun> {
     Ok(settings)
 }
 
-impl Settings {
-    fn take(&mut self, option: &Opt, value: Option<&OsString>) -> Result<(), NoRun> {
-        let id = match option.has {
-            Has::Yes(id) => id,
-            Has::Nothing(why) => {
-                self.notes
-                    .push(format!("{} has no effect: {why}", option.long));
-                return Ok(());
+impl UnitraceSettings {
+    fn apply(&mut self, option: &OptionRow, value: Option<&OsString>) -> Result<(), NoRun> {
+        let (name, why) = (option.long, &option.help);
+        match option.heading {
+            WITHOUT_EFFECT => {
+                self.notes.push(format!("{name} has no effect: {why}"));
+                Ok(())
             }
-            Has::No(why) => {
-                let message = format!("{} is not supported: {why}", option.long);
-                return Err(NoRun::Usage(message));
-            }
-        };
+            REFUSED => Err(NoRun::Usage(format!("{name} is not supported: {why}"))),
+            _ => self.set(name, value),
+        }
+    }
+
+    fn set(&mut self, name: &str, value: Option<&OsString>) -> Result<(), NoRun> {
         let path = || value.map(PathBuf::from);
         let text = || {
             value
                 .map(|value| value.to_string_lossy().into_owned())
                 .unwrap_or_default()
         };
-        match id {
-            Id::HostTiming => self.host_timing = true,
-            Id::DeviceTiming => self.device_timing = true,
-            Id::Submission => self.submission = true,
-            Id::Timeline => self.timeline = true,
-            Id::CclSummary => self.ccl = true,
-            Id::OpenCl => self.opencl = true,
-            Id::Verbose => self.verbose = true,
-            Id::SeparateTiles => self.separate_tiles = true,
-            Id::StartPaused => self.start_paused = true,
-            Id::Session => self.session = Some(session(&text())?),
-            Id::Pause | Id::Stop => return Err(NoRun::Ask(session(&text())?, Request::Pause)),
-            Id::Resume => return Err(NoRun::Ask(session(&text())?, Request::Resume)),
-            Id::Chrome => self.chrome = true,
-            Id::Output => self.output = path(),
-            Id::OutputDir => self.output_dir = path(),
-            Id::ResultDir => self.result_dir = path(),
-            Id::Include => self.commands.include.extend(NameChoice::parts(&text())),
-            Id::Exclude => self.commands.exclude.extend(NameChoice::parts(&text())),
-            Id::IncludeFile => self.name_files[0] = path(),
-            Id::ExcludeFile => self.name_files[1] = path(),
-            Id::Ranks => self.ranks = Some(ranks(&text())?),
-            Id::FollowChildren => {
+        match name {
+            "--host-timing" => self.host_timing = true,
+            "--device-timing" => self.device_timing = true,
+            "--kernel-submission" => self.submission = true,
+            "--device-timeline" => self.timeline = true,
+            "--ccl-summary-report" => self.ccl = true,
+            "--opencl" => self.opencl = true,
+            "--verbose" => self.verbose = true,
+            "--separate-tiles" => self.separate_tiles = true,
+            "--start-paused" | "--conditional-collection" => self.start_paused = true,
+            "--session" => self.session = Some(session(&text())?),
+            "--pause" | "--stop" => return Err(NoRun::Ask(session(&text())?, Request::Pause)),
+            "--resume" => return Err(NoRun::Ask(session(&text())?, Request::Resume)),
+            name if name.starts_with("--chrome-") => self.chrome = true,
+            "--output" => self.output = path(),
+            "--output-dir-path" => self.output_dir = path(),
+            "--result-dir" => self.result_dir = path(),
+            "--include-kernels" => self.commands.include.extend(NameChoice::parts(&text())),
+            "--exclude-kernels" => self.commands.exclude.extend(NameChoice::parts(&text())),
+            "--include-kernels-file" => self.name_files[0] = path(),
+            "--exclude-kernels-file" => self.name_files[1] = path(),
+            "--ranks-to-sample" => self.ranks = Some(ranks(&text())?),
+            "--follow-child-process" => {
                 self.only_command = match text().as_str() {
                     "0" => true,
                     "1" => false,
@@ -144,8 +154,9 @@ impl Settings {
                     }
                 }
             }
-            Id::Version => return Err(NoRun::Version),
-            Id::Help => return Err(NoRun::Help),
+            "--version" => return Err(NoRun::Version),
+            "--help" => return Err(NoRun::Help),
+            other => debug_assert!(false, "{other} has no effect"),
         }
         Ok(())
     }
@@ -205,7 +216,7 @@ mod tests {
         line.split_whitespace().map(OsString::from).collect()
     }
 
-    fn settings(line: &str) -> Settings {
+    fn settings(line: &str) -> UnitraceSettings {
         parse(&words(line)).unwrap()
     }
 

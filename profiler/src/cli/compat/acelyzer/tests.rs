@@ -1,28 +1,38 @@
 use super::argparse::repr;
-use super::settings::{CounterList, Given, Settings, Stop, parse};
+use super::settings::{AcelyzerExit, AcelyzerSettings, CounterList, Given, parse};
+use super::stages::{AcelyzerStage, StageSet};
 use super::*;
-use aiprof_trace::analyze::config::{Format, OverlapMode, PowerScale, PowerSource, RankAlignment};
-use aiprof_trace::analyze::stages::Stage;
+use aiprof_trace::analyze::config::{
+    AnalysisConfig, Compatibility, OverlapMode, PowerScale, PowerSource, TraceCounters,
+};
 
 /// Splits a command line at blanks.
-fn given(line: &str) -> Result<Given, Stop> {
+fn given(line: &str) -> Result<Given, AcelyzerExit> {
     let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
     parse(&words)
 }
 
-fn settings(line: &str) -> Settings {
+fn settings(line: &str) -> AcelyzerSettings {
     given(line).unwrap().settings
 }
 
 fn usage_of(line: &str) -> String {
     match given(line) {
-        Err(Stop::Usage(message)) => message,
+        Err(AcelyzerExit::Usage(message)) => message,
         other => panic!("{line}: {other:?}"),
     }
 }
 
-fn config(line: &str) -> Config {
-    convert::config(&settings(line), &mut Messages::new(Level::Error)).unwrap()
+fn plan(line: &str) -> AnalysisPlan {
+    convert::plan(&settings(line), &mut Messages::new(Level::Error)).unwrap()
+}
+
+fn config(line: &str) -> AnalysisConfig {
+    plan(line).analysis
+}
+
+fn stages_of(line: &str) -> StageSet {
+    convert::selected(&settings(line), &mut Messages::new(Level::Error)).unwrap()
 }
 
 /// Messages of acelyzer 1.3.0 on Python 3.11, read off its stderr.
@@ -147,18 +157,24 @@ fn counters_take_any_number_of_values() {
     assert_eq!(config("-C -i x").counters.power, None);
     let some = config("-C power_ts3 bandwidth -i x").counters;
     assert_eq!(some.power, Some(PowerSource::Ts3));
-    assert!(some.bandwidth && !some.coll_bw && !some.prep_queue && !some.rcu_util);
+    assert!(some.transfers && !some.collectives && !some.preparations && !some.utilization);
 }
 
 #[test]
 fn help_comes_before_later_mistakes() {
-    assert_eq!(given("-h -D x").unwrap_err(), Stop::Help);
-    assert_eq!(given("-th -i").unwrap_err(), Stop::Help);
-    assert!(matches!(given("-D x -h"), Err(Stop::Usage(_))));
+    assert_eq!(given("-h -D x").unwrap_err(), AcelyzerExit::Help);
+    assert_eq!(given("-th -i").unwrap_err(), AcelyzerExit::Help);
+    assert!(matches!(given("-D x -h"), Err(AcelyzerExit::Usage(_))));
     let text = help::help(80);
-    for option in options::OPTIONS {
+    assert_eq!(help::OPTIONS.len(), 41);
+    for option in help::OPTIONS.iter() {
         assert!(text.contains(option.long), "{}", option.long);
+        // An option without an effect of its own ends a debug build here.
+        let _ = given(&format!("-i x {} 1", option.long));
     }
+    // The file is 80 columns wide.
+    let usage = help::usage(80);
+    assert_eq!(text, format!("{usage}\n{}", include_str!("help.txt")));
     let usage = help::usage(80);
     assert!(usage.starts_with("usage: acelyzer [-h]\n"));
 }
@@ -177,11 +193,11 @@ fn frequencies_are_one_or_two() {
     for line in ["-i x --freq a:1", "-i x --freq 1:", "-i x --freq 1:b"] {
         assert_eq!(
             given(line).unwrap_err(),
-            Stop::Fatal(wrong.to_owned()),
+            AcelyzerExit::Fatal(wrong.to_owned()),
             "{line}"
         );
     }
-    let Err(Stop::Fatal(text)) = given("-i x --freq abc") else {
+    let Err(AcelyzerExit::Fatal(text)) = given("-i x --freq abc") else {
         panic!("a word is no frequency");
     };
     assert!(
@@ -265,32 +281,37 @@ fn output_and_profile_have_acelyzer_s_defaults() {
 }
 
 #[test]
-fn a_configuration_has_what_was_asked_for() {
-    let config = config(
-        "-i a*.json,b.json -c l0,l1 -O shift -S -f pddf -F XC --max_tid_streams 0 \
-         --compat-bugs --power-scale auto --event_filter name:Prep$,x --freq 560:1000 -k",
-    );
-    assert_eq!(config.inputs, ["a*.json", "b.json"]);
-    assert_eq!(config.compiler_info.len(), 2);
+fn a_plan_has_what_was_asked_for() {
+    let line = "-i a*.json,b.json -c l0,l1 -O shift -S -f pddf -F XC --max_tid_streams 0 \
+         --compat-bugs --power-scale auto --event_filter name:Prep$,x --freq 560:1000 -k";
+    let plan = plan(line);
+    assert_eq!(plan.inputs, ["a*.json", "b.json"]);
+    assert_eq!(plan.compiler_info.len(), 2);
+    assert_eq!(plan.format, Format::Pddf);
+    let config = plan.analysis;
     assert_eq!(config.overlap, OverlapMode::Shift);
-    assert_eq!(config.rank_alignment, RankAlignment::V2);
-    assert_eq!(config.format, Format::Pddf);
+    let bugs = Compatibility::AcelyzerBugs {
+        second_alignment: true,
+    };
+    assert_eq!(config.compatibility, bugs);
     assert_eq!((config.soc_mhz, config.core_mhz), (560.0, 1000.0));
-    assert_eq!(config.max_tid_streams, Some(1));
+    assert_eq!(config.spare_rows, Some(1));
     assert_eq!(config.power_scale, PowerScale::Auto);
     let scale = |line| super::tests::config(line).power_scale;
     assert_eq!(scale("-i x"), PowerScale::Auto);
     assert_eq!(scale("-i x --compat-bugs"), PowerScale::Fixed(1.0));
     assert_eq!(config.event_filter.len(), 1);
-    assert!(config.compat_bugs && config.power_skip_events);
+    assert!(config.power_skip_events && config.align_ranks && config.counters.utilization);
+    assert_eq!(config.keep_phases, "XC");
+    let stages = stages_of(line);
     for on in [
-        Stage::ComputeUtilization,
-        Stage::ProcessingFilter,
-        Stage::MpTsCalibrationV2,
+        AcelyzerStage::ComputeUtilization,
+        AcelyzerStage::ProcessingFilter,
+        AcelyzerStage::MpTsCalibrationV2,
     ] {
-        assert!(config.stages.has(on), "{on:?}");
+        assert!(stages.contains(&on), "{on:?}");
     }
-    assert!(!config.stages.has(Stage::DetectPartialOverlapTids));
+    assert!(!stages.contains(&AcelyzerStage::DetectPartialOverlapTids));
 }
 
 #[test]
@@ -298,28 +319,24 @@ fn a_profile_is_a_file_or_built_in() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("p.json");
     std::fs::write(&file, r#"{"stages":[{"sort_events#4":true}]}"#).unwrap();
-    let stages = config(&format!("-i x -P {}", file.display())).stages;
-    assert_eq!(stages, [Stage::SortFinal].into_iter().collect());
-    assert!(
-        !config("-i x -P torch_minimal")
-            .stages
-            .has(Stage::MapTidToRange)
+    let line = format!("-i x -F X -P {}", file.display());
+    assert_eq!(
+        stages_of(&line),
+        [AcelyzerStage::SortFinal].into_iter().collect()
     );
-    let nix = convert::config(&settings("-i x -P nix"), &mut Messages::new(Level::Error));
-    assert!(nix.unwrap_err().starts_with("profile nix: "));
+    // What no stage does, the analysis does not do.
+    let config = config(&line);
+    assert!(config.keep_phases.is_empty() && config.keeps_rows && !config.statistics);
+    assert_eq!(config.counters, TraceCounters::default());
+    assert!(!config.align_ranks && !config.steps.convert_times && !config.steps.classify);
+    let torch = "-i x -P torch_minimal";
+    assert!(!stages_of(torch).contains(&AcelyzerStage::MapTidToRange));
+    assert!(!super::tests::config(torch).steps.number_threads);
+    let nix = convert::plan(&settings("-i x -P nix"), &mut Messages::new(Level::Error));
+    assert!(nix.err().unwrap().starts_with("profile nix: "));
     let regex = settings("-i x --event_filter name:(");
-    let regex = convert::config(&regex, &mut Messages::new(Level::Error));
-    assert!(regex.unwrap_err().contains("unclosed"));
-}
-
-#[test]
-fn acelyzer_is_called_by_either_name() {
-    let args = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
-    let found = |line: &str| arguments(&args(line)).map(<[_]>::len);
-    assert_eq!(found("/usr/bin/acelyzer -i x"), Some(2));
-    assert_eq!(found("aiprof acelyzer -i x"), Some(2));
-    assert_eq!(found("aiprof -- acelyzer"), None);
-    assert_eq!(found("aiprof report acelyzer"), None);
+    let regex = convert::plan(&regex, &mut Messages::new(Level::Error));
+    assert!(regex.err().unwrap().contains("unclosed"));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What unitrace writes, of a recording.
 
 use super::live::LiveLines;
-use super::places::{OutputText, Places};
-use super::settings::Settings;
+use super::places::{OutputPlaces, OutputText};
+use super::settings::UnitraceSettings;
 use crate::cli::output::{self, OutputFile};
 use crate::cli::{screen, trace};
 use aiprof_formats::export::chrome;
@@ -24,14 +24,14 @@ use std::rc::Rc;
 
 /// Writes the outputs.
 pub(super) struct TablesWriter {
-    settings: Settings,
-    places: Places,
+    settings: UnitraceSettings,
+    places: OutputPlaces,
     /// Where the lines of `-t` go at once.
     live: Option<Rc<RefCell<LiveLines>>>,
 }
 
 /// The backends whose tables are asked for.
-pub(super) fn backends(settings: &Settings) -> Vec<String> {
+pub(super) fn backends(settings: &UnitraceSettings) -> Vec<String> {
     let mut backends = vec!["L0".to_owned()];
     if settings.opencl {
         backends.extend(["CL", "CL CPU", "CL GPU"].map(str::to_owned));
@@ -47,8 +47,8 @@ struct TracedProcess {
 
 impl TablesWriter {
     pub(super) fn new(
-        settings: Settings,
-        places: Places,
+        settings: UnitraceSettings,
+        places: OutputPlaces,
         live: Option<Rc<RefCell<LiveLines>>>,
     ) -> Self {
         Self {

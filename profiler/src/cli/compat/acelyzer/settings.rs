@@ -1,15 +1,17 @@
 //! The options as acelyzer keeps them, under its names: the namespace that it writes
 //! into `otherData.Settings` of a trace.
 
-use super::argparse::{self, Opt, repr};
-use super::options::{COUNTERS, FORMATS, Id, OPTIONS, OVERLAPS, TIME_UNITS};
+use super::super::options::OptionRow;
+use super::argparse::{self, display, repr};
+use super::help::OPTIONS;
 use aiprof_trace::analyze::limit::EventLimit;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The options in acelyzer's order; serialized, the value of `Settings`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Settings {
+/// The options in acelyzer's order; serialized, the value of `Settings`. Without any option, most
+/// are off or empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct AcelyzerSettings {
     pub(super) counter: CounterList,
     pub(super) compiler_info: Option<String>,
     pub(super) loglevel: i64,
@@ -69,6 +71,12 @@ pub(super) enum CounterList {
     Given(Vec<String>),
 }
 
+impl Default for CounterList {
+    fn default() -> Self {
+        Self::Given(Vec::new())
+    }
+}
+
 impl CounterList {
     /// Whether the counter is wanted.
     pub(super) fn has(&self, name: &str) -> bool {
@@ -92,7 +100,7 @@ fn event_limit<S: serde::Serializer>(limit: &EventLimit, serializer: S) -> Resul
 
 /// How a command line ends without a run.
 #[derive(Debug, PartialEq)]
-pub(super) enum Stop {
+pub(super) enum AcelyzerExit {
     /// `--help`.
     Help,
     /// argparse's message; exit code 2.
@@ -104,93 +112,64 @@ pub(super) enum Stop {
 /// The options, and what acelyzer prints before it starts.
 #[derive(Debug, PartialEq)]
 pub(super) struct Given {
-    pub(super) settings: Settings,
+    pub(super) settings: AcelyzerSettings,
     pub(super) hint: Option<String>,
 }
 
 /// Values as the options give them, before they are completed.
 struct Draft {
-    settings: Settings,
+    settings: AcelyzerSettings,
     freq: String,
     output: Option<String>,
     profile: Option<String>,
     /// `-i` or `--version`, whichever came first: they exclude each other.
-    first: Option<&'static Opt<Id>>,
+    first: Option<&'static OptionRow>,
     help: bool,
 }
 
 /// Reads a command line, without the program's name.
 ///
 /// # Errors
-/// See [`Stop`].
-pub(super) fn parse(args: &[String]) -> Result<Given, Stop> {
+/// See [`AcelyzerExit`].
+pub(super) fn parse(args: &[String]) -> Result<Given, AcelyzerExit> {
     let mut draft = Draft::new();
-    let extras = argparse::parse(OPTIONS, args, |option, values| {
+    let extras = argparse::parse(&OPTIONS, args, |option, values| {
         // An error in front of --help is an error; one behind it is not reached.
         match draft.help {
             true => Ok(()),
-            false => draft.take(option, values),
+            false => draft.apply(option, values),
         }
     });
     if draft.help {
-        return Err(Stop::Help);
+        return Err(AcelyzerExit::Help);
     }
-    let extras = extras.map_err(Stop::Usage)?;
+    let extras = extras.map_err(AcelyzerExit::Usage)?;
     if draft.first.is_none() {
         let text = "one of the arguments -i/--input --version is required";
-        return Err(Stop::Usage(text.to_owned()));
+        return Err(AcelyzerExit::Usage(text.to_owned()));
     }
     if !extras.is_empty() {
         let text = format!("unrecognized arguments: {}", extras.join(" "));
-        return Err(Stop::Usage(text));
+        return Err(AcelyzerExit::Usage(text));
     }
     draft.finish()
 }
 
 impl Draft {
     fn new() -> Self {
-        let settings = Settings {
+        let settings = AcelyzerSettings {
             counter: CounterList::Default("power_ts4 coll_bw prep_queue rcu_util"),
-            compiler_info: None,
             loglevel: 2,
-            event_filter: String::new(),
-            event_limit: EventLimit::default(),
-            filter: String::new(),
             format: "json".to_owned(),
-            freq: [1000.0, 1100.0],
-            is_freq_given: false,
-            flow: false,
-            freq_scaling: 0.0,
-            input: None,
-            intermediate: false,
-            skip_events: false,
-            drop_globals: false,
-            skip_mpsync: false,
             overlap: "tid".to_owned(),
             max_tid_streams: 5,
-            profile: String::new(),
-            output: String::new(),
-            build_coll_event: false,
-            mp_sync_v2: false,
-            split_events: false,
             stats: true,
-            sync_to_dev: false,
-            verification_mode: false,
             autopilot_data: "ai_kernel.db".to_owned(),
-            keep_prep: false,
-            keep_names: false,
             tb_refinement: true,
-            tb: false,
             save_to_file: true,
-            flex_ts_fix: false,
             disable_input_warnings: true,
-            comm_summarize_seq: false,
-            power_stats: false,
             time_unit: "ns".to_owned(),
-            ignore_crit: false,
-            version: false,
-            compat_bugs: false,
-            power_scale: None,
+            ..AcelyzerSettings::default()
         };
         Self {
             settings,
@@ -202,93 +181,96 @@ impl Draft {
         }
     }
 
-    fn take(&mut self, option: &'static Opt<Id>, values: &[&str]) -> Result<(), String> {
-        let refuse = |reason: String| format!("argument {}: {reason}", option.display());
-        if let Id::Input | Id::Version = option.id {
+    /// Applies an option with its values.
+    fn apply(&mut self, option: &'static OptionRow, values: &[&str]) -> Result<(), String> {
+        let refuse = |reason: String| format!("argument {}: {reason}", display(option));
+        if let "--input" | "--version" = option.long {
             match self.first {
-                Some(first) if first.id != option.id => {
-                    let first = first.display();
+                Some(first) if first.long != option.long => {
+                    let first = display(first);
                     return Err(refuse(format!("not allowed with argument {first}")));
                 }
                 _ => self.first = Some(option),
             }
         }
         match values.first() {
-            _ if option.id == Id::Counter => self.counters(values).map_err(refuse),
-            Some(value) => self.value(option.id, value).map_err(refuse),
+            _ if option.long == "--counter" => {
+                let list: Result<_, _> = values.iter().map(|v| choice(option, v)).collect();
+                self.settings.counter = CounterList::Given(list.map_err(refuse)?);
+                Ok(())
+            }
+            Some(value) => self.set(option, value).map_err(refuse),
             None => {
-                self.flag(option.id);
+                self.switch(option.long);
                 Ok(())
             }
         }
     }
 
-    fn counters(&mut self, values: &[&str]) -> Result<(), String> {
-        let list: Result<_, _> = values.iter().map(|v| choice(v, COUNTERS)).collect();
-        self.settings.counter = CounterList::Given(list?);
-        Ok(())
-    }
-
-    fn value(&mut self, id: Id, value: &str) -> Result<(), String> {
+    /// Sets an option with a value.
+    fn set(&mut self, option: &OptionRow, value: &str) -> Result<(), String> {
         let s = &mut self.settings;
-        match id {
-            Id::CompilerInfo => s.compiler_info = Some(value.to_owned()),
-            Id::LogLevel => s.loglevel = log_level(value)?,
-            Id::EventFilter => value.clone_into(&mut s.event_filter),
-            Id::EventLimit => s.event_limit = read_event_limit(value)?,
-            Id::Filter => value.clone_into(&mut s.filter),
-            Id::Format => s.format = choice(value, FORMATS)?,
-            Id::Freq => {
+        match option.long {
+            "--compiler_info" => s.compiler_info = Some(value.to_owned()),
+            "--loglevel" => s.loglevel = log_level(value)?,
+            "--event_filter" => value.clone_into(&mut s.event_filter),
+            "--event_limit" => s.event_limit = read_event_limit(value)?,
+            "--filter" => value.clone_into(&mut s.filter),
+            "--format" => s.format = choice(option, value)?,
+            "--freq" => {
                 value.clone_into(&mut self.freq);
                 s.is_freq_given = true;
             }
-            Id::FreqScaling => {
+            "--freq_scaling" => {
                 s.freq_scaling = argparse::float(value).ok_or_else(|| invalid("float", value))?;
             }
-            Id::Input => s.input = Some(value.to_owned()),
-            Id::Overlap => s.overlap = choice(value, OVERLAPS)?,
-            Id::MaxTidStreams => s.max_tid_streams = int(value)?,
-            Id::Profile => self.profile = Some(value.to_owned()),
-            Id::Output => self.output = Some(value.to_owned()),
-            Id::AutopilotData => value.clone_into(&mut s.autopilot_data),
-            Id::TimeUnit => s.time_unit = choice(value, TIME_UNITS)?,
-            Id::PowerScale => s.power_scale = Some(power_scale(value)?),
-            _ => {}
+            "--input" => s.input = Some(value.to_owned()),
+            "--overlap" => s.overlap = choice(option, value)?,
+            "--max_tid_streams" => s.max_tid_streams = int(value)?,
+            "--profile" => self.profile = Some(value.to_owned()),
+            "--output" => self.output = Some(value.to_owned()),
+            "--autopilot_data" => value.clone_into(&mut s.autopilot_data),
+            "--time_unit" => s.time_unit = choice(option, value)?,
+            "--power-scale" => s.power_scale = Some(power_scale(value)?),
+            other => debug_assert!(false, "{other} has no effect"),
         }
         Ok(())
     }
 
-    fn flag(&mut self, id: Id) {
+    /// Sets an option without a value.
+    fn switch(&mut self, name: &str) {
         let s = &mut self.settings;
-        match id {
-            Id::Help => self.help = true,
-            Id::Flow => s.flow = true,
-            Id::Intermediate => s.intermediate = true,
-            Id::SkipEvents => s.skip_events = true,
-            Id::DropGlobals => s.drop_globals = true,
-            Id::NoMpSync => s.skip_mpsync = true,
-            Id::BuildCollEvent => s.build_coll_event = true,
-            Id::MpSyncV2 => s.mp_sync_v2 = true,
-            Id::SplitEvents => s.split_events = true,
-            Id::NoStats => s.stats = false,
-            Id::SyncToDev => s.sync_to_dev = true,
-            Id::Verify => s.verification_mode = true,
-            Id::KeepPrep => s.keep_prep = true,
-            Id::KeepNames => s.keep_names = true,
-            Id::DisableTb => s.tb_refinement = false,
-            Id::Tb => s.tb = true,
-            Id::DisableFile => s.save_to_file = false,
-            Id::FlexTsFix => s.flex_ts_fix = true,
-            Id::CommSummarizeSeq => s.comm_summarize_seq = true,
-            Id::PowerStats => s.power_stats = true,
-            Id::IgnoreCrit => s.ignore_crit = true,
-            Id::Version => s.version = true,
-            Id::CompatBugs => s.compat_bugs = true,
-            _ => {}
+        match name {
+            "--help" => self.help = true,
+            "--flow" => s.flow = true,
+            "--intermediate" => s.intermediate = true,
+            "--skip_events" => s.skip_events = true,
+            "--drop_globals" => s.drop_globals = true,
+            "--no_mp_sync" => s.skip_mpsync = true,
+            "--build_coll_event" => s.build_coll_event = true,
+            "--use_mp_sync_v2" => s.mp_sync_v2 = true,
+            "--split_events" => s.split_events = true,
+            "--no_stats" => s.stats = false,
+            "--sync_to_dev" => s.sync_to_dev = true,
+            "--verify" => s.verification_mode = true,
+            "--keep_prep" => s.keep_prep = true,
+            "--keep_names" => s.keep_names = true,
+            "--disable_tb" => s.tb_refinement = false,
+            "--tb" => s.tb = true,
+            "--disable_file" => s.save_to_file = false,
+            "--flex_ts_fix" => s.flex_ts_fix = true,
+            // That is the default, too.
+            "--disable_input_warnings" => s.disable_input_warnings = true,
+            "--comm_summarize_seq" => s.comm_summarize_seq = true,
+            "--power-stats" => s.power_stats = true,
+            "--ignore_crit" => s.ignore_crit = true,
+            "--version" => s.version = true,
+            "--compat-bugs" => s.compat_bugs = true,
+            other => debug_assert!(false, "{other} has no effect"),
         }
     }
 
-    fn finish(self) -> Result<Given, Stop> {
+    fn finish(self) -> Result<Given, AcelyzerExit> {
         let mut settings = self.settings;
         settings.output = self.output.unwrap_or_else(|| {
             let name = match (settings.verification_mode, settings.tb_refinement) {
@@ -314,7 +296,7 @@ impl Draft {
 }
 
 /// Sets both frequencies; returns acelyzer's hint where one is left to the default.
-fn frequencies(text: &str, freq: &mut [f64; 2]) -> Result<Option<String>, Stop> {
+fn frequencies(text: &str, freq: &mut [f64; 2]) -> Result<Option<String>, AcelyzerExit> {
     let hint = format!(
         "HINT: --freq only specified SoC freqency {text}. Using default core freq 1100.0. \
          You may specify both by using: --freq=<soc>:<core>"
@@ -328,7 +310,7 @@ fn frequencies(text: &str, freq: &mut [f64; 2]) -> Result<Option<String>, Stop> 
         } else {
             String::new()
         };
-        Stop::Fatal(format!("{hint}{text}"))
+        AcelyzerExit::Fatal(format!("{hint}{text}"))
     };
     match (soc, core.unwrap_or(Some(1100.0))) {
         (Some(soc), Some(core)) => *freq = [soc, core],
@@ -354,11 +336,12 @@ fn log_level(value: &str) -> Result<i64, String> {
     }
 }
 
-fn choice(value: &str, choices: &[&str]) -> Result<String, String> {
-    if choices.contains(&value) {
+/// One of the values that there are to choose from.
+fn choice(option: &OptionRow, value: &str) -> Result<String, String> {
+    if option.choices().any(|choice| choice == value) {
         return Ok(value.to_owned());
     }
-    let all: Vec<_> = choices.iter().map(|one| repr(one)).collect();
+    let all: Vec<_> = option.choices().map(repr).collect();
     let all = all.join(", ");
     Err(format!(
         "invalid choice: {} (choose from {all})",

@@ -1,14 +1,14 @@
-//! From acelyzer's names to plain configuration, with its checks.
+//! From acelyzer's names to aiprof's, with its checks.
 
-use super::options::OVERLAPS;
-use super::settings::{CounterList, Settings};
+use super::settings::{AcelyzerSettings, CounterList};
+use super::stages::{self, AcelyzerStage as Stage, StageSet};
+use crate::cli::analysis_plan::{AnalysisPlan, Format};
 use aiprof_system::files::caller;
 use aiprof_trace::analyze::config::{
-    Config, Counters, EventFilter, FilterError, Format, OverlapMode, PowerScale, PowerSource,
-    RankAlignment, TimeUnit,
+    AnalysisConfig, Compatibility, EventFilter, FilterError, OptionalSteps, OverlapMode,
+    PowerScale, PowerSource, TraceCounters,
 };
 use aiprof_trace::analyze::messages::{Level, Messages};
-use aiprof_trace::analyze::stages::Profile;
 use std::path::{Path, PathBuf};
 
 /// Largest profile that is read, bytes.
@@ -19,7 +19,7 @@ const MAX_PROFILE: u64 = 1 << 20;
 /// # Errors
 /// The text that it prints before it exits with 1; empty if a message of level error has already
 /// shown it.
-pub(super) fn check(settings: &Settings, messages: &mut Messages) -> Result<(), String> {
+pub(super) fn check(settings: &AcelyzerSettings, messages: &mut Messages) -> Result<(), String> {
     if settings.freq_scaling.abs() > 1e-9 || settings.freq_scaling.is_nan() {
         return Err("ERROR: Use of obsolete cmdline '--freq_scaling'. \
                     Use '--freq=<soc>:<core>' instead!"
@@ -73,64 +73,98 @@ fn check_compiler_info(info: Option<&str>, messages: &mut Messages) {
     }
 }
 
-/// Makes the configuration of checked options. Reads the profile, if it is a file.
+/// Makes a plan of checked options. Reads the profile, if it is a file.
 ///
 /// # Errors
 /// The filter or the profile cannot be used: one line for stderr.
-pub(super) fn config(settings: &Settings, messages: &mut Messages) -> Result<Config, String> {
-    let mut config = Config {
-        inputs: inputs(settings.input.as_deref().unwrap_or_default()),
-        output: PathBuf::from(&settings.output),
-        format: format(&settings.format),
-        tensorboard: settings.tb,
-        refine_names: settings.tb_refinement,
-        keep_names: settings.keep_names,
-        write_trace: settings.save_to_file,
-        intermediate: settings.intermediate,
-        time_unit: match settings.time_unit.as_str() {
-            "ms" => TimeUnit::Milliseconds,
-            _ => TimeUnit::Nanoseconds,
+pub(super) fn plan(
+    settings: &AcelyzerSettings,
+    messages: &mut Messages,
+) -> Result<AnalysisPlan, String> {
+    let event_filter = event_filter(&settings.event_filter, messages)?;
+    let stages = selected(settings, messages)?;
+    Ok(AnalysisPlan {
+        analysis: AnalysisConfig {
+            event_filter,
+            ..analysis(settings, &stages)
         },
+        inputs: inputs(settings.input.as_deref().unwrap_or_default()),
         compiler_info: match &settings.compiler_info {
             Some(paths) => paths.split(',').map(PathBuf::from).collect(),
             None => Vec::new(),
         },
-        counters: counters(&settings.counter),
-        soc_mhz: settings.freq[0],
-        is_given: settings.is_freq_given,
-        core_mhz: settings.freq[1],
-        power_scale: power_scale(settings.power_scale.as_deref(), settings.compat_bugs),
-        power_skip_events: settings.skip_events,
-        power_stats: settings.power_stats,
-        event_filter: event_filter(&settings.event_filter, messages)?,
-        event_limit: settings.event_limit.clone(),
-        keep_phases: settings.filter.clone(),
-        drop_globals: settings.drop_globals,
-        keep_prep: settings.keep_prep,
-        split_events: settings.split_events,
-        flex_ts_fix: settings.flex_ts_fix,
-        rank_alignment: match (settings.skip_mpsync, settings.mp_sync_v2) {
-            (true, _) => RankAlignment::Off,
-            (false, true) => RankAlignment::V2,
-            (false, false) => RankAlignment::Default,
-        },
-        overlap: overlap(&settings.overlap),
-        max_tid_streams: max_tid_streams(settings.max_tid_streams),
-        flow: settings.flow,
-        build_coll_event: settings.build_coll_event,
-        comm_summarize_seq: settings.comm_summarize_seq,
-        torch_statistics: !settings.compat_bugs,
-        stats: settings.stats,
         verify: settings.verification_mode,
-        ignore_critical: settings.ignore_crit,
-        compat_bugs: settings.compat_bugs,
+        output: PathBuf::from(&settings.output),
+        format: format(&settings.format),
+        tensorboard: settings.tb,
+        write_trace: settings.save_to_file,
+        write_tables: true,
+        intermediate: settings.intermediate,
+        shows_ms: settings.time_unit == "ms",
         level: Level::from_number(settings.loglevel).unwrap_or(Level::Info),
-        ..Config::default()
-    };
+    })
+}
+
+/// The stages that run: those of the profile that the options ask for.
+pub(super) fn selected(
+    settings: &AcelyzerSettings,
+    messages: &mut Messages,
+) -> Result<StageSet, String> {
     let profile = profile(&settings.profile)
         .map_err(|reason| format!("profile {}: {reason}", settings.profile))?;
-    config.select_stages(&profile, messages);
-    Ok(config)
+    Ok(stages::register(&profile, settings, messages))
+}
+
+/// What these stages do, in aiprof's words.
+fn analysis(settings: &AcelyzerSettings, stages: &StageSet) -> AnalysisConfig {
+    let has = |stage| stages.contains(&stage);
+    AnalysisConfig {
+        compatibility: match settings.compat_bugs {
+            true => Compatibility::AcelyzerBugs {
+                second_alignment: settings.mp_sync_v2,
+            },
+            false => Compatibility::Acelyzer,
+        },
+        event_limit: settings.event_limit.clone(),
+        keep_phases: match has(Stage::ProcessingFilter) {
+            true => settings.filter.clone(),
+            false => String::new(),
+        },
+        drop_globals: has(Stage::DropGlobalEvents),
+        keep_prep: settings.keep_prep,
+        split_events: has(Stage::TriplePhasedEvents),
+        soc_mhz: settings.freq[0],
+        is_given: settings.is_freq_given,
+        is_fitted: false,
+        core_mhz: settings.freq[1],
+        move_jobs: has(Stage::FrequencyAlignApply),
+        align_ranks: has(Stage::MpSyncTightV1) || has(Stage::MpTsCalibrationV2),
+        overlap: overlap(&settings.overlap),
+        keeps_rows: !has(Stage::DetectPartialOverlapEvents),
+        spare_rows: max_tid_streams(settings.max_tid_streams),
+        counters: counters(&settings.counter, stages),
+        power_scale: power_scale(settings.power_scale.as_deref(), settings.compat_bugs),
+        power_skip_events: settings.skip_events,
+        power_statistics: has(Stage::AnalyzePowerStatistics),
+        flows: has(Stage::FlowExtraction),
+        collective_spans: settings.build_coll_event,
+        join_messages: has(Stage::CommunicationApply),
+        statistics: has(Stage::CalculateStats),
+        shorten_names: has(Stage::TbRefinementIntrusive) && !settings.keep_names,
+        steps: OptionalSteps {
+            convert_times: has(Stage::TightenHtsByInstrType),
+            split_names: has(Stage::RemoveIdsFromName),
+            number_threads: has(Stage::MapTidToRange),
+            join_host_rows: has(Stage::RecombineCpuEvents),
+            check_order: has(Stage::AssertSequenceBeforeOverlap),
+            link_launches: has(Stage::LaunchFlowCollect) && has(Stage::LaunchFlowCreateMissing),
+            classify: has(Stage::EventCategorizer),
+            find_iterations: has(Stage::CollectIterationStats),
+            place_rows: has(Stage::TbRefinementLightweight),
+            sum_ranks: has(Stage::CalculateStatsV2),
+        },
+        ..AnalysisConfig::default()
+    }
 }
 
 /// The inputs of `-i`: separated by commas or blanks.
@@ -150,36 +184,35 @@ fn format(text: &str) -> Format {
 }
 
 fn overlap(text: &str) -> OverlapMode {
-    debug_assert!(OVERLAPS.contains(&text));
     match text {
         "drop" => OverlapMode::Drop,
         "async" => OverlapMode::Async,
-        "warn" => OverlapMode::Warn,
+        "warn" => OverlapMode::Count,
         "shift" => OverlapMode::Shift,
-        _ => OverlapMode::Tid,
+        _ => OverlapMode::SpareRow,
     }
 }
 
-fn counters(given: &CounterList) -> Counters {
-    let power = if given.has("power_ts4") {
-        Some(PowerSource::Ts4)
-    } else if given.has("power_ts3") {
-        Some(PowerSource::Ts3)
-    } else {
-        None
+fn counters(given: &CounterList, stages: &StageSet) -> TraceCounters {
+    let has = |stage| stages.contains(&stage);
+    let source = match given.has("power_ts4") {
+        true => PowerSource::Ts4,
+        false => PowerSource::Ts3,
     };
-    Counters {
-        power,
-        coll_bw: given.has("coll_bw"),
-        bandwidth: given.has("bandwidth"),
-        prep_queue: given.has("prep_queue"),
-        rcu_util: given.has("rcu_util"),
+    // Charge is read at a counter value, of which the host time must be known.
+    let has_power = has(Stage::ComputePower) && has(Stage::CycleCountToWallclock);
+    TraceCounters {
+        power: has_power.then_some(source),
+        collectives: has(Stage::MpCalcBw) || has(Stage::MpCalcBwV2),
+        transfers: has(Stage::ComputeBandwidth),
+        preparations: has(Stage::QueueingCounter),
+        utilization: has(Stage::ComputeUtilization),
     }
 }
 
 fn power_scale(text: Option<&str>, compat_bugs: bool) -> PowerScale {
     match text {
-        None if compat_bugs => PowerScale::default(),
+        None if compat_bugs => PowerScale::Fixed(1.0),
         None => PowerScale::Auto,
         Some(text) => super::argparse::float(text).map_or(PowerScale::Auto, PowerScale::Fixed),
     }
@@ -223,7 +256,7 @@ fn event_filter(text: &str, messages: &mut Messages) -> Result<Vec<EventFilter>,
 }
 
 /// A profile: a file, else one that is built in.
-fn profile(name: &str) -> Result<Profile, String> {
+fn profile(name: &str) -> Result<StageSet, String> {
     let path = Path::new(name);
     match caller::metadata(path) {
         Ok(about) if about.is_file() => {
@@ -231,9 +264,9 @@ fn profile(name: &str) -> Result<Profile, String> {
                 return Err("too large for a profile".to_owned());
             }
             let text = caller::read_to_string(path, MAX_PROFILE).map_err(|e| e.to_string())?;
-            Profile::parse(&text).map_err(|e| e.to_string())
+            stages::parse(&text)
         }
-        _ => Profile::builtin(name).ok_or_else(|| {
+        _ => stages::built_in(name).ok_or_else(|| {
             "no such file, nor one of default, everything, torch_minimal and verification"
                 .to_owned()
         }),
