@@ -14,8 +14,8 @@ mod settings;
 mod tests;
 
 use super::analysis::{self, Analysis, Style};
-use super::companions::Written;
 use super::memory::MemoryArgs;
+use super::sibling_files::Written;
 use super::wanted_tables::WantedTables;
 use super::{EXIT_FAILURE, EXIT_USAGE, screen};
 use aiprof_model::timeline::Stretch;
