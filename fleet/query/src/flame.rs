@@ -6,8 +6,9 @@ use crate::output;
 use crate::select::{self, SelectArgs, UsageError, column};
 use crate::shares::{floats, sum_of, texts};
 use aiprof_formats::export::folded::{FoldedStacks, MAX_TOTAL, write_stacks};
+use aiprof_formats::export::formats::{FOLDED, PAGE, PPROF, SVG};
 use aiprof_formats::export::svg::{self, Caption};
-use aiprof_formats::export::{ExportOptions, Format, Weight, pprof};
+use aiprof_formats::export::{ExportOptions, FileFormat, Weight, pprof};
 use anyhow::Result;
 use clap::Args;
 use datafusion::functions_aggregate::expr_fn::max;
@@ -151,11 +152,11 @@ enum Kind {
 
 impl Kind {
     fn of(path: &Path) -> Result<Self> {
-        match Format::from_extension(path) {
-            Some(Format::Svg) => Ok(Self::Svg),
-            Some(Format::Page) => Ok(Self::Html),
-            Some(Format::Folded) => Ok(Self::Folded),
-            Some(Format::Pprof) => Ok(Self::Pprof),
+        match FileFormat::of_file(path) {
+            Some(format) if format == &SVG => Ok(Self::Svg),
+            Some(format) if format == &PAGE => Ok(Self::Html),
+            Some(format) if format == &FOLDED => Ok(Self::Folded),
+            Some(format) if format == &PPROF => Ok(Self::Pprof),
             _ if path.as_os_str() == "-" => Ok(Self::Folded),
             _ => {
                 let what = "the name of the output must end in .svg, .html, .folded or .pb.gz";

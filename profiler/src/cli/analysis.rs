@@ -1,10 +1,10 @@
 //! What `aiprof analyze` and `aiprof acelyzer` share: inputs, the run, outputs.
 
 use super::analysis_plan::{AnalysisPlan, Format};
-use super::captured;
-use super::companions::Written;
+use super::capture_input;
 use super::input::{self, ProfileCommand};
 use super::output::OutputFile;
+use super::sibling_files::{Written, beside};
 use super::wanted_tables::WantedTables;
 use aiprof_formats::export;
 use aiprof_formats::export::html;
@@ -185,7 +185,7 @@ impl Analysis<'_> {
         let (place, is_file) = (file.path().to_owned(), file.directory().is_some());
         if config.format == Format::Html {
             write_page(&report, file)?;
-            self.written.add(&place, export::Format::Page.what());
+            self.written.add(&place, export::formats::PAGE.what);
             return Ok(report);
         }
         let header = self.header(timeline, outcome.devices.clone(), &report);
@@ -460,9 +460,9 @@ impl Analysis<'_> {
                     barriers: wanted.any(|entry| unitrace::wants_commands(entry.name)),
                     each: false,
                 };
-                let (reading, has_stalls) = captured::read(path, self.kept, detail, timeline)?;
+                let (reading, has_stalls) = capture_input::read(path, self.kept, detail, timeline)?;
                 if has_stalls && self.tables.entries.is_empty() {
-                    self.stalls.extend(captured::stalls(path, self.kept));
+                    self.stalls.extend(capture_input::stalls(path, self.kept));
                 }
                 return Ok(Some(reading));
             }
@@ -830,27 +830,9 @@ fn write_page(report: &Report, mut file: OutputFile) -> Result<()> {
     file.commit()
 }
 
-/// `dir/out.pt.trace.json` and `summary`, `csv`: `dir/out_summary.csv`.
-pub(super) fn beside(output: &Path, purpose: &str, extension: &str) -> PathBuf {
-    tables::file_name(&output.to_string_lossy(), purpose, extension).into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tables_stand_beside_the_trace() {
-        for (output, table) in [
-            ("out.json", "out_summary.csv"),
-            ("d.x/out.pt.trace.json", "d.x/out_summary.csv"),
-            ("d.x/out", "d.x/out_summary.csv"),
-            ("a.b.json.gz", "a.b_summary.csv"),
-        ] {
-            let path = beside(Path::new(output), "summary", "csv");
-            assert_eq!(path, Path::new(table), "{output}");
-        }
-    }
 
     #[test]
     fn patterns_give_files_in_order() {

@@ -3,13 +3,13 @@
 use super::analysis::{self, Analysis};
 use super::analysis_plan::{AnalysisPlan, Format};
 use super::categorize::{AggregatorArg, categories_of};
-use super::companions::{self, Written};
 use super::memory::MemoryArgs;
-use super::moment::{Moment, parse_moment};
 use super::output::{self, OutputFile, STDOUT};
+use super::sibling_files::{self, Written};
 use super::stdout;
+use super::time_arg::{Moment, parse_moment};
 use super::wanted_tables::WantedTables;
-use super::{EXIT_DAMAGED, Verbosity, log, screen, trace_out, usage_error};
+use super::{EXIT_DAMAGED, Verbosity, log, screen, usage_error};
 use aiprof_formats::export::tables::plain::{self, TableFormat};
 use aiprof_formats::export::{analysis_text, findings};
 use aiprof_formats::import::torch_log;
@@ -77,7 +77,7 @@ pub(crate) struct AnalyzeArgs {
 
     /// Output format; overrides the file's extension
     #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Output")]
-    format: Option<FormatArg>,
+    format: Option<AnalyzeFormat>,
 
     /// Print the findings as JSON instead of the summary; same as --format json
     ///
@@ -273,7 +273,7 @@ pub(super) fn kept(args: &AnalyzeArgs) -> Result<Stretch> {
 
 /// The formats of `--format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FormatArg {
+enum AnalyzeFormat {
     /// Chrome trace, for Perfetto and speedscope
     Chrome,
     /// Trace in Perfetto's own format
@@ -292,7 +292,7 @@ enum FormatArg {
     Summary,
 }
 
-impl FormatArg {
+impl AnalyzeFormat {
     /// The format of tables; `None`: it is one of traces.
     fn of_tables(self) -> Option<TableFormat> {
         match self {
@@ -425,7 +425,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
 
 /// Whether findings go to stdout as JSON.
 fn wants_findings(args: &AnalyzeArgs) -> bool {
-    let is_json = args.json || args.format == Some(FormatArg::Json);
+    let is_json = args.json || args.format == Some(AnalyzeFormat::Json);
     is_json && args.table.is_empty()
 }
 
@@ -444,7 +444,7 @@ fn list_tables() -> Result<u8> {
 /// Whether the format is one of what is asked for.
 fn check_format(args: &AnalyzeArgs) -> Result<()> {
     let is_of_tables = args.format.map(|format| format.of_tables().is_some());
-    let is_json = args.format == Some(FormatArg::Json);
+    let is_json = args.format == Some(AnalyzeFormat::Json);
     match (args.table.is_empty(), is_of_tables) {
         _ if is_json && args.table.is_empty() && args.output.is_none() => {
             match args.inputs.is_empty() {
@@ -463,7 +463,7 @@ fn check_format(args: &AnalyzeArgs) -> Result<()> {
             "--format needs a file to write: name it with -o",
         )),
         _ if args.inputs.is_empty() => Err(usage_error("no input: name at least one trace")),
-        _ if args.format == Some(FormatArg::Summary)
+        _ if args.format == Some(AnalyzeFormat::Summary)
             && args.table != [category_tables::SUMMARY] =>
         {
             Err(usage_error(
@@ -509,23 +509,14 @@ fn write_tables(args: &AnalyzeArgs, tables: &[Table]) -> Result<()> {
         Some("json") => TableFormat::Json,
         _ => TableFormat::Text,
     };
-    let format = args.format.and_then(FormatArg::of_tables);
+    let format = args.format.and_then(AnalyzeFormat::of_tables);
     let format = match args.json {
         true => TableFormat::Json,
         false => format.unwrap_or(by_name),
     };
-    match name {
-        Some(name) => {
-            let mut file = OutputFile::create(name)?;
-            plain::write(tables, format, &mut file)?;
-            file.commit()
-        }
-        None => {
-            let mut out = std::io::stdout().lock();
-            plain::write(tables, format, &mut out)?;
-            Ok(out.flush()?)
-        }
-    }
+    let mut file = OutputFile::open(name)?;
+    plain::write(tables, format, &mut file)?;
+    file.commit()
 }
 
 /// An analysis that shows no progress and makes no tables.
@@ -580,7 +571,7 @@ fn files(config: &AnalysisPlan, also: &[&Path]) -> Result<Vec<PathBuf>> {
             example.display()
         );
     }
-    let mut written = companions::places(output);
+    let mut written = sibling_files::places(output);
     written.push(output.clone());
     let read = files.iter().chain(&config.compiler_info);
     output::keep_inputs(
@@ -596,7 +587,7 @@ fn directory(args: &AnalyzeArgs) -> Option<&Path> {
     let output = args.output.as_deref().filter(|_| !args.verify)?;
     let ends_so = output.as_os_str().as_encoded_bytes().ends_with(b"/");
     let is_directory = match args.format {
-        Some(format) => format == FormatArg::Tensorboard,
+        Some(format) => format == AnalyzeFormat::Tensorboard,
         None => ends_so || caller::is_dir(output),
     };
     is_directory.then_some(output)
@@ -615,10 +606,12 @@ fn format(args: &AnalyzeArgs) -> Result<Format> {
     };
     match args.format {
         _ if args.verify => {}
-        Some(FormatArg::Chrome | FormatArg::Tensorboard) => return Ok(Format::Json),
-        Some(FormatArg::Perfetto) => return Ok(Format::Protobuf),
-        Some(FormatArg::Page) => return Ok(Format::Html),
-        Some(FormatArg::Text | FormatArg::Csv | FormatArg::Json | FormatArg::Summary) => {}
+        Some(AnalyzeFormat::Chrome | AnalyzeFormat::Tensorboard) => return Ok(Format::Json),
+        Some(AnalyzeFormat::Perfetto) => return Ok(Format::Protobuf),
+        Some(AnalyzeFormat::Page) => return Ok(Format::Html),
+        Some(
+            AnalyzeFormat::Text | AnalyzeFormat::Csv | AnalyzeFormat::Json | AnalyzeFormat::Summary,
+        ) => {}
         None if directory(args).is_some() => return Ok(Format::Json),
         None => {}
     }
@@ -667,7 +660,7 @@ pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Analysi
             (Some(_), _) if is_stdout => PathBuf::from(STDOUT),
             (_, Some(directory)) => {
                 let first = args.inputs.first().map(Path::new).unwrap_or(directory);
-                trace_out::tensorboard_place(directory, first)
+                sibling_files::tensorboard_place(directory, first)
             }
             (output, None) => output.clone().unwrap_or_default(),
         },

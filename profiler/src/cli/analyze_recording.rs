@@ -1,8 +1,8 @@
 //! What `aiprof analyze` does, of a recording that was just made or replayed.
 
 use super::analyze::{AnalyzeArgs, config, kept, silent};
-use super::companions::Written;
 use super::output::OutputFile;
+use super::sibling_files::Written;
 use super::{Verbosity, log};
 use aiprof_model::timeline::recorded::Recorded;
 use aiprof_record::store::Store;

@@ -1,8 +1,7 @@
 //! Options that choose processes by name, user and container, kernels by name, and labels.
 
+use super::usage_error;
 use super::values::{grouped, plural};
-use super::{destination::Destination, usage_error};
-use aiprof_formats::export::Format;
 use aiprof_model::labels::{MAX_KEY, MAX_VALUE, RESERVED};
 use aiprof_model::visible;
 use aiprof_record::choice::{NamePattern, ProcessChoice, UserChoice, is_container};
@@ -43,16 +42,14 @@ pub(crate) struct ChoiceArgs {
 }
 
 impl ChoiceArgs {
-    /// The first of these options that was given.
-    pub(crate) fn given(&self) -> Option<&'static str> {
-        let given = [
-            (!self.comm.is_empty(), "--comm"),
-            (!self.exclude.is_empty(), "--exclude"),
-            (!self.user.is_empty(), "--user"),
-            (!self.container.is_empty(), "--container"),
-        ];
-        let mut given = given.into_iter().filter(|(is_given, _)| *is_given);
-        given.next().map(|(_, option)| option)
+    /// Whether each of these options was given.
+    pub(crate) fn given(&self) -> [(&'static str, bool); 4] {
+        [
+            ("--comm", !self.comm.is_empty()),
+            ("--exclude", !self.exclude.is_empty()),
+            ("--user", !self.user.is_empty()),
+            ("--container", !self.container.is_empty()),
+        ]
     }
 
     /// The choice among the processes of this machine, on which these containers run.
@@ -118,41 +115,17 @@ pub(crate) struct KernelArgs {
 }
 
 impl KernelArgs {
-    /// The first of these options that was given.
-    pub(crate) fn given(&self) -> Option<&'static str> {
-        match (
-            self.include_kernels.is_empty(),
-            self.exclude_kernels.is_empty(),
-        ) {
-            (false, _) => Some("--include-kernels"),
-            (true, false) => Some("--exclude-kernels"),
-            (true, true) => None,
-        }
+    /// Whether each of these options was given.
+    pub(crate) fn given(&self) -> [(&'static str, bool); 2] {
+        [
+            ("--include-kernels", !self.include_kernels.is_empty()),
+            ("--exclude-kernels", !self.exclude_kernels.is_empty()),
+        ]
     }
 
-    /// The choice, for what is written there.
-    ///
-    /// # Errors
-    /// A usage error: it is no profile.
-    pub(crate) fn choice(&self, destination: &Destination) -> Result<KernelChoice> {
-        let what = match destination.format() {
-            Some(Format::Capture) => {
-                "a capture contains all kernels: use the option with aiprof report, or write a \
-                 profile"
-            }
-            _ if destination.is_trace() => {
-                "a trace contains all kernels: the option applies only to profiles, such as -o \
-                 FILE.svg"
-            }
-            _ => "",
-        };
-        match self.given() {
-            Some(option) if !what.is_empty() => Err(usage_error(format!("{option}: {what}"))),
-            _ => Ok(KernelChoice::new(
-                &self.include_kernels,
-                &self.exclude_kernels,
-            )),
-        }
+    /// The choice.
+    pub(crate) fn choice(&self) -> KernelChoice {
+        KernelChoice::new(&self.include_kernels, &self.exclude_kernels)
     }
 }
 

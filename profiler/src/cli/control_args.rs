@@ -1,11 +1,9 @@
 //! The options by which a recording is steered: from outside, by what happens in it, and to
 //! what it keeps.
 
-use super::usage_error;
 use super::values;
 use aiprof_live::config::{Trigger, TriggerOn};
 use aiprof_live::control;
-use anyhow::Result;
 use clap::{Args, value_parser};
 use std::time::Duration;
 
@@ -120,23 +118,17 @@ impl ControlArgs {
         self.ready_fd.is_some()
     }
 
+    /// Whether each of these options was given.
+    pub(crate) fn given(&self) -> [(&'static str, bool); 3] {
+        [
+            ("--trigger", !self.trigger.is_empty()),
+            ("--start-paused", self.start_paused),
+            ("--window", self.window.is_some()),
+        ]
+    }
+
     /// What they mean together.
-    ///
-    /// # Errors
-    /// A usage error.
-    pub(crate) fn steering(&self, probes: bool) -> Result<Steering> {
-        if !self.trigger.is_empty() && !probes {
-            return Err(usage_error(
-                "--trigger needs calls and kernels, which --no-devices turns off: add \
-                 --events, or write a trace or a capture",
-            ));
-        }
-        if self.window.is_some() && self.start_paused {
-            return Err(usage_error(
-                "--start-paused cannot be used with --window, which always records: omit \
-                 --start-paused",
-            ));
-        }
+    pub(crate) fn steering(&self) -> Steering {
         let begins = self.window.is_none() && !self.trigger.is_empty();
         let own = || std::process::id().to_string();
         let name = match self.control.as_deref() {
@@ -144,7 +136,7 @@ impl ControlArgs {
             Some(name) => Some(name.to_owned()),
             None => (self.start_paused || begins || self.window.is_some()).then(own),
         };
-        Ok(Steering {
+        Steering {
             name,
             ready_fd: self.ready_fd,
             start_paused: self.start_paused || begins,
@@ -152,7 +144,7 @@ impl ControlArgs {
             window: self.window,
             after: self.after.unwrap_or_default(),
             dumps: self.dumps,
-        })
+        }
     }
 }
 

@@ -1,100 +1,67 @@
 //! Where results go, and as what: `-o` and `--format`.
 
-use super::profile_out::ProfileFormat;
 use super::{stdout, usage_error};
-use aiprof_formats::export::Format;
+use aiprof_formats::export::formats::{FOLDED, SUMMARY, TENSORBOARD};
+use aiprof_formats::export::{FORMATS, FileFormat};
 use aiprof_system::files::caller;
 use anyhow::Result;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where a profile goes, and as what.
+/// Parses `--format`. `hidden`: a format that the help does not list.
+pub(crate) fn format_parser(
+    hidden: Option<&'static FileFormat>,
+) -> impl TypedValueParser<Value = &'static FileFormat> {
+    let listed = FORMATS.into_iter().map(move |format| {
+        let value = PossibleValue::new(format.name).help(format.help);
+        value.hide(Some(format) == hidden)
+    });
+    PossibleValuesParser::new(listed)
+        .try_map(|name| FileFormat::named(&name).ok_or("unknown format"))
+}
+
+/// Where a result goes, and as what.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Destination {
-    /// A short text on the terminal.
-    Summary,
-    /// The same text in a file.
-    SummaryFile(PathBuf),
-    /// A directory for TensorBoard.
+pub(crate) struct Destination {
+    /// The format of what is written.
+    pub(crate) format: &'static FileFormat,
+    /// Where it is written.
+    pub(crate) place: OutputPlace,
+}
+
+/// Where results are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OutputPlace {
+    /// To stdout.
+    Stdout,
+    /// Into a file.
+    File(PathBuf),
+    /// Into files for TensorBoard in a directory.
     Directory(PathBuf),
-    /// stdout.
-    Stdout(Format),
-    /// A file.
-    File(PathBuf, Format),
-    /// One file per window in a directory.
+    /// Into one file per window in a directory.
     Windows {
         /// The directory.
         directory: PathBuf,
-        /// Format of each file.
-        format: Format,
         /// Length of a window.
         every: Duration,
         /// How many files to keep; `None`: all.
         keep: Option<u32>,
     },
-    /// Files of the last seconds in a directory.
-    Dumps(PathBuf, Format),
+    /// Into files of the last seconds in a directory.
+    Dumps(PathBuf),
 }
 
 impl Destination {
-    /// Whether it shows the source lines of frames: others have names only.
-    pub(crate) fn has_source_lines(&self) -> bool {
-        let (Self::Stdout(format)
-        | Self::File(_, format)
-        | Self::Dumps(_, format)
-        | Self::Windows { format, .. }) = self
-        else {
-            return false;
-        };
-        // A profile with source lines can still be made from a capture.
-        matches!(format, Format::Pprof | Format::Otlp | Format::Capture)
-    }
-
-    /// Whether single events are kept, not only what they add up to.
-    pub(crate) fn keeps_events(&self) -> bool {
-        self.is_trace()
-            || matches!(
-                self,
-                Self::File(_, Format::Capture) | Self::Stdout(Format::Capture) | Self::Dumps(..)
-            )
-    }
-
-    /// Where results go, in words.
-    pub(crate) fn place(&self) -> String {
-        match self {
-            Self::Summary | Self::Stdout(_) => "to its standard output".to_owned(),
-            Self::SummaryFile(path) | Self::Directory(path) | Self::File(path, _) => {
-                path.display().to_string()
-            }
-            Self::Windows { directory, .. } | Self::Dumps(directory, _) => {
-                format!("to {}", directory.display())
-            }
-        }
-    }
-
-    /// Whether it is a timeline.
-    pub(crate) fn is_trace(&self) -> bool {
-        match self {
-            Self::File(_, format) | Self::Stdout(format) => format.is_trace(),
-            Self::Directory(_) => true,
-            Self::Summary | Self::SummaryFile(_) | Self::Windows { .. } | Self::Dumps(..) => false,
-        }
-    }
-
-    /// Whether waits have a place in what is written.
-    pub(crate) fn has_waits(&self) -> bool {
-        self.format() != Some(Format::Page)
-    }
-
     /// From `-o` and `--format`.
     ///
     /// # Errors
     /// A usage error if the format is not known, or binary and for a terminal; stdout
     /// is closed and needed.
-    pub(crate) fn new(output: Option<&Path>, format: Option<ProfileFormat>) -> Result<Self> {
+    pub(crate) fn new(output: Option<&Path>, format: Option<&'static FileFormat>) -> Result<Self> {
         let destination = Self::decide(output, format, io::stdout().is_terminal())?;
-        if matches!(destination, Self::Summary | Self::Stdout(_)) {
+        if destination.place == OutputPlace::Stdout {
             stdout::require()?;
         }
         Ok(destination)
@@ -102,75 +69,81 @@ impl Destination {
 
     fn decide(
         output: Option<&Path>,
-        format: Option<ProfileFormat>,
+        format: Option<&'static FileFormat>,
         terminal: bool,
     ) -> Result<Self> {
         let is_dash = output == Some(Path::new("-"));
-        let file = output.filter(|_| !is_dash);
-        match (file, format) {
-            (Some(path), format) if is_directory(path, format)? => {
-                Ok(Self::Directory(path.to_owned()))
+        let Some(path) = output.filter(|_| !is_dash) else {
+            let format = match format {
+                Some(format) => format,
+                None if terminal && !is_dash => &SUMMARY,
+                None => &FOLDED,
+            };
+            if format == &TENSORBOARD {
+                return Err(usage_error(
+                    "--format tensorboard writes a directory: name it with -o DIR/",
+                ));
             }
-            (None, Some(ProfileFormat::Tensorboard)) => Err(usage_error(
-                "--format tensorboard writes a directory: name it with -o DIR/",
-            )),
-            (Some(path), Some(ProfileFormat::Summary)) => Ok(Self::SummaryFile(path.to_owned())),
-            (None, Some(ProfileFormat::Summary)) => Ok(Self::Summary),
-            (None, None) if terminal && !is_dash => Ok(Self::Summary),
-            (Some(path), format) => {
-                let format = format
-                    .and_then(ProfileFormat::of_file)
-                    .or_else(|| Format::from_extension(path))
-                    .or_else(|| is_device(path).then_some(Format::Folded));
-                let format = format.ok_or_else(|| unknown_extension(path))?;
-                Ok(Self::File(path.to_owned(), format))
+            if terminal && format.is_binary {
+                return Err(usage_error(
+                    "this format cannot be shown on a terminal: name a file with -o FILE",
+                ));
             }
-            (None, format) => {
-                let format = format.and_then(ProfileFormat::of_file);
-                let format = format.unwrap_or(Format::Folded);
-                if terminal
-                    && matches!(
-                        format,
-                        Format::Pprof | Format::Otlp | Format::Capture | Format::Perfetto
-                    )
-                {
-                    return Err(usage_error(
-                        "this format cannot be shown on a terminal: name a file with -o FILE",
-                    ));
-                }
-                Ok(Self::Stdout(format))
+            let place = OutputPlace::Stdout;
+            return Ok(Self { format, place });
+        };
+        let path_buf = path.to_owned();
+        if is_directory(path, format)? {
+            return Ok(Self {
+                format: &TENSORBOARD,
+                place: OutputPlace::Directory(path_buf),
+            });
+        }
+        let format = format
+            .or_else(|| FileFormat::of_file(path))
+            .or_else(|| is_device(path).then_some(&FOLDED));
+        Ok(Self {
+            format: format.ok_or_else(|| unknown_extension(path))?,
+            place: OutputPlace::File(path_buf),
+        })
+    }
+
+    /// Whether single events are kept, not only what they add up to.
+    pub(crate) fn keeps_events(&self) -> bool {
+        self.format.profile_writer().is_none() || matches!(self.place, OutputPlace::Dumps(_))
+    }
+
+    /// Whether the recording itself is made as a timeline.
+    pub(crate) fn is_trace(&self) -> bool {
+        self.format.is_trace() && !matches!(self.place, OutputPlace::Dumps(_))
+    }
+
+    /// Whether it is the summary on stdout.
+    pub(crate) fn is_shown_summary(&self) -> bool {
+        self.format == &SUMMARY && self.place == OutputPlace::Stdout
+    }
+
+    /// Where results go, in words.
+    pub(crate) fn place(&self) -> String {
+        match &self.place {
+            OutputPlace::Stdout => "to its standard output".to_owned(),
+            OutputPlace::File(path) | OutputPlace::Directory(path) => path.display().to_string(),
+            OutputPlace::Windows { directory, .. } | OutputPlace::Dumps(directory) => {
+                format!("to {}", directory.display())
             }
         }
     }
 
-    /// The format; `None`: the summary for a terminal, which is none.
-    pub(crate) fn format(&self) -> Option<Format> {
-        match self {
-            Self::Summary | Self::SummaryFile(_) => None,
-            Self::Directory(_) => Some(Format::Chrome),
-            Self::Stdout(format)
-            | Self::File(_, format)
-            | Self::Dumps(_, format)
-            | Self::Windows { format, .. } => Some(*format),
-        }
-    }
-
-    /// Whether the profile goes through stdout to something that is no terminal.
+    /// Whether the result goes through stdout to something that is no terminal. Other formats than
+    /// the summary are taken to be for a program also on a terminal.
     pub(crate) fn uses_stdout(&self) -> bool {
-        match self {
-            Self::Stdout(_) => true,
-            Self::Summary => !io::stdout().is_terminal(),
-            Self::SummaryFile(_)
-            | Self::File(..)
-            | Self::Directory(_)
-            | Self::Dumps(..)
-            | Self::Windows { .. } => false,
-        }
+        let is_for_people = self.format == &SUMMARY && io::stdout().is_terminal();
+        self.place == OutputPlace::Stdout && !is_for_people
     }
 
     /// Whether files are written.
     pub(crate) fn writes_files(&self) -> bool {
-        !matches!(self, Self::Summary | Self::Stdout(_))
+        self.place != OutputPlace::Stdout
     }
 }
 
@@ -179,10 +152,10 @@ impl Destination {
 ///
 /// # Errors
 /// It is a directory, and the format is a file's.
-pub(crate) fn is_directory(path: &Path, format: Option<ProfileFormat>) -> Result<bool> {
+fn is_directory(path: &Path, format: Option<&'static FileFormat>) -> Result<bool> {
     let is_directory = path.as_os_str().as_encoded_bytes().ends_with(b"/") || caller::is_dir(path);
     match format {
-        Some(ProfileFormat::Tensorboard) => Ok(true),
+        Some(format) if format == &TENSORBOARD => Ok(true),
         Some(_) if is_directory => {
             let example = path.join("profile.svg");
             Err(usage_error(format!(
@@ -211,85 +184,72 @@ fn unknown_extension(path: &Path) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use OutputPlace::{Directory, File, Stdout};
+    use aiprof_formats::export::formats::{CAPTURE, PERFETTO, PPROF, SVG};
 
     #[test]
     fn the_destination_follows_from_output_format_and_terminal() {
-        use Destination::{Directory, File, Stdout, Summary};
-        let file = |name: &str, format| File(name.into(), format);
-        for (output, format, terminal, expected) in [
-            (None, None, true, Summary),
-            (None, None, false, Stdout(Format::Folded)),
-            (None, Some(ProfileFormat::Svg), true, Stdout(Format::Svg)),
-            (
-                None,
-                Some(ProfileFormat::Pprof),
-                false,
-                Stdout(Format::Pprof),
-            ),
-            (Some("-"), None, true, Stdout(Format::Folded)),
-            (None, Some(ProfileFormat::Summary), true, Summary),
-            (None, Some(ProfileFormat::Summary), false, Summary),
-            (Some("-"), Some(ProfileFormat::Summary), false, Summary),
-            (
-                Some("a.svg"),
-                Some(ProfileFormat::Summary),
-                true,
-                Destination::SummaryFile("a.svg".into()),
-            ),
-            (Some("a/"), None, true, Directory("a/".into())),
-            (Some("/"), None, false, Directory("/".into())),
+        let file = |name: &str| File(name.into());
+        for (output, given, terminal, format, place) in [
+            (None, None, true, &SUMMARY, Stdout),
+            (None, None, false, &FOLDED, Stdout),
+            (None, Some(&SVG), true, &SVG, Stdout),
+            (None, Some(&PPROF), false, &PPROF, Stdout),
+            (Some("-"), None, true, &FOLDED, Stdout),
+            (None, Some(&SUMMARY), true, &SUMMARY, Stdout),
+            (None, Some(&SUMMARY), false, &SUMMARY, Stdout),
+            (Some("-"), Some(&SUMMARY), false, &SUMMARY, Stdout),
+            (Some("a.svg"), Some(&SUMMARY), true, &SUMMARY, file("a.svg")),
+            (Some("a/"), None, true, &TENSORBOARD, Directory("a/".into())),
+            (Some("/"), None, false, &TENSORBOARD, Directory("/".into())),
             (
                 Some("a"),
-                Some(ProfileFormat::Tensorboard),
+                Some(&TENSORBOARD),
                 true,
+                &TENSORBOARD,
                 Directory("a".into()),
             ),
-            (
-                Some("/dev/null"),
-                None,
-                true,
-                file("/dev/null", Format::Folded),
-            ),
-            (Some("a.svg"), None, true, file("a.svg", Format::Svg)),
-            (Some("a.pb.gz"), None, true, file("a.pb.gz", Format::Pprof)),
-            (
-                Some("a.aiprof"),
-                None,
-                false,
-                file("a.aiprof", Format::Capture),
-            ),
-            (
-                Some("a.svg"),
-                Some(ProfileFormat::Folded),
-                true,
-                file("a.svg", Format::Folded),
-            ),
-            (
-                Some("a"),
-                Some(ProfileFormat::Folded),
-                true,
-                file("a", Format::Folded),
-            ),
+            (Some("/dev/null"), None, true, &FOLDED, file("/dev/null")),
+            (Some("a.svg"), None, true, &SVG, file("a.svg")),
+            (Some("a.pb.gz"), None, true, &PPROF, file("a.pb.gz")),
+            (Some("a.aiprof"), None, false, &CAPTURE, file("a.aiprof")),
+            (Some("a.svg"), Some(&FOLDED), true, &FOLDED, file("a.svg")),
+            (Some("a"), Some(&FOLDED), true, &FOLDED, file("a")),
         ] {
-            let found = Destination::decide(output.map(Path::new), format, terminal).unwrap();
-            assert_eq!(found, expected, "{output:?} {format:?} {terminal}");
+            let found = Destination::decide(output.map(Path::new), given, terminal).unwrap();
+            let expected = Destination { format, place };
+            assert_eq!(found, expected, "{output:?} {given:?} {terminal}");
         }
     }
 
     #[test]
     fn binary_on_a_terminal_and_unknown_names_are_refused() {
         for (output, format) in [
-            (None, Some(ProfileFormat::Pprof)),
-            (Some("-"), Some(ProfileFormat::Capture)),
+            (None, Some(&PPROF)),
+            (Some("-"), Some(&CAPTURE)),
             (Some("profile"), None),
-            (Some("a/"), Some(ProfileFormat::Svg)),
-            (None, Some(ProfileFormat::Tensorboard)),
-            (Some("-"), Some(ProfileFormat::Tensorboard)),
-            (None, Some(ProfileFormat::Perfetto)),
+            (Some("a/"), Some(&SVG)),
+            (None, Some(&TENSORBOARD)),
+            (Some("-"), Some(&TENSORBOARD)),
+            (None, Some(&PERFETTO)),
             (Some("profile.xyz"), None),
         ] {
             let error = Destination::decide(output.map(Path::new), format, true).unwrap_err();
             assert_eq!(crate::cli::exit_code(&error), 2, "{output:?} {format:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_extension_is_answered_with_all_that_are_known() {
+        let error = unknown_extension(Path::new("x.xyz")).to_string();
+        for format in FORMATS
+            .into_iter()
+            .filter(|format| !format.extension().is_empty())
+        {
+            assert!(
+                error.contains(&format!(".{}", format.extension())),
+                "{error}"
+            );
         }
     }
 }

@@ -6,13 +6,13 @@ use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
 use super::output::{OutputFile, keep_inputs};
 use super::profile_out::{ValueArgs, ViewArgs};
-use super::stdout;
 use super::values::parse_duration;
 use super::{Verbosity, usage_error};
 use aiprof_formats::export::diff::{self, ComparedProfile, DiffOptions, SampleCount, Widths};
 use aiprof_formats::export::folded::{self, FoldedStacks};
+use aiprof_formats::export::formats::{FOLDED, SVG};
 use aiprof_formats::export::tables::plain::{self, TableFormat};
-use aiprof_formats::export::{self, ExportOptions, Format, Weight};
+use aiprof_formats::export::{ExportOptions, FileFormat, Weight};
 use aiprof_formats::import::open::{Contents, Input};
 use aiprof_model::profile::{Profile, Values};
 use aiprof_record::capture::{self, ReplayOptions};
@@ -21,7 +21,6 @@ use aiprof_tables::Table;
 use aiprof_tables::compare::shares::SLICES;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum, ValueHint};
-use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -57,7 +56,7 @@ pub(crate) struct DiffArgs {
 
     /// Output format; overrides the file's extension [default without -o: text]
     #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Output")]
-    format: Option<FormatArg>,
+    format: Option<DiffFormat>,
 
     /// Maximum number of rows in each table [default: 30 as text, otherwise all]
     #[arg(long, value_name = "N", help_heading = "Output")]
@@ -99,7 +98,7 @@ pub(crate) struct DiffArgs {
 
 /// The formats of `--format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FormatArg {
+enum DiffFormat {
     /// Differential flame graph for a browser
     Svg,
     /// Tables as text
@@ -110,18 +109,19 @@ enum FormatArg {
     Json,
 }
 
-impl FormatArg {
+impl DiffFormat {
     /// The format of a file, by its name.
     ///
     /// # Errors
     /// A usage error: the name gives no format.
     fn of(path: &Path) -> Result<Self> {
         let extension = path.extension().unwrap_or_default();
-        Ok(match (Format::from_extension(path), extension.to_str()) {
-            (Some(Format::Svg), _) => Self::Svg,
-            (_, Some("csv")) => Self::Csv,
-            (_, Some("json")) => Self::Json,
-            (Some(Format::Folded), _) => Self::Text,
+        let format = FileFormat::of_file(path);
+        Ok(match extension.to_str() {
+            _ if format == Some(&SVG) => Self::Svg,
+            Some("csv") => Self::Csv,
+            Some("json") => Self::Json,
+            _ if format == Some(&FOLDED) => Self::Text,
             _ if destination::is_device(path) => Self::Text,
             _ => {
                 return Err(usage_error(
@@ -176,43 +176,29 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Verbosity) -> Result<()> {
         .filter(|path| *path != Path::new("-"));
     let format = match (args.format, target) {
         (Some(format), _) => format,
-        (None, Some(path)) => FormatArg::of(path)?,
-        (None, None) => FormatArg::Text,
+        (None, Some(path)) => DiffFormat::of(path)?,
+        (None, None) => DiffFormat::Text,
     };
-    if args.inverted && format != FormatArg::Svg {
+    if args.inverted && format != DiffFormat::Svg {
         return Err(usage_error(
             "--inverted applies only to flame graphs: use -o FILE.svg",
         ));
     }
     let read = [&args.before, &args.after].map(PathBuf::as_path);
     keep_inputs(read, target)?;
-    let mut file = match target {
-        Some(path) => Some(OutputFile::create(path)?),
-        None => {
-            stdout::require()?;
-            None
-        }
-    };
-    let mut stdout = BufWriter::new(io::stdout().lock());
-    let out: &mut dyn Write = match &mut file {
-        Some(file) => file,
-        None => &mut stdout,
-    };
-    let context = || match target {
-        Some(path) => format!("cannot write {}", path.display()),
-        None => "cannot write to stdout".to_owned(),
-    };
+    let mut file = OutputFile::open(target)?;
+    let cannot_write = file.cannot_write();
+    let context = || cannot_write.clone();
     let read = Inputs::read(args)?;
     match (format.of_tables(), &read) {
         (Some(format), read) => {
             let tables = read.tables(args, &options, rows(args, format))?;
-            plain::write(&tables, format, out).with_context(context)?;
-            out.flush().with_context(context)?;
+            plain::write(&tables, format, &mut file).with_context(context)?;
         }
         (None, Inputs::Profiles { before, after, .. }) => {
             let found = diff::compare(before, after, &options);
             let (before, after) = (&before.stacks, &after.stacks);
-            diff::write_svg(before, after, &title(args), &options, &found, out)
+            diff::write_svg(before, after, &title(args), &options, &found, &mut file)
                 .with_context(context)?;
         }
         (None, Inputs::Traces) => {
@@ -222,11 +208,8 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Verbosity) -> Result<()> {
             ));
         }
     }
-    let Some(file) = file else {
-        return stdout.flush().with_context(context);
-    };
     let note = file.note(match format {
-        FormatArg::Svg => "a flame graph",
+        DiffFormat::Svg => "a flame graph",
         _ => "tables",
     });
     file.commit()?;
@@ -373,7 +356,7 @@ fn folded_of(profile: &Profile, values: ValueArgs) -> Result<FoldedStacks> {
         all_processes: true,
         ..ViewArgs::default().options(values)
     };
-    export::write(profile, Format::Folded, &options, &mut text)?;
+    folded::write(profile, &options, &mut text)?;
     Ok(folded::read(&mut text.as_slice())?)
 }
 

@@ -2,7 +2,7 @@
 
 use super::usage_error;
 use aiprof_formats::export::folded::{self, FoldedStacks};
-use aiprof_formats::export::{Format, Weight};
+use aiprof_formats::export::{FileFormat, Weight};
 use aiprof_formats::import::open::{self, Contents, Input};
 use aiprof_formats::import::stall_profile::profile_of;
 use aiprof_formats::import::{iaprof, pprof, unitrace_csv};
@@ -198,13 +198,13 @@ pub(crate) fn tells_no_times(profile: &Profile) -> bool {
 }
 
 /// The error for a format that cannot be made from the contents of a file.
-pub(crate) fn not_of_this(path: &Path, contents: Contents, format: Format) -> anyhow::Error {
+pub(crate) fn not_of_this(path: &Path, contents: Contents, format: &FileFormat) -> anyhow::Error {
     usage_error(format!(
         "{} is {} and has no events, which {} needs; record a capture with \
          `aiprof -o FILE.aiprof`",
         path.display(),
         contents.what(),
-        format.what()
+        format.what
     ))
 }
 

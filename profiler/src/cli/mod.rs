@@ -19,16 +19,18 @@ mod analysis;
 mod analysis_plan;
 mod analyze;
 mod analyze_recording;
-mod captured;
+mod capture_input;
+mod capture_timeline;
 mod categorize;
 mod choice;
 #[cfg(feature = "live")]
 mod closing;
 #[cfg(feature = "live")]
 mod command;
-mod companions;
 mod compat;
 mod completions;
+#[cfg(feature = "live")]
+mod control;
 #[cfg(feature = "live")]
 mod control_args;
 #[cfg(feature = "live")]
@@ -40,17 +42,14 @@ mod diff_traces;
 mod doctor;
 #[cfg(feature = "live")]
 mod driver_tables;
-#[cfg(feature = "live")]
-mod dumps;
 mod input;
-#[cfg(feature = "live")]
-mod joined;
 #[cfg(feature = "live")]
 mod launching;
 mod log;
 mod man;
 mod memory;
-mod moment;
+mod open_output;
+mod option_rules;
 #[cfg(all(test, feature = "live"))]
 mod options_page;
 mod output;
@@ -59,28 +58,30 @@ mod probes;
 mod profile_out;
 mod programs;
 #[cfg(feature = "live")]
+mod rank_join;
+#[cfg(feature = "live")]
 mod ready;
 #[cfg(feature = "live")]
 mod record;
 #[cfg(feature = "live")]
 mod recording;
 mod report;
+#[cfg(feature = "live")]
+mod ring_dump;
 mod roofline;
 pub(crate) mod screen;
+mod sibling_files;
 mod stall_input;
 mod stall_sources;
 mod stalls;
 mod stdout;
 #[cfg(feature = "live")]
-mod steer;
-#[cfg(feature = "live")]
 mod stop;
-mod target;
 #[cfg(all(test, feature = "live"))]
 mod tests;
+mod time_arg;
 #[cfg(feature = "live")]
 mod trace;
-mod trace_out;
 mod values;
 mod wanted_tables;
 #[cfg(feature = "live")]

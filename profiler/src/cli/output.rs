@@ -49,6 +49,8 @@ pub(crate) fn keep_inputs<'a>(
 #[derive(Debug)]
 pub(crate) struct OutputFile {
     path: PathBuf,
+    /// Whether it is stdout because no other place was named.
+    is_stdout: bool,
     writer: BufWriter<File>,
     /// The file beside its place; `None` for a device or a pipe, which cannot be
     /// replaced by renaming and is written directly.
@@ -64,6 +66,20 @@ struct Beside {
 }
 
 impl OutputFile {
+    /// Opens what `-o` names: a file; without it, or with `-`, stdout.
+    ///
+    /// # Errors
+    /// As [`OutputFile::create`]; stdout is closed.
+    pub(crate) fn open(output: Option<&Path>) -> Result<Self> {
+        match output {
+            Some(path) if path != Path::new("-") => Self::create(path),
+            _ => Ok(Self {
+                is_stdout: true,
+                ..Self::inherited(1, Path::new(STDOUT))?
+            }),
+        }
+    }
+
     /// Creates the file, so that what is wrong with the place shows before there is anything to
     /// lose.
     ///
@@ -116,6 +132,7 @@ impl OutputFile {
         let file = place::inherited(number);
         Ok(Self {
             path: path.to_owned(),
+            is_stdout: false,
             writer: BufWriter::new(file.with_context(|| cannot_write(path))?),
             beside: None,
         })
@@ -127,6 +144,7 @@ impl OutputFile {
             special.open(|| tracing::warn!("{shown} is a pipe: waiting until a program reads it"));
         Ok(Self {
             path: path.to_owned(),
+            is_stdout: false,
             writer: BufWriter::new(file.with_context(|| cannot_write(path))?),
             beside: None,
         })
@@ -151,6 +169,7 @@ impl OutputFile {
         give_to_sudo_caller(&file);
         Ok(Self {
             path: path.to_owned(),
+            is_stdout: false,
             writer: BufWriter::new(file),
             beside: Some(Beside {
                 directory,
@@ -163,6 +182,19 @@ impl OutputFile {
     /// Where the file will be, as it was named.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it is stdout because no other place was named.
+    pub(crate) fn is_stdout(&self) -> bool {
+        self.is_stdout
+    }
+
+    /// That it cannot be written, as the context of an error.
+    pub(crate) fn cannot_write(&self) -> String {
+        match self.is_stdout {
+            true => "cannot write to stdout".to_owned(),
+            false => cannot_write(&self.path),
+        }
     }
 
     /// The directory it will be in; none for devices and pipes.
@@ -191,11 +223,11 @@ impl OutputFile {
     /// The last bytes could not be written, or the renaming failed; nothing is
     /// left behind then.
     pub(crate) fn commit(mut self) -> Result<()> {
-        let path = self.path;
-        self.writer.flush().with_context(|| cannot_write(&path))?;
+        let flushed = self.writer.flush();
+        flushed.with_context(|| self.cannot_write())?;
         if let Some(beside) = self.beside.take() {
             let renamed = beside.temporary.rename(&beside.name);
-            renamed.with_context(|| format!("cannot create {}", path.display()))?;
+            renamed.with_context(|| format!("cannot create {}", self.path.display()))?;
         }
         Ok(())
     }

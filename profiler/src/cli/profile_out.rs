@@ -1,67 +1,11 @@
-//! From a finished profile to where it was asked for.
+//! Options of what profiles show.
 
-use super::destination::Destination;
-use super::output::OutputFile;
-use super::{choice, screen, usage_error};
-use aiprof_formats::export::summary::SummaryOptions;
-use aiprof_formats::export::{self, ExportOptions, Format, Shown, Weight};
-use aiprof_model::profile::{Profile, StallTable};
+use super::choice;
+use super::option_rules::WAITS;
+use aiprof_formats::export::{self, ExportOptions, FileFormat, Shown, Weight};
+use aiprof_model::profile::Profile;
 use aiprof_record::aggregate::{LaunchOptions, WaitOptions};
-use anyhow::{Context, Result};
 use clap::ValueEnum;
-use std::io::{self, BufWriter, Write};
-
-/// Width of texts in files.
-const FILE_WIDTH: usize = 100;
-
-/// The formats of `--format`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProfileFormat {
-    /// Folded stacks: one line per stack, for flame graph tools
-    Folded,
-    /// Flame graph for a browser
-    Svg,
-    /// pprof, gzipped
-    Pprof,
-    /// OTLP profiles, for OpenTelemetry collectors
-    Otlp,
-    /// Stall counts by device instruction, as unitrace writes them
-    UnitraceCsv,
-    /// iaprof's interchange text: stalls by launch and instruction
-    Iaprof,
-    /// Chrome trace, for Perfetto and speedscope
-    Chrome,
-    /// Trace in Perfetto's own format: any length, with the stacks of samples
-    Perfetto,
-    /// HTML page with findings and tables of what devices did
-    Page,
-    /// The whole recording, for `aiprof report`
-    Capture,
-    /// Trace for TensorBoard's PyTorch plugin, in a directory
-    Tensorboard,
-    /// Short text: totals and hottest functions
-    Summary,
-}
-
-impl ProfileFormat {
-    /// The format of the file; `None`: the summary, which is for people, and what is a
-    /// directory.
-    pub(crate) fn of_file(self) -> Option<Format> {
-        Some(match self {
-            Self::Folded => Format::Folded,
-            Self::Svg => Format::Svg,
-            Self::Pprof => Format::Pprof,
-            Self::Otlp => Format::Otlp,
-            Self::UnitraceCsv => Format::UnitraceCsv,
-            Self::Iaprof => Format::Iaprof,
-            Self::Chrome => Format::Chrome,
-            Self::Perfetto => Format::Perfetto,
-            Self::Page => Format::Page,
-            Self::Capture => Format::Capture,
-            Self::Tensorboard | Self::Summary => return None,
-        })
-    }
-}
 
 /// The meanings of `--weight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -137,6 +81,15 @@ impl ValueArgs {
             wall: self.wall,
             wakers: self.wakers,
         })
+    }
+
+    /// Whether each of these options was given.
+    pub(crate) fn given(self) -> [(&'static str, bool); 3] {
+        [
+            ("--events", self.events.is_some()),
+            (WAITS, self.waits().is_some()),
+            ("--wakers", self.wakers),
+        ]
     }
 
     /// Whether `--wakers` was given.
@@ -226,18 +179,17 @@ pub(crate) struct ViewArgs {
 }
 
 impl ViewArgs {
-    /// What of these options needs more than folded stacks.
-    pub(crate) fn of_more_than_stacks(&self) -> Option<&'static str> {
-        let given = [
-            (self.device_only, "--device-only"),
-            (self.cpu_only, "--cpu-only"),
-            (self.by_stall, "--by-stall"),
-            (self.by_label.is_some(), "--by"),
-            (self.lines, "--lines"),
-            (self.all_processes, "--all-processes"),
-        ];
-        let mut given = given.into_iter().filter(|(is_given, _)| *is_given);
-        given.next().map(|(_, option)| option)
+    /// Whether each of these options was given.
+    pub(crate) fn given(&self) -> [(&'static str, bool); 7] {
+        [
+            ("--inverted", self.inverted),
+            ("--device-only", self.device_only),
+            ("--cpu-only", self.cpu_only),
+            ("--by-stall", self.by_stall),
+            ("--by", self.by_label.is_some()),
+            ("--lines", self.lines),
+            ("--all-processes", self.all_processes),
+        ]
     }
 
     /// Whether `--lines` was given: source lines of frames are then looked up also for formats that
@@ -263,183 +215,14 @@ impl ViewArgs {
             ..ExportOptions::default()
         }
     }
-
-    /// Checks the options against the format.
-    ///
-    /// # Errors
-    /// A usage error for an option that this format has no use for.
-    pub(crate) fn check(&self, destination: &Destination) -> Result<()> {
-        let format = destination.format();
-        let has_frames = matches!(format, Some(Format::Folded | Format::Svg));
-        for (given, option) in [
-            (self.inverted, "--inverted"),
-            (self.by_stall, "--by-stall"),
-            (self.by_label.is_some(), "--by"),
-        ] {
-            if given && !has_frames {
-                return Err(usage_error(format!(
-                    "{option} applies only to folded stacks and flame graphs: use -o FILE.folded \
-                     or FILE.svg, or --format"
-                )));
-            }
-        }
-        if self.lines && !has_frames {
-            return Err(usage_error(match destination.has_source_lines() {
-                true => {
-                    "--lines applies only to folded stacks and flame graphs: this format always \
-                     contains source lines"
-                }
-                false => {
-                    "--lines applies only to folded stacks and flame graphs: use -o FILE.folded or \
-                     FILE.svg, or --format"
-                }
-            }));
-        }
-        if self.all_processes && !format.is_some_and(chooses_processes) {
-            return Err(usage_error(
-                "--all-processes applies only to flame graphs, folded stacks, pprof and OTLP: \
-                 other formats always contain all processes",
-            ));
-        }
-        if self.cpu_only && matches!(format, Some(Format::UnitraceCsv | Format::Iaprof)) {
-            return Err(usage_error(
-                "--cpu-only cannot be used with this format, which contains only device samples",
-            ));
-        }
-        let events = format.is_some_and(|f| f.is_trace() || f == Format::Capture);
-        for (given, option) in [
-            (self.device_only, "--device-only"),
-            (self.cpu_only, "--cpu-only"),
-        ] {
-            if given && events {
-                return Err(usage_error(format!(
-                    "{option} applies only to profiles: traces and captures always contain all \
-                     samples"
-                )));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Whether what is written has only the processes that launched work, where devices were
-/// sampled.
-fn chooses_processes(format: Format) -> bool {
-    matches!(
-        format,
-        Format::Folded | Format::Svg | Format::Pprof | Format::Otlp
-    )
 }
 
 /// A line with the processes that are not in what is written, if any.
 pub(crate) fn note_of_processes(
     profile: &Profile,
-    destination: &Destination,
+    format: &FileFormat,
     options: &ExportOptions,
 ) -> Option<String> {
-    let format = destination
-        .format()
-        .filter(|format| chooses_processes(*format));
-    format.and_then(|_| export::processes_left_out(profile, options))
-}
-
-/// Writes a profile to an opened file and completes it.
-///
-/// # Errors
-/// The file could not be written; nothing is left behind then.
-pub(crate) fn write_file(
-    profile: &Profile,
-    format: Format,
-    options: &ExportOptions,
-    mut file: OutputFile,
-) -> Result<()> {
-    say_what_is_left_out(profile, format);
-    say_if_no_label(profile, options);
-    let context = format!("cannot write {}", file.path().display());
-    export::write(profile, format, options, &mut file).context(context)?;
-    file.commit()
-}
-
-/// Tables of stalls have no place for some samples.
-fn say_what_is_left_out(profile: &Profile, format: Format) {
-    if !matches!(format, Format::UnitraceCsv | Format::Iaprof) {
-        return;
-    }
-    let written = StallTable::of(profile).total();
-    match StallTable::uncounted(profile) {
-        0 if written == 0 => {
-            tracing::warn!("the table of stalls is empty: no device was sampled");
-        }
-        0 => {}
-        n => tracing::warn!(
-            "{n} device samples without a stall reason or an instruction are not in the table"
-        ),
-    }
-}
-
-/// A label that nothing has is perhaps mistyped.
-fn say_if_no_label(profile: &Profile, options: &ExportOptions) {
-    let Some(label) = &options.by_label else {
-        return;
-    };
-    let mut samples = profile.samples.iter();
-    if samples.all(|sample| profile.label(sample, label).is_none()) {
-        tracing::warn!(
-            "no process has the label {label}: --by accepts container, pod, namespace, pod_name, \
-             container_name, unit, user, rank, local_rank, device and the keys of --label"
-        );
-    }
-}
-
-/// Writes a profile to stdout.
-///
-/// # Errors
-/// stdout could not be written, for example because it is closed.
-pub(crate) fn write_stdout(
-    profile: &Profile,
-    format: Format,
-    options: &ExportOptions,
-) -> Result<()> {
-    say_what_is_left_out(profile, format);
-    say_if_no_label(profile, options);
-    let mut out = BufWriter::new(io::stdout().lock());
-    export::write(profile, format, options, &mut out).context("cannot write to stdout")?;
-    out.flush().context("cannot write to stdout")
-}
-
-/// How the short text is laid out.
-pub(crate) fn summary_options(shown: Shown, is_file: bool) -> SummaryOptions {
-    let default = SummaryOptions::default();
-    SummaryOptions {
-        width: if is_file { FILE_WIDTH } else { screen::width() },
-        color: !is_file && screen::has_colors(),
-        shown,
-        ..default
-    }
-}
-
-/// Writes the short text to an opened file and completes it.
-///
-/// # Errors
-/// The file could not be written; nothing is left behind then.
-pub(crate) fn write_summary_file(
-    profile: &Profile,
-    options: &ExportOptions,
-    mut file: OutputFile,
-) -> Result<()> {
-    let context = format!("cannot write {}", file.path().display());
-    let layout = summary_options(options.shown, true);
-    export::summary::write(profile, &layout, &mut file).context(context)?;
-    file.commit()
-}
-
-/// Writes the short text for a terminal.
-///
-/// # Errors
-/// stdout could not be written.
-pub(crate) fn write_summary(profile: &Profile, shown: Shown) -> Result<()> {
-    let mut out = BufWriter::new(io::stdout().lock());
-    let options = summary_options(shown, false);
-    export::summary::write(profile, &options, &mut out).context("cannot write to stdout")?;
-    out.flush().context("cannot write to stdout")
+    let leaves_out = format.shows()?.leaves_out_processes();
+    leaves_out.then(|| export::processes_left_out(profile, options))?
 }

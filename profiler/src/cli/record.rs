@@ -2,10 +2,14 @@
 
 use super::choice::{self, ChoiceArgs, KernelArgs};
 use super::control_args::{ControlArgs, Steering};
-use super::destination::Destination;
-use super::profile_out::{ProfileFormat, ValueArgs, ViewArgs};
+use super::destination::{Destination, OutputPlace, format_parser};
+use super::option_rules::{
+    COMMAND, CYCLES, EVENTS_KEPT, FILE_CAPABILITIES, FINDINGS, Holding, PROBES, TRACE,
+};
+use super::profile_out::{ValueArgs, ViewArgs};
 use super::{usage_error, values};
-use aiprof_formats::export::{ExportOptions, Format};
+use aiprof_formats::export::formats::{CAPTURE, PAGE, PPROF};
+use aiprof_formats::export::{ExportOptions, FileFormat};
 use aiprof_live::cgroup;
 use aiprof_live::config::{
     Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, ProbeConfig, RecordConfig, STACK_LIMIT, WaitConfig,
@@ -90,8 +94,8 @@ pub(crate) struct RecordArgs {
     output: Option<PathBuf>,
 
     /// Format of the output, regardless of its file name
-    #[arg(long, value_enum, value_name = "FORMAT", help_heading = OUTPUT)]
-    format: Option<ProfileFormat>,
+    #[arg(long, value_parser = format_parser(None), value_name = "FORMAT", help_heading = OUTPUT)]
+    format: Option<&'static FileFormat>,
 
     /// Title of the flame graph
     #[arg(
@@ -369,6 +373,36 @@ impl RecordArgs {
     pub(crate) fn has_an_end(&self) -> bool {
         self.duration.is_some() || !self.pid.is_empty() || !self.command.is_empty()
     }
+
+    /// What the rules between options are about. `probes`: calls and kernels are recorded.
+    fn holding(&self, destination: &Destination, replays: bool, probes: bool) -> Holding {
+        let own = [
+            (COMMAND, !self.command.is_empty()),
+            ("--pid", !self.pid.is_empty()),
+            ("--only", self.only),
+            ("--every", self.every.is_some()),
+            ("--bpf-object", self.bpf_object.is_some()),
+            ("--min-wait", self.min_wait > 0),
+            ("--aiu-timing", self.aiu_timing),
+            ("--torch-ops", self.torch_ops.is_some()),
+            ("--device-timing", self.device_timing),
+            ("--ranges", self.ranges),
+            ("--replay-device", replays),
+            ("--conditional-collection", self.conditional_collection),
+            (CYCLES, self.event != EventArg::CpuClock),
+            // Otherwise whoever may run aiprof could load any eBPF program.
+            (FILE_CAPABILITIES, privileges::is_elevated_by_file()),
+            (EVENTS_KEPT, destination.keeps_events()),
+            (TRACE, destination.is_trace()),
+            (FINDINGS, destination.format == &PAGE),
+            (PROBES, probes),
+        ];
+        let given = self.view.given().into_iter().chain(self.values.given());
+        let given = given
+            .chain(self.kernels.given())
+            .chain(self.control.given());
+        Holding::of_format(destination.format).with(given.chain(own))
+    }
 }
 
 /// A recording as it will be done: consistent, and free of clap types.
@@ -418,75 +452,11 @@ impl Plan {
     pub(crate) fn new(mut args: RecordArgs, has_aiu: bool) -> Result<Self> {
         let destination = destination(&args)?;
         let shared = shared(&mut args, &destination);
-        args.view.check(&destination)?;
-        if args.bpf_object.is_some() && privileges::is_elevated_by_file() {
-            // Otherwise whoever may run aiprof could load any eBPF program.
-            return Err(usage_error(
-                "--bpf-object cannot be used if the aiprof file itself has capabilities: run it as root",
-            ));
-        }
-        if args.only && args.command.is_empty() {
-            return Err(usage_error(
-                "--only needs a COMMAND to record: put it after the options, as in \
-                 `aiprof --only -o flame.svg -- make -j8`; for a process that is already running, \
-                 use -p PID",
-            ));
-        }
-        if args.aiu_timing && args.command.is_empty() {
-            return Err(usage_error(
-                "--aiu-timing needs a COMMAND, because it sets environment variables: a program \
-                 that is already running must enable its activity records itself",
-            ));
-        }
-        check_torch(&args)?;
-        if args.device_timing && args.command.is_empty() {
-            return Err(usage_error(
-                "--device-timing needs a COMMAND to load a helper into: a program that is already \
-                 running cannot be changed",
-            ));
-        }
-        check_ranges(&args, &destination)?;
         let launches = args.values.launches();
-        if launches.is_some() && destination.is_trace() {
-            return Err(usage_error(
-                "--events applies only to profiles: a trace always has launches and samples",
-            ));
-        }
         let waits = args.values.waits().map(|options| WaitConfig {
             least_ns: args.min_wait,
             options,
         });
-        if waits.is_none() && args.values.has_wakers() {
-            return Err(usage_error("--wakers needs --off-cpu or --wall"));
-        }
-        if waits.is_none() && args.min_wait > 0 {
-            return Err(usage_error("--min-wait needs --off-cpu or --wall"));
-        }
-        if waits.is_some() && !destination.has_waits() {
-            return Err(usage_error(
-                "--off-cpu and --wall apply only to profiles, captures and traces: a page of \
-                 findings shows no waits",
-            ));
-        }
-        if waits.is_some() && args.event != EventArg::CpuClock {
-            return Err(usage_error(
-                "--off-cpu and --wall measure time, and --event cycles counts cycles: use only one \
-                 of them",
-            ));
-        }
-        let source_lines = destination.has_source_lines() || args.view.has_lines();
-        let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
-        let choice = args.choice.of_this_machine(cgroup::containers)?;
-        if args.label.len() > MAX_LABELS {
-            let message = format!("--label can be given at most {MAX_LABELS} times");
-            return Err(usage_error(message));
-        }
-        if launches.is_some() && !args.replay_device.is_empty() {
-            return Err(usage_error(
-                "--events counts launches, and --replay-device adds device samples: use only one \
-                 of them, or write a capture and run `aiprof report` on it twice",
-            ));
-        }
         let only_samples = launches.is_none() && waits.is_none();
         let joins = !args.no_devices && only_samples && !destination.keeps_events();
         let devices = DeviceOptions {
@@ -495,32 +465,28 @@ impl Plan {
             cycles_per_sample: args.device_cycles,
             one_record_of: args.device_share,
             nearest_layout: args.nearest_layout,
-            replay: args.replay_device,
-            save: args.save_device,
+            replay: std::mem::take(&mut args.replay_device),
+            save: std::mem::take(&mut args.save_device),
         };
         let probes = destination.keeps_events() || !only_samples || devices.is_on();
-        if args.conditional_collection && !probes {
-            return Err(usage_error(
-                "--conditional-collection applies only to launches, which this recording does not \
-                 contain: add --events, or write a trace or a capture",
-            ));
+        args.holding(&destination, !devices.replay.is_empty(), probes)
+            .check()?;
+        let source_lines = destination.format.has_source_lines || args.view.has_lines();
+        let cgroup = args.cgroup.as_deref().map(find_cgroup).transpose()?;
+        let choice = args.choice.of_this_machine(cgroup::containers)?;
+        if args.label.len() > MAX_LABELS {
+            let message = format!("--label can be given at most {MAX_LABELS} times");
+            return Err(usage_error(message));
         }
-        let kernels = args.kernels.choice(&destination)?;
-        let steering = args.control.steering(probes)?;
-        if let Some(option) = args.kernels.given().filter(|_| !probes) {
-            return Err(usage_error(format!(
-                "{option} selects launches and device samples, and with --no-devices a profile of \
-                 CPU time has neither: leave out --no-devices, or add --events"
-            )));
-        }
+        let kernels = args.kernels.choice();
+        let steering = args.control.steering();
         let is_asked = args.aiu_timing
             || args.device_timing
             || !devices.replay.is_empty()
             || devices.save.is_some()
             || args.conditional_collection;
         let is_unasked = probes && joins && !is_asked;
-        let becomes_trace = destination.is_trace()
-            || matches!(destination, Destination::Dumps(_, format) if format.is_trace());
+        let becomes_trace = destination.format.is_trace();
         let probes = probes.then(|| {
             let (mut tables, drivers) = tables();
             if args.device_timing {
@@ -556,8 +522,8 @@ impl Plan {
         let mut export = args.view.options(args.values);
         // The other processes of such a recording cannot be asked for later.
         export.all_processes |= matches!(
-            destination,
-            Destination::Windows { .. } | Destination::Dumps(..)
+            destination.place,
+            OutputPlace::Windows { .. } | OutputPlace::Dumps(_)
         );
         Ok(Self {
             as_user: as_user(args.as_user)?,
@@ -615,49 +581,6 @@ impl Plan {
     }
 }
 
-/// Whether ranges can be recorded in such a recording, and shown.
-fn check_ranges(args: &RecordArgs, destination: &Destination) -> Result<()> {
-    if args.ranges && args.command.is_empty() {
-        return Err(usage_error(
-            "--ranges needs a COMMAND to load a helper into: a program that is already running \
-             cannot be changed",
-        ));
-    }
-    if args.ranges && !destination.keeps_events() {
-        return Err(usage_error(
-            "--ranges applies only to traces and captures, because a profile has no ranges: add -o \
-             trace.json.gz or -o x.aiprof",
-        ));
-    }
-    Ok(())
-}
-
-/// Whether PyTorch can be asked for its operators in such a recording.
-fn check_torch(args: &RecordArgs) -> Result<()> {
-    if args.torch_ops.is_none() {
-        return Ok(());
-    }
-    if args.command.is_empty() && args.pid.is_empty() {
-        return Err(usage_error(
-            "--torch-ops needs a COMMAND, or -p PID of a program that was started with \
-             KINETO_USE_DAEMON=1",
-        ));
-    }
-    if args.every.is_some() {
-        return Err(usage_error(
-            "--torch-ops cannot be used with --every: PyTorch reports operators after a window \
-             has ended, when its profile may already be written",
-        ));
-    }
-    if args.values.launches().is_some() {
-        return Err(usage_error(
-            "--torch-ops cannot be used with --events: only traces and profiles of CPU time show \
-             operators",
-        ));
-    }
-    Ok(())
-}
-
 /// What is recorded and how it is written, without what may differ between ranks of a job that
 /// share one recording. `None`: the recording is not shared, or not of the whole machine.
 fn shared(args: &mut RecordArgs, destination: &Destination) -> Option<String> {
@@ -672,7 +595,7 @@ fn shared(args: &mut RecordArgs, destination: &Destination) -> Option<String> {
         std::mem::take(&mut args.label),
         std::mem::take(&mut args.title),
     );
-    let shared = format!("{:?} {args:?}", destination.format());
+    let shared = format!("{:?} {args:?}", destination.format);
     (args.output, args.command, args.label, args.title) = own;
     Some(shared)
 }
@@ -692,69 +615,50 @@ pub(super) fn tables() -> (Tables, DriverTables) {
     (loaded.tables, loaded.drivers)
 }
 
-/// Where the last seconds go.
-fn dumps(args: &RecordArgs) -> Result<Destination> {
-    let format = match args.format {
-        None => Some(Format::Capture),
-        Some(format) => format.of_file(),
-    };
-    let Some(format) = format else {
-        return Err(usage_error(
-            "--window cannot write this format: use another --format, or none for captures",
-        ));
-    };
-    match &args.output {
-        Some(file) if Format::from_extension(file).is_some() && !caller::exists(file) => {
-            let message = format!(
-                "--window writes files into a directory, and {} looks like a file name: give a \
-                 directory, and select the format with --format",
-                file.display()
-            );
-            Err(usage_error(message))
-        }
-        Some(directory) if directory != Path::new("-") => {
-            Ok(Destination::Dumps(directory.clone(), format))
-        }
-        _ => Err(usage_error("--window needs a directory: -o DIR")),
-    }
-}
-
+/// Where the results go.
 fn destination(args: &RecordArgs) -> Result<Destination> {
     if args.control.window().is_some() {
-        return dumps(args);
+        let format = args.format.unwrap_or(&CAPTURE);
+        if format.extension().is_empty() {
+            return Err(usage_error(
+                "--window cannot write this format: use another --format, or none for captures",
+            ));
+        }
+        let place = OutputPlace::Dumps(directory_of(args, "--window")?);
+        return Ok(Destination { format, place });
     }
     let Some(every) = args.every else {
         return Destination::new(args.output.as_deref(), args.format);
     };
-    let format = match args.format {
-        None => Some(Format::Pprof),
-        Some(format) => format.of_file(),
-    };
-    let format = format.filter(|format| !(format.is_trace() || *format == Format::Capture));
+    let format = args.format.unwrap_or(&PPROF);
     if every < Duration::from_secs(1) {
         return Err(usage_error("--every must be at least 1s"));
     }
-    let Some(format) = format else {
+    if !format.is_of_windows() {
         return Err(usage_error(
             "--every writes only profiles: use --format folded, svg, pprof or otlp",
         ));
+    }
+    let place = OutputPlace::Windows {
+        directory: directory_of(args, "--every")?,
+        every,
+        keep: args.keep,
     };
+    Ok(Destination { format, place })
+}
+
+/// The directory that `-o` names for the files that an option writes.
+fn directory_of(args: &RecordArgs, option: &str) -> Result<PathBuf> {
     match &args.output {
-        Some(file) if Format::from_extension(file).is_some() && !caller::exists(file) => {
-            let message = format!(
-                "--every writes files into a directory, and {} looks like a file name: give a \
+        Some(file) if FileFormat::of_file(file).is_some() && !caller::exists(file) => {
+            Err(usage_error(format!(
+                "{option} writes files into a directory, and {} looks like a file name: give a \
                  directory, and select the format with --format",
                 file.display()
-            );
-            Err(usage_error(message))
+            )))
         }
-        Some(directory) if directory != Path::new("-") => Ok(Destination::Windows {
-            directory: directory.clone(),
-            format,
-            every,
-            keep: args.keep,
-        }),
-        _ => Err(usage_error("--every needs a directory: -o DIR")),
+        Some(directory) if directory != Path::new("-") => Ok(directory.clone()),
+        _ => Err(usage_error(format!("{option} needs a directory: -o DIR"))),
     }
 }
 

@@ -3,20 +3,19 @@
 
 use super::closing::Totals;
 use super::command;
-use super::destination::Destination;
-use super::dumps::{DumpFiles, DumpStyle};
+use super::control;
+use super::destination::OutputPlace;
 use super::log;
-use super::output::OutputFile;
+use super::open_output::OpenOutput;
 use super::profile_out;
 use super::ready::Readiness;
 use super::record::{Plan, RecordArgs};
-use super::steer;
+use super::ring_dump::{DumpFiles, DumpStyle};
 use super::stop::{self, Ended, Stop};
-use super::trace_out::TraceOut;
 use super::values::{grouped, human_duration, plural};
 use super::windows::WindowFiles;
-use super::{EXIT_FAILURE, Verbosity, choice, is_broken_pipe, joined, launching, screen};
-use aiprof_formats::export::Format;
+use super::{EXIT_FAILURE, Verbosity, choice, is_broken_pipe, launching, rank_join, screen};
+use aiprof_formats::export::FormatSource;
 use aiprof_formats::import::kineto_ops::read_ops;
 use aiprof_live::config::RecordConfig;
 use aiprof_live::control::{Asked, RecordState, Reply, Request};
@@ -40,7 +39,6 @@ use aiprof_system::files::caller;
 use aiprof_system::os::privileges::{self, StillToDo};
 use aiprof_system::remote;
 use anyhow::{Context, Result};
-use std::io::BufWriter;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
@@ -105,7 +103,7 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
     let recorder = match job.map(job::take_part) {
         None => None,
         Some(Ok(JobPart::Recorder(recorder))) => Some(recorder),
-        Some(Ok(JobPart::Joined(joined))) => return joined::run(&plan, joined, verbosity),
+        Some(Ok(JobPart::Joined(joined))) => return rank_join::run(&plan, joined, verbosity),
         Some(Ok(JobPart::Alone(why))) => {
             tracing::warn!("recording this rank separately from the other ranks: {why}");
             None
@@ -129,8 +127,8 @@ fn record(
     let targets = stop::open_targets(&plan.config.pids)?;
     let only_command = plan.only_command || taker.is_some();
     let output = match taker {
-        Some(taker) => Output::Taken(Box::new(taker)),
-        None => Output::open(&plan, verbosity.is_quiet())?,
+        Some(taker) => RecordingOutput::Taken(Box::new(taker)),
+        None => RecordingOutput::open(&plan, verbosity.is_quiet())?,
     };
     // Signals first, then the fork, then the runtime: the command must inherit
     // neither threads nor a blocked mask, and no signal may find us unprepared.
@@ -210,63 +208,44 @@ fn user_of(plan: &Plan) -> (u32, u32) {
     }
 }
 
-/// The opened destination.
-#[derive(Debug)]
-enum Output {
-    Summary,
-    SummaryFile(OutputFile),
-    Stdout(Format),
-    File(OutputFile, Format),
-    Trace(TraceOut),
+/// What a recording becomes, opened.
+#[derive(Debug, Default)]
+enum RecordingOutput {
+    /// One result.
+    One(OpenOutput),
+    /// A file per window.
     Windows(WindowFiles),
+    /// Files of the last seconds.
     Dumps(Box<DumpFiles>),
+    /// Nothing that is written here.
     Taken(Box<Taker>),
+    /// It has been written.
+    #[default]
+    Written,
 }
 
-impl Output {
+impl RecordingOutput {
     fn open(plan: &Plan, quiet: bool) -> Result<Self> {
-        Ok(match &plan.destination {
-            Destination::Dumps(directory, format) => {
+        let format = plan.destination.format;
+        Ok(match &plan.destination.place {
+            OutputPlace::Dumps(directory) => {
                 let style = DumpStyle {
                     directory: directory.clone(),
-                    format: *format,
+                    format,
                     replay: plan.replay,
                     export: plan.export.clone(),
                     kernels: plan.kernels.clone(),
                 };
                 Self::Dumps(Box::new(DumpFiles::open(style, &plan.steering, quiet)?))
             }
-            trace if trace.is_trace() => Self::Trace(TraceOut::open(trace, Path::new("aiprof"))?),
-            Destination::Summary | Destination::Directory(_) => Self::Summary,
-            Destination::SummaryFile(path) => Self::SummaryFile(OutputFile::create(path)?),
-            Destination::Stdout(format) => Self::Stdout(*format),
-            Destination::File(path, format) => Self::File(OutputFile::create(path)?, *format),
-            Destination::Windows {
-                directory,
-                format,
-                keep,
-                ..
-            } => Self::Windows(WindowFiles::open(
-                directory,
-                *format,
-                plan.export.clone(),
-                *keep,
-            )?),
+            OutputPlace::Windows {
+                directory, keep, ..
+            } => {
+                let export = plan.export.clone();
+                Self::Windows(WindowFiles::open(directory, format, export, *keep)?)
+            }
+            _ => Self::One(OpenOutput::open(&plan.destination, Path::new("aiprof"))?),
         })
-    }
-
-    /// A line about what is written, if it is one file.
-    fn note(&self) -> Option<String> {
-        match self {
-            Self::SummaryFile(file) => file.note("the summary"),
-            Self::File(file, format) => file.note(format.what()),
-            Self::Summary
-            | Self::Stdout(_)
-            | Self::Trace(_)
-            | Self::Windows(_)
-            | Self::Dumps(_)
-            | Self::Taken(_) => None,
-        }
     }
 
     /// What is kept of single events.
@@ -276,23 +255,22 @@ impl Output {
                 let empty = Store::new(Box::new(caller::scratch));
                 Keep::Timeline(std::mem::replace(&mut taker.store, empty), taker.detail)
             }
-            Self::File(file, Format::Capture) => {
-                Keep::Capture(Box::new(BufWriter::new(file.handle()?)))
-            }
-            Self::Stdout(Format::Capture) => {
-                Keep::Capture(Box::new(BufWriter::new(std::io::stdout())))
-            }
-            Self::Trace(out) => Keep::Timeline(out.store()?, CommandDetail::default()),
-            _ => Keep::Nothing,
+            Self::One(out) => match out.source() {
+                FormatSource::Profile(_) => Keep::Nothing,
+                FormatSource::Capture => Keep::Capture(out.capture_writer()?),
+                FormatSource::Timeline(_) | FormatSource::Report(_) | FormatSource::Directory => {
+                    Keep::Timeline(out.store()?, CommandDetail::default())
+                }
+            },
+            Self::Windows(_) | Self::Dumps(_) | Self::Written => Keep::Nothing,
         })
     }
 
     /// An error of the session; one in writing the capture names its file.
     fn explain(&self, error: CollectError) -> anyhow::Error {
         match (self, error) {
-            (Self::File(file, _), CollectError::Capture(error)) => {
-                let context = format!("cannot write {}", file.path().display());
-                anyhow::Error::new(error).context(context)
+            (Self::One(out), CollectError::Capture(error)) if !out.is_stdout() => {
+                anyhow::Error::new(error).context(out.cannot_write())
             }
             (_, error) => error.into(),
         }
@@ -307,7 +285,7 @@ struct Recording<'a> {
     reports: Option<TorchReports>,
     ready: Readiness,
     quiet: bool,
-    output: Output,
+    output: RecordingOutput,
     totals: Totals,
     left_out: KernelsLeftOut,
 }
@@ -335,10 +313,10 @@ impl Recording<'_> {
             };
             listening.inspect_err(alone).ok()
         });
-        let control = steer::open(&self.plan.steering)?;
+        let control = control::open(&self.plan.steering)?;
         let command = held.as_ref().map_or(0, Held::pid);
         let mut session = self.start()?;
-        if let Output::Taken(taker) = &mut self.output
+        if let RecordingOutput::Taken(taker) = &mut self.output
             && let Some(watcher) = taker.watcher.take()
         {
             session.on_events(watcher);
@@ -382,13 +360,13 @@ impl Recording<'_> {
         stop.begin();
         self.announce(command.is_some());
         if let Some(control) = &control {
-            self.say(&steer::hint(control, session.is_paused()));
+            self.say(&control::hint(control, session.is_paused()));
         }
         if command.is_some() || !is_sampled {
             stop.after(self.plan.duration, Instant::now());
         }
         let mut stop = stop.with_command(command).with_control(control);
-        if let Destination::Windows { every, .. } = self.plan.destination {
+        if let OutputPlace::Windows { every, .. } = self.plan.destination.place {
             stop = stop.with_windows(every);
         }
         let exit = self.record(&mut session, &mut stop).await?;
@@ -461,12 +439,11 @@ impl Recording<'_> {
     }
 
     fn announce(&self, has_command: bool) {
-        if let Destination::Windows {
+        if let OutputPlace::Windows {
             directory,
             every,
             keep,
-            ..
-        } = &self.plan.destination
+        } = &self.plan.destination.place
         {
             let kept = match keep {
                 Some(n) => format!("keeping the newest {n}"),
@@ -495,7 +472,7 @@ impl Recording<'_> {
         loop {
             self.look_how_far(session, stop);
             let mut ended = None;
-            if let Output::Dumps(files) = &self.output {
+            if let RecordingOutput::Dumps(files) = &self.output {
                 stop.dump_at(files.due());
             }
             let until = async { ended = Some(stop.next().await) };
@@ -521,7 +498,7 @@ impl Recording<'_> {
                         continue;
                     }
                     let what = self.what();
-                    let answer = steer::obey(session, asked.request, self.dumps(), &what);
+                    let answer = control::answer(session, asked.request, self.dumps(), &what);
                     stop.answer(asked, &answer);
                 }
                 Some(Ended::Dump) => {
@@ -604,13 +581,13 @@ impl Recording<'_> {
 
     fn status(&mut self, session: &mut Session) -> Reply {
         let what = self.what();
-        steer::obey(session, Request::Status, self.dumps(), &what)
+        control::answer(session, Request::Status, self.dumps(), &what)
     }
 
     /// Where the last seconds go, if they are kept.
     fn dumps(&mut self) -> Option<&mut DumpFiles> {
         match &mut self.output {
-            Output::Dumps(files) => Some(files),
+            RecordingOutput::Dumps(files) => Some(files),
             _ => None,
         }
     }
@@ -657,7 +634,7 @@ impl Recording<'_> {
 
     fn window(&mut self, profile: &Profile) {
         self.totals.add(profile);
-        if let Output::Windows(files) = &mut self.output {
+        if let RecordingOutput::Windows(files) = &mut self.output {
             files.write(profile);
         }
     }
@@ -684,50 +661,30 @@ impl Recording<'_> {
         self.totals.add(&profile);
         let options = self.plan.export.clone();
         let mut failures = dumps.map_or(0, |(_, failures)| failures);
-        let mut notes: Vec<String> = self.output.note().into_iter().collect();
-        let shown = profile_out::note_of_processes(&profile, &self.plan.destination, &options);
-        match std::mem::replace(&mut self.output, Output::Summary) {
-            Output::Summary => {
-                profile_out::write_summary(&profile, options.shown).or_else(unless_broken_pipe)?;
-                self.say(&format!(
-                    "for a flame graph: {}",
-                    self.flame_graph_command()
-                ));
+        let mut notes = Vec::new();
+        let format = self.plan.destination.format;
+        let shown = profile_out::note_of_processes(&profile, format, &options);
+        match std::mem::take(&mut self.output) {
+            RecordingOutput::One(out) => {
+                notes = self.write(out, &profile, timeline)?;
+                if self.plan.destination.is_shown_summary() {
+                    self.say(&format!(
+                        "for a flame graph: {}",
+                        self.flame_graph_command()
+                    ));
+                }
             }
-            Output::SummaryFile(file) => {
-                profile_out::write_summary_file(&profile, &options, file)?;
-            }
-            // The session wrote the capture.
-            Output::Stdout(Format::Capture) => {}
-            Output::File(file, Format::Capture) => file.commit()?,
-            Output::Taken(taker) => {
+            RecordingOutput::Taken(taker) => {
                 let (recorded, events) = timeline.context("the recording kept no events")?;
                 (taker.take)(recorded, events, self.command)?;
             }
-            Output::Trace(out) => {
-                let (recorded, events) = timeline.context("the recording kept no events")?;
-                self.totals.add_losses(&recorded.losses);
-                let written = out.write(&recorded, events, Path::new("the recording"));
-                let noted = written.map(|(totals, lines)| {
-                    self.totals.add_trace(&totals);
-                    notes = lines;
-                });
-                noted.or_else(unless_broken_pipe)?;
-            }
-            Output::Stdout(format) => {
-                let written = profile_out::write_stdout(&profile, format, &options);
-                written.or_else(unless_broken_pipe)?;
-            }
-            Output::File(file, format) => {
-                profile_out::write_file(&profile, format, &options, file)?
-            }
-            Output::Dumps(_) => {}
-            Output::Windows(mut files) => {
+            RecordingOutput::Dumps(_) | RecordingOutput::Written => {}
+            RecordingOutput::Windows(mut files) => {
                 files.write(&profile);
                 failures = files.failures();
             }
         }
-        let is_shown = matches!(self.plan.destination, Destination::Summary);
+        let is_shown = self.plan.destination.is_shown_summary();
         let mut lines = self.totals.lines(&usage, is_shown);
         if let (Some((written, _)), Some(first)) = (dumps, lines.first_mut()) {
             // What was added up is what names are wanted of.
@@ -764,6 +721,39 @@ impl Recording<'_> {
         }
         notes.iter().for_each(|note| self.say(note));
         Ok(failures == 0)
+    }
+
+    /// Writes the one result; gives a line for each file that was written.
+    fn write(
+        &mut self,
+        out: OpenOutput,
+        profile: &Profile,
+        timeline: Option<(Recorded, Store)>,
+    ) -> Result<Vec<String>> {
+        let note = out.note();
+        match out.source() {
+            // The session wrote it.
+            FormatSource::Capture => out.commit()?,
+            FormatSource::Profile(_) => {
+                let may_be_left = out.is_stdout();
+                let written = out.write_profile(profile, &self.plan.export);
+                match may_be_left {
+                    true => written.or_else(unless_broken_pipe)?,
+                    false => written?,
+                }
+            }
+            FormatSource::Timeline(_) | FormatSource::Report(_) | FormatSource::Directory => {
+                let (recorded, events) = timeline.context("the recording kept no events")?;
+                self.totals.add_losses(&recorded.losses);
+                let written = out.write_trace(&recorded, events, Path::new("the recording"));
+                let noted = written.map(|(totals, lines)| {
+                    self.totals.add_trace(&totals);
+                    lines
+                });
+                return noted.or_else(|error| unless_broken_pipe(error).map(|()| Vec::new()));
+            }
+        }
+        Ok(note.into_iter().collect())
     }
 
     fn say(&self, line: &str) {

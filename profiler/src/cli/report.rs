@@ -1,22 +1,23 @@
 //! `aiprof report`: a capture, or counts of another tool, become any other output.
 
+use super::capture_timeline;
 use super::choice::{self, ChoiceArgs, KernelArgs};
-use super::destination::Destination;
+use super::destination::{Destination, format_parser};
 use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
+use super::open_output::{self, OpenOutput};
+use super::option_rules::{Holding, PROBES, TRACE, TRACE_OF_CAPTURE, WAITS, first_given};
 use super::output::keep_inputs;
-use super::profile_out::{self, ProfileFormat, ValueArgs, ViewArgs};
-use super::target::{self, Target};
-use super::trace_out::{self, TraceOut};
+use super::profile_out::{self, ValueArgs, ViewArgs};
 use super::{Verbosity, usage_error};
-use aiprof_formats::export::{ExportOptions, Format, Weight};
+use aiprof_formats::export::formats::CAPTURE;
+use aiprof_formats::export::{ExportOptions, FileFormat, Weight};
 use aiprof_formats::import::open::Contents;
 use aiprof_model::profile::Profile;
 use aiprof_record::aggregate::WaitOptions;
 use aiprof_record::capture::ReplayOptions;
 use anyhow::Result;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
 use std::path::{Path, PathBuf};
 
 /// Options of `aiprof report`.
@@ -40,8 +41,10 @@ pub(crate) struct ReportArgs {
     output: Option<PathBuf>,
 
     /// Output format; overrides the file's extension
-    #[arg(long, value_parser = formats(), value_name = "FORMAT", help_heading = "Output")]
-    format: Option<ProfileFormat>,
+    // Captures are not listed: a report reads them.
+    #[arg(long, value_parser = format_parser(Some(&CAPTURE)), value_name = "FORMAT",
+        help_heading = "Output")]
+    format: Option<&'static FileFormat>,
 
     #[command(flatten, next_help_heading = "Values")]
     values: ValueArgs,
@@ -79,31 +82,21 @@ pub(crate) struct ReportArgs {
     memory: MemoryArgs,
 }
 
-/// The formats of `--format`. Captures are not listed: a report reads them.
-fn formats() -> impl TypedValueParser<Value = ProfileFormat> {
-    let listed = ProfileFormat::value_variants().iter().filter_map(|format| {
-        let value = format.to_possible_value()?;
-        Some(value.hide(*format == ProfileFormat::Capture))
-    });
-    PossibleValuesParser::new(listed).try_map(|name| ProfileFormat::from_str(&name, false))
-}
-
 impl ReportArgs {
-    /// What of these options needs more than folded stacks.
+    /// The first of these options that needs more than folded stacks.
     fn of_more_than_stacks(&self) -> Option<&'static str> {
-        let given = [
-            (self.values.launches().is_some(), "--events"),
-            (self.values.waits().is_some(), "--off-cpu and --wall"),
-            (self.no_kernel, "--no-kernel"),
-            (self.no_inlines, "--no-inlines"),
-            (self.python_c_frames, "--python-c-frames"),
-            (self.no_driver_frames, "--no-driver-frames"),
+        let own = [
+            ("--events", self.values.launches().is_some()),
+            (WAITS, self.values.waits().is_some()),
+            ("--no-kernel", self.no_kernel),
+            ("--no-inlines", self.no_inlines),
+            ("--python-c-frames", self.python_c_frames),
+            ("--no-driver-frames", self.no_driver_frames),
         ];
-        let mut given = given.into_iter().filter(|(is_given, _)| *is_given);
-        let own = given.next().map(|(_, option)| option);
-        let own = own.or_else(|| self.choice.given());
-        let own = own.or_else(|| self.kernels.given());
-        own.or_else(|| self.view.of_more_than_stacks())
+        let chosen = self.choice.given().into_iter().chain(self.kernels.given());
+        let view = self.view.given().into_iter();
+        let view = view.filter(|(option, _)| *option != "--inverted");
+        first_given(own.into_iter().chain(chosen).chain(view))
     }
 }
 
@@ -115,34 +108,49 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     args.memory.apply()?;
     let path = &input::named(&args.input);
     let destination = Destination::new(args.output.as_deref(), args.format)?;
-    args.view.check(&destination)?;
-    if destination.format() == Some(Format::Capture) {
+    let format = destination.format;
+    let holding = Holding::of_format(format).with(args.view.given());
+    holding.check()?;
+    if format == &CAPTURE {
         return Err(usage_error(
             "report reads captures and does not write them: choose another format",
         ));
     }
-    if args.values.has_wakers() && args.values.waits().is_none() && !destination.is_trace() {
-        return Err(usage_error("--wakers needs --off-cpu or --wall"));
-    }
-    let kernels = args.kernels.choice(&destination)?;
+    let values = args.values.given().into_iter();
+    let is_trace = destination.is_trace();
+    // A file of stacks has no launches to begin with.
+    let values = values.filter(|(option, _)| *option != "--events");
+    let also = [
+        (PROBES, true),
+        (TRACE, is_trace),
+        (TRACE_OF_CAPTURE, is_trace),
+    ];
+    let holding = holding.with(values.chain(args.kernels.given()).chain(also));
+    holding.check()?;
+    let kernels = args.kernels.choice();
     keep_inputs([path.as_path()], args.output.as_deref())?;
     let input = input::open(path)?;
     let contents = input.contents;
-    if contents == Contents::Capture && destination.is_trace() {
-        if let Some(option) = args.choice.given() {
+    if contents == Contents::Capture && is_trace {
+        if let Some(option) = first_given(args.choice.given()) {
             return Err(usage_error(format!(
                 "report applies {option} only to profiles: write a profile, such as -o FILE.svg, or \
                  give {option} when you record the trace"
             )));
         }
         drop(input);
+        holding
+            .with([("--events", args.values.launches().is_some())])
+            .check()?;
         let written = trace(args, path, &destination)?;
         verbosity.say(&written);
         return Ok(());
     }
-    let is_of_counts = input::is_counts(contents);
-    if is_of_counts && let Some(format) = destination.format().filter(|f| f.is_trace()) {
-        return Err(input::not_of_this(path, contents, format));
+    if is_trace {
+        return Err(match input::is_counts(contents) {
+            true => input::not_of_this(path, contents, format),
+            false => input::refused(path, contents, ProfileCommand::Report),
+        });
     }
     let is_stacks = matches!(contents, Contents::Folded | Contents::Pprof);
     if is_stacks && let Some(option) = args.of_more_than_stacks() {
@@ -153,9 +161,9 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
         )));
     }
     if is_stacks {
-        target::check_stacks(path, &destination)?;
+        open_output::check_stacks(path, format)?;
     }
-    let target = Target::open(&destination)?;
+    let target = OpenOutput::open(&destination, path)?;
     let note = target.note();
     let options = replay_options(args, &destination);
     let wanted = args.values.weight();
@@ -168,7 +176,7 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
             if !kernels.is_all() {
                 verbosity.say([choice::kernels_left_out(&out)].iter());
             }
-            shown = of_profile(args, *profile, export, target, &destination)?;
+            shown = of_profile(args, *profile, export, target, format)?;
         }
         Counts::Stacks(stacks) => {
             if stacks.weight != wanted {
@@ -180,7 +188,7 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
             target.write_stacks(&stacks, &title, &export)?;
         }
     }
-    let hint = matches!(destination, Destination::Summary).then(|| {
+    let hint = destination.is_shown_summary().then(|| {
         let shown = path.display();
         format!("for a flame graph: aiprof report {shown} -o flame.svg")
     });
@@ -191,7 +199,7 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
 fn replay_options(args: &ReportArgs, destination: &Destination) -> ReplayOptions {
     ReplayOptions {
         inlines: !args.no_inlines,
-        source_lines: destination.has_source_lines() || args.view.has_lines(),
+        source_lines: destination.format.has_source_lines || args.view.has_lines(),
         kernel_stacks: !args.no_kernel,
         launches: args.values.launches(),
         waits: args.values.waits(),
@@ -202,19 +210,15 @@ fn replay_options(args: &ReportArgs, destination: &Destination) -> ReplayOptions
 
 /// Writes what is made of a capture's events; gives a line for each file.
 fn trace(args: &ReportArgs, path: &Path, destination: &Destination) -> Result<Vec<String>> {
-    if args.values.launches().is_some() {
-        return Err(usage_error(
-            "--events applies only to profiles: a trace always has launches and samples",
-        ));
-    }
-    let out = TraceOut::open(destination, path)?;
+    let out = OpenOutput::open(destination, path)?;
     let mut options = replay_options(args, destination);
     // A trace always has the waits of a recording.
     options.waits = Some(WaitOptions {
         wall: true,
         wakers: args.values.has_wakers(),
     });
-    trace_out::from_file(path, options, args.title.as_deref(), out)
+    let capture = capture_timeline::open(path)?;
+    out.write_trace_of(path, capture, options, args.title.as_deref())
 }
 
 /// Writes a profile. Returns a line with the processes that are not in it, if any.
@@ -222,8 +226,8 @@ fn of_profile(
     args: &ReportArgs,
     mut profile: Profile,
     mut export: ExportOptions,
-    target: Target,
-    destination: &Destination,
+    target: OpenOutput,
+    format: &FileFormat,
 ) -> Result<Option<String>> {
     if let Some(title) = &args.title {
         profile.meta.title.clone_from(title);
@@ -240,12 +244,8 @@ fn of_profile(
         tracing::warn!("the recording has no times: values are numbers of samples");
         export.weight = Weight::Samples;
     }
-    target.write(&profile, &export)?;
-    Ok(profile_out::note_of_processes(
-        &profile,
-        destination,
-        &export,
-    ))
+    target.write_profile(&profile, &export)?;
+    Ok(profile_out::note_of_processes(&profile, format, &export))
 }
 
 fn weight_name(weight: Weight) -> &'static str {

@@ -1,7 +1,7 @@
 //! `aiprof roofline`: what bounds kernels, by the metrics that unitrace takes.
 
 use super::output::OutputFile;
-use super::{stdout, usage_error};
+use super::usage_error;
 use aiprof_formats::export::html;
 use aiprof_formats::export::tables::plain::{self, TableFormat};
 use aiprof_formats::import::open;
@@ -10,7 +10,7 @@ use aiprof_system::files::caller;
 use aiprof_tables::roofline::{self, DevicePeaks};
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum, ValueHint};
-use std::io::{BufReader, Write as _};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 /// Largest file of a device's peaks.
@@ -57,12 +57,12 @@ pub(crate) struct RooflineArgs {
 
     /// Output format; overrides the file's extension
     #[arg(long, value_enum, value_name = "FORMAT")]
-    format: Option<FormatArg>,
+    format: Option<RooflineFormat>,
 }
 
 /// What the result is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FormatArg {
+enum RooflineFormat {
     /// Text for a terminal
     Text,
     /// Page with a chart
@@ -73,7 +73,7 @@ enum FormatArg {
     Json,
 }
 
-impl FormatArg {
+impl RooflineFormat {
     fn of(path: Option<&Path>) -> Result<Self> {
         let extension = path.and_then(Path::extension);
         let extension = extension.map(|extension| extension.to_string_lossy());
@@ -100,12 +100,9 @@ pub(crate) fn run(args: &RooflineArgs) -> Result<()> {
         .output
         .as_deref()
         .filter(|path| *path != Path::new("-"));
-    if output.is_none() {
-        stdout::require()?;
-    }
     let format = match args.format {
         Some(format) => format,
-        None => FormatArg::of(output)?,
+        None => RooflineFormat::of(output)?,
     };
     let shown = args.device.display();
     let text = caller::read_to_string(&args.device, MAX_PEAKS);
@@ -121,31 +118,21 @@ pub(crate) fn run(args: &RooflineArgs) -> Result<()> {
         );
     }
     let rows = roofline::rows(kernels, all_ns, &peaks);
-    let write = |out: &mut dyn std::io::Write| -> std::io::Result<()> {
-        let table = || [roofline::table(&rows, &peaks, notes.clone())];
-        match format {
-            FormatArg::Html => {
-                let names = inputs.iter().filter_map(|path| path.file_name());
-                let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
-                html::roofline::write(&names.join(", "), &rows, &peaks, &notes, out)
-            }
-            FormatArg::Text => plain::write(&table(), TableFormat::Text, out),
-            FormatArg::Csv => plain::write(&table(), TableFormat::Csv, out),
-            FormatArg::Json => plain::write(&table(), TableFormat::Json, out),
+    let mut file = OutputFile::open(output)?;
+    let format = match format {
+        RooflineFormat::Html => {
+            let names = inputs.iter().filter_map(|path| path.file_name());
+            let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+            html::roofline::write(&names.join(", "), &rows, &peaks, &notes, &mut file)?;
+            return file.commit();
         }
+        RooflineFormat::Text => TableFormat::Text,
+        RooflineFormat::Csv => TableFormat::Csv,
+        RooflineFormat::Json => TableFormat::Json,
     };
-    match output {
-        Some(path) => {
-            let mut file = OutputFile::create(path)?;
-            write(&mut file)?;
-            file.commit()
-        }
-        None => {
-            let mut out = std::io::stdout().lock();
-            write(&mut out)?;
-            Ok(out.flush()?)
-        }
-    }
+    let table = roofline::table(&rows, &peaks, notes);
+    plain::write(&[table], format, &mut file)?;
+    file.commit()
 }
 
 fn metrics(inputs: &[PathBuf]) -> Result<KernelMetrics> {

@@ -5,7 +5,6 @@ use super::memory::MemoryArgs;
 use super::output::OutputFile;
 use super::stall_input::{self, Inputs};
 use super::stall_sources::Sources;
-use super::stdout;
 use super::{Verbosity, screen, usage_error};
 use aiprof_formats::export::ExportError;
 use aiprof_formats::export::html;
@@ -14,7 +13,7 @@ use aiprof_symbols::symbolize::device::isa::Platform;
 use aiprof_trace::analyze::device_stalls::StallReport;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum, ValueHint};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Kernels that are named when none is called as wanted.
@@ -104,7 +103,7 @@ pub(crate) struct StallsArgs {
 
     /// Output format; overrides the file's extension
     #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Output")]
-    format: Option<FormatArg>,
+    format: Option<StallsFormat>,
 
     /// Folder with the sources, to show the text of source lines
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "View")]
@@ -144,7 +143,7 @@ impl From<ByArg> for By {
 
 /// What the report is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FormatArg {
+enum StallsFormat {
     /// Text for a terminal
     Text,
     /// Page for a browser
@@ -155,7 +154,7 @@ enum FormatArg {
     Json,
 }
 
-impl FormatArg {
+impl StallsFormat {
     /// Its description, for people.
     fn what(self) -> &'static str {
         match self {
@@ -233,17 +232,12 @@ fn percent(text: &str) -> Result<f64, String> {
 pub(crate) fn run(args: &StallsArgs, verbosity: Verbosity) -> Result<()> {
     args.memory.apply()?;
     let format = format(args)?;
-    if args.listing && matches!(format, FormatArg::Csv | FormatArg::Json) {
+    if args.listing && matches!(format, StallsFormat::Csv | StallsFormat::Json) {
         return Err(usage_error(
             "--listing writes text or a page only: use -o FILE.txt or FILE.html",
         ));
     }
-    let output = args.output.as_deref();
-    let output = output.filter(|path| *path != Path::new("-"));
-    if output.is_none() {
-        stdout::require()?;
-    }
-    let file = output.map(OutputFile::create).transpose()?;
+    let mut file = OutputFile::open(args.output.as_deref())?;
     let mut input = stall_input::read(&Inputs {
         input: &input::named(&args.input),
         modules: &args.modules,
@@ -260,42 +254,32 @@ pub(crate) fn run(args: &StallsArgs, verbosity: Verbosity) -> Result<()> {
     let view = StallView {
         by: args.by.into(),
         top: match (args.top, format) {
-            (Some(0), _) | (None, FormatArg::Csv | FormatArg::Json) => None,
+            (Some(0), _) | (None, StallsFormat::Csv | StallsFormat::Json) => None,
             (Some(top), _) => Some(top),
             (None, _) => StallView::default().top,
         },
         min_percent: args.min_share,
-        width: if file.is_some() {
-            FILE_WIDTH
-        } else {
-            screen::width()
+        width: match file.is_stdout() {
+            true => screen::width(),
+            false => FILE_WIDTH,
         },
-        color: file.is_none() && screen::has_colors(),
+        color: file.is_stdout() && screen::has_colors(),
         source: &source,
     };
-    let Some(mut file) = file else {
-        return Ok(write(
-            &report,
-            &view,
-            format,
-            args.listing,
-            &mut io::stdout().lock(),
-        )?);
-    };
-    let context = format!("cannot write {}", file.path().display());
-    write(&report, &view, format, args.listing, &mut file).context(context)?;
+    let written = write(&report, &view, format, args.listing, &mut file);
+    written.with_context(|| file.cannot_write())?;
     let note = file.note(format.what());
     file.commit()?;
     verbosity.say(&note);
     Ok(())
 }
 
-fn format(args: &StallsArgs) -> Result<FormatArg> {
+fn format(args: &StallsArgs) -> Result<StallsFormat> {
     match (args.format, args.output.as_deref()) {
         (Some(format), _) => Ok(format),
-        (None, None) => Ok(FormatArg::Text),
-        (None, Some(path)) if path == Path::new("-") => Ok(FormatArg::Text),
-        (None, Some(path)) => FormatArg::of(path).ok_or_else(|| {
+        (None, None) => Ok(StallsFormat::Text),
+        (None, Some(path)) if path == Path::new("-") => Ok(StallsFormat::Text),
+        (None, Some(path)) => StallsFormat::of(path).ok_or_else(|| {
             usage_error(format!(
                 "the extension of {} names no format: use .txt, .html, .csv or .json, or give \
                  --format",
@@ -308,16 +292,16 @@ fn format(args: &StallsArgs) -> Result<FormatArg> {
 fn write(
     report: &StallReport,
     view: &StallView<'_>,
-    format: FormatArg,
+    format: StallsFormat,
     listing: bool,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
     match format {
-        FormatArg::Text if listing => stalls::write_listing(report, view, out),
-        FormatArg::Text => stalls::write_text(report, view, out),
-        FormatArg::Html => html::stalls::write(report, view, listing, out),
-        FormatArg::Csv => stalls::write_csv(report, view, out),
-        FormatArg::Json => stalls::write_json(report, view, out),
+        StallsFormat::Text if listing => stalls::write_listing(report, view, out),
+        StallsFormat::Text => stalls::write_text(report, view, out),
+        StallsFormat::Html => html::stalls::write(report, view, listing, out),
+        StallsFormat::Csv => stalls::write_csv(report, view, out),
+        StallsFormat::Json => stalls::write_json(report, view, out),
     }
 }
 

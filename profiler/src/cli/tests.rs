@@ -1,12 +1,13 @@
 //! Tests of the command line as a whole.
 
 use super::*;
-use aiprof_formats::export::{Format, Shown, Weight};
+use aiprof_formats::export::formats::{FOLDED, PPROF, SVG};
+use aiprof_formats::export::{Shown, Weight};
 use aiprof_live::config::{Event, RecordConfig};
 use aiprof_live::device::DeviceOptions;
 use aiprof_record::choice::ProcessChoice;
 use aiprof_system::files::place::PlaceError;
-use destination::Destination;
+use destination::{Destination, OutputPlace};
 use record::Plan;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -164,7 +165,10 @@ fn every_option_reaches_the_configuration() {
     assert_eq!(plan.duration, Some(Duration::from_secs(120)));
     assert_eq!(
         plan.destination,
-        Destination::File("x.svg".into(), Format::Svg)
+        Destination {
+            format: &SVG,
+            place: OutputPlace::File("x.svg".into()),
+        }
     );
 }
 
@@ -372,22 +376,21 @@ fn views_choose_samples_and_their_order() {
 
 #[test]
 fn windows_are_pprof_unless_told_otherwise() {
-    let windows = |format, keep| Destination::Windows {
-        directory: PathBuf::from("dir"),
+    let windows = |format, keep| Destination {
         format,
-        every: Duration::from_secs(60),
-        keep,
+        place: OutputPlace::Windows {
+            directory: PathBuf::from("dir"),
+            every: Duration::from_secs(60),
+            keep,
+        },
     };
     for (words, expected) in [
-        (
-            &["--every", "60s", "-o", "dir"][..],
-            windows(Format::Pprof, None),
-        ),
+        (&["--every", "60s", "-o", "dir"][..], windows(&PPROF, None)),
         (
             &[
                 "--every", "1m", "--keep", "9", "--format", "folded", "-o", "dir",
             ],
-            windows(Format::Folded, Some(9)),
+            windows(&FOLDED, Some(9)),
         ),
     ] {
         assert_eq!(plan(words).unwrap().destination, expected, "{words:?}");

@@ -3,7 +3,6 @@
 use super::command;
 use super::input::{self, ProfileCommand};
 use super::output::OutputFile;
-use super::stdout;
 use super::stop::{self, Ended, Stop};
 use super::values::{self, grouped};
 use super::{EXIT_FAILURE, Verbosity, is_broken_pipe, record, screen};
@@ -216,7 +215,7 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Verbosity) -> Result<u8> {
     let as_user = record::as_user(args.as_user)?;
     privileges::require(privileges::effective()?)?;
     let targets = stop::open_targets(&config.pids)?;
-    let output = Output::open(args.output.as_deref())?;
+    let output = OutputFile::open(args.output.as_deref())?;
     // Signals first, then the fork, then the runtime, as in a recording.
     let signals = BlockedSignals::block(None).context("cannot prepare for signals")?;
     let held = held(args, as_user, &signals)?;
@@ -255,39 +254,20 @@ fn held(
     Ok(Some(Held::fork(&args.command, &options)?))
 }
 
-/// Where the trace goes.
-struct Output(Option<OutputFile>);
+/// A writer for the calls.
+fn writer(output: &OutputFile) -> Result<Box<dyn Write>> {
+    Ok(Box::new(BufWriter::new(output.handle()?)))
+}
 
-impl Output {
-    fn open(path: Option<&Path>) -> Result<Self> {
-        let path = path.filter(|path| *path != Path::new("-"));
-        if path.is_none() {
-            stdout::require()?;
+/// Completes the file; a reader of stdout that has gone wants no more.
+fn complete(output: OutputFile, end: io::Result<u64>) -> Result<Option<u64>> {
+    match end.with_context(|| output.cannot_write()) {
+        Ok(end) => {
+            output.commit()?;
+            Ok(Some(end))
         }
-        Ok(Self(path.map(OutputFile::create).transpose()?))
-    }
-
-    fn writer(&self) -> Result<Box<dyn Write>> {
-        Ok(match &self.0 {
-            Some(file) => Box::new(BufWriter::new(file.handle()?)),
-            None => Box::new(BufWriter::new(io::stdout())),
-        })
-    }
-
-    /// Completes the file; a reader of stdout that has gone wants no more.
-    fn complete(self, end: io::Result<u64>) -> Result<Option<u64>> {
-        let place = match &self.0 {
-            Some(file) => format!("cannot write {}", file.path().display()),
-            None => "cannot write to stdout".to_owned(),
-        };
-        match end.context(place) {
-            Ok(end) => {
-                self.0.map_or(Ok(()), OutputFile::commit)?;
-                Ok(Some(end))
-            }
-            Err(error) if is_broken_pipe(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
+        Err(error) if is_broken_pipe(&error) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -296,7 +276,7 @@ struct Live<'a> {
     args: &'a TraceArgs,
     config: RecordConfig,
     quiet: bool,
-    output: Output,
+    output: OutputFile,
 }
 
 /// The tracer, and what wakes whoever waits for the end if it cannot write.
@@ -331,7 +311,7 @@ impl Live<'_> {
         let now = clock::pair();
         let options = self.args.options(now.time_ns, now.unix_ns);
         let shared = Rc::new(Shared {
-            tracer: RefCell::new(Tracer::new(options, self.output.writer()?)),
+            tracer: RefCell::new(Tracer::new(options, writer(&self.output)?)),
             failed: Notify::new(),
         });
         let mut session = Session::start(&self.config, Keep::Nothing)?;
@@ -366,7 +346,7 @@ impl Live<'_> {
         let end = Rc::into_inner(shared).map(|shared| shared.tracer.into_inner());
         let end = end.context("the trace is still being written")?;
         let quiet = self.quiet;
-        let printed = self.output.complete(end.finish())?;
+        let printed = complete(self.output, end.finish())?;
         if let (false, Some(printed)) = (quiet, printed) {
             let mut losses = finished.profile.losses;
             losses.merge(&finished.lost_calls);
@@ -426,8 +406,8 @@ fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
         origin_ns.is_none()
     })?;
     let options = args.options(origin_ns.unwrap_or(0), contents.meta.start_unix_ns);
-    let output = Output::open(args.output.as_deref())?;
-    let mut tracer = Tracer::new(options, output.writer()?);
+    let output = OutputFile::open(args.output.as_deref())?;
+    let mut tracer = Tracer::new(options, writer(&output)?);
     let mut recording = Recording::default();
     let (mut calls, mut last_ns) = (0_u64, 0);
     capture::for_each_event(from, |event| {
@@ -440,7 +420,7 @@ fn replay(args: &TraceArgs, from: &Path, verbosity: Verbosity) -> Result<u8> {
         bail!("{} contains no calls", from.display());
     }
     recording.finish(last_ns, &mut [&mut tracer]);
-    let printed = output.complete(tracer.finish())?;
+    let printed = complete(output, tracer.finish())?;
     if let (false, Some(printed)) = (verbosity.is_quiet(), printed) {
         let mut losses = contents.losses.clone();
         losses.merge(&recording.take_losses());

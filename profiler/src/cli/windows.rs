@@ -1,9 +1,9 @@
 //! `--every`: one file per window, of which the newest are kept.
 
+use super::open_output::OpenOutput;
 use super::output::{self, OutputFile};
-use super::profile_out;
 use super::values;
-use aiprof_formats::export::{ExportOptions, Format};
+use aiprof_formats::export::{ExportOptions, FileFormat};
 use aiprof_model::profile::Profile;
 use aiprof_system::errors::chain;
 use aiprof_system::files::directory::Directory;
@@ -24,7 +24,7 @@ const MAX_LATER: u64 = 5;
 #[derive(Debug)]
 pub(crate) struct WindowFiles {
     directory: PathBuf,
-    format: Format,
+    format: &'static FileFormat,
     options: ExportOptions,
     keep: Option<u32>,
     /// The part of a window that the files have, as in their names; empty: all.
@@ -50,7 +50,7 @@ impl WindowFiles {
     /// What is wrong with the directory.
     pub(crate) fn open(
         directory: &Path,
-        format: Format,
+        format: &'static FileFormat,
         options: ExportOptions,
         keep: Option<u32>,
     ) -> Result<Self> {
@@ -99,7 +99,7 @@ impl WindowFiles {
         // Each time anew: an always-on recording may outlive its directory.
         let directory = output::find_directory(&self.directory)?;
         let (file, name) = self.create(&directory, start)?;
-        profile_out::write_file(profile, self.format, &self.options, file)?;
+        OpenOutput::new(file, self.format).write_profile(profile, &self.options)?;
         // Only now: the last good files are worth more than this one.
         let bytes = directory
             .stat_of(OsStr::new(&name))
@@ -170,6 +170,7 @@ impl WindowFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aiprof_formats::export::formats::{FOLDED, SVG};
 
     #[test]
     fn only_the_oldest_own_files_are_deleted() {
@@ -189,13 +190,8 @@ mod tests {
         for name in foreign.iter().chain(&own) {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
-        let mut files = WindowFiles::open(
-            dir.path(),
-            Format::Folded,
-            ExportOptions::default(),
-            Some(2),
-        )
-        .unwrap();
+        let mut files =
+            WindowFiles::open(dir.path(), &FOLDED, ExportOptions::default(), Some(2)).unwrap();
         let mut profile = Profile::default();
         profile.meta.start_unix_ns = 1_767_225_660_000_000_000; // 2026-01-01 00:01:00 UTC
         files.write(&profile);
@@ -218,7 +214,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let keep = Some(1);
         let mut files =
-            WindowFiles::open(dir.path(), Format::Folded, ExportOptions::default(), keep).unwrap();
+            WindowFiles::open(dir.path(), &FOLDED, ExportOptions::default(), keep).unwrap();
         let old = dir.path().join("aiprof-20250101T000000Z.folded");
         std::fs::write(&old, "good").unwrap();
         let link = dir.path().join("aiprof-20240101T000000Z.folded");
@@ -243,7 +239,7 @@ mod tests {
     fn windows_of_the_same_second_are_both_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut files =
-            WindowFiles::open(dir.path(), Format::Folded, ExportOptions::default(), None).unwrap();
+            WindowFiles::open(dir.path(), &FOLDED, ExportOptions::default(), None).unwrap();
         let mut profile = Profile::default();
         profile.meta.start_unix_ns = 1_767_225_660_000_000_000;
         files.write(&profile);
@@ -261,8 +257,7 @@ mod tests {
     fn a_window_that_cannot_be_written_is_counted() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("new");
-        let mut files =
-            WindowFiles::open(&place, Format::Folded, ExportOptions::default(), None).unwrap();
+        let mut files = WindowFiles::open(&place, &FOLDED, ExportOptions::default(), None).unwrap();
         std::fs::remove_dir(&place).unwrap();
         files.write(&Profile::default());
         assert_eq!(files.failures(), 1);
@@ -275,7 +270,7 @@ mod tests {
         for place in ["file", "file/sub", "no/parent"] {
             let result = WindowFiles::open(
                 &dir.path().join(place),
-                Format::Svg,
+                &SVG,
                 ExportOptions::default(),
                 None,
             );

@@ -7,7 +7,7 @@ use aiprof::export::device::DeviceTotals;
 use aiprof::export::diff::{self, ComparedProfile, DiffOptions};
 use aiprof::export::pprof::{self, proto};
 use aiprof::export::summary::{self, SummaryOptions};
-use aiprof::export::{ExportOptions, Format, Shown, Weight, folded, processes_left_out};
+use aiprof::export::{ExportOptions, Shown, Weight, folded, formats, processes_left_out};
 use aiprof::import::{iaprof, unitrace_csv};
 use aiprof::profile::{
     Device, DeviceCode, FrameKind, LossKind, Method, Profile, StallReason, StallTable,
@@ -86,7 +86,7 @@ fn options() -> ExportOptions {
 }
 
 fn lines(options: &ExportOptions) -> Vec<String> {
-    let text = export(&ai(), Format::Folded, options);
+    let text = export(&ai(), &formats::FOLDED, options);
     let text = String::from_utf8(text).unwrap();
     text.lines().map(str::to_owned).collect()
 }
@@ -135,7 +135,11 @@ fn folded_lines_have_the_grammar_of_device_frames() {
 #[test]
 fn each_sample_is_shown_under_one_of_both_options() {
     let count = |shown| {
-        let text = export(&ai(), Format::Folded, &ExportOptions { shown, ..options() });
+        let text = export(
+            &ai(),
+            &formats::FOLDED,
+            &ExportOptions { shown, ..options() },
+        );
         folded::read(&mut text.as_slice()).unwrap().total
     };
     assert_eq!(count(Shown::All), 1030);
@@ -197,7 +201,7 @@ fn flame_graphs_show_device_frames() {
             by_stall,
             ..ExportOptions::default()
         };
-        let svg = String::from_utf8(export(&ai(), Format::Svg, &options)).unwrap();
+        let svg = String::from_utf8(export(&ai(), &formats::SVG, &options)).unwrap();
         for text in [
             "[replayed device] whole machine, 30.0 s: sleep 30",
             "30 CPU samples, 300 ms on CPU, 1,000 device samples, 500 ms on devices",
@@ -215,7 +219,7 @@ fn flame_graphs_show_device_frames() {
         shown: Shown::Cpu,
         ..ExportOptions::default()
     };
-    let svg = String::from_utf8(export(&ai(), Format::Svg, &options)).unwrap();
+    let svg = String::from_utf8(export(&ai(), &formats::SVG, &options)).unwrap();
     assert!(svg.contains("shown: CPU samples only</text>"));
     assert!(!svg.contains(">device hardware</text>"));
 }
@@ -228,7 +232,7 @@ fn profiles_of_devices_are_about_who_launched_work() {
     f.weighed(71, "cc1plus", &[cc], 100, 1_000_000_000);
     let profile = f.builder.finish();
     let draw = |options: &ExportOptions| {
-        String::from_utf8(export(&profile, Format::Svg, options)).unwrap()
+        String::from_utf8(export(&profile, &formats::SVG, options)).unwrap()
     };
     let line = "shown: 2 processes that launched work, 300 ms on CPU; not shown: 2 processes, \
                 10.0 s on CPU (--all-processes shows all)";
@@ -252,7 +256,7 @@ fn profiles_of_devices_are_about_who_launched_work() {
             loss_comments: true,
             ..ExportOptions::default()
         };
-        let folded = String::from_utf8(export(&profile, Format::Folded, &options)).unwrap();
+        let folded = String::from_utf8(export(&profile, &formats::FOLDED, &options)).unwrap();
         assert_eq!(folded.contains("cc1plus;70;compile 9000000"), all_processes);
         assert_eq!(folded.contains(&format!("# {line}\n")), !all_processes);
         assert!(folded.lines().any(|l| l.starts_with("train;")), "{folded}");
@@ -271,7 +275,7 @@ fn stacks_begin_with_the_whole_device_that_samples_are_of() {
         by_label: Some("device".to_owned()),
         ..options()
     };
-    let text = String::from_utf8(export(&ai(), Format::Folded, &options)).unwrap();
+    let text = String::from_utf8(export(&ai(), &formats::FOLDED, &options)).unwrap();
     let roots: std::collections::BTreeSet<_> = text
         .lines()
         .filter_map(|line| line.split(';').next())
@@ -306,7 +310,11 @@ fn samples_of_unknown_launchers_hide_nobody() {
         method: Method::Unattributed,
     };
     f.device_samples(0, "[unknown]", &[nobody], &lost, 40, 20_000_000);
-    let svg = export(&f.builder.finish(), Format::Svg, &ExportOptions::default());
+    let svg = export(
+        &f.builder.finish(),
+        &formats::SVG,
+        &ExportOptions::default(),
+    );
     let svg = String::from_utf8(svg).unwrap();
     assert!(svg.contains("<title>cc1plus (") && !svg.contains("not shown"));
 }
@@ -317,7 +325,7 @@ fn comments_of_folded_files_say_it_too_and_are_no_stacks() {
         loss_comments: true,
         ..options()
     };
-    let text = export(&ai(), Format::Folded, &options);
+    let text = export(&ai(), &formats::FOLDED, &options);
     let comments: Vec<String> = String::from_utf8(text.clone())
         .unwrap()
         .lines()
@@ -433,7 +441,7 @@ fn pprof_tells_device_code_and_its_attribution() {
 
 #[test]
 fn go_reads_device_types() {
-    let file = export(&ai(), Format::Pprof, &ExportOptions::default());
+    let file = export(&ai(), &formats::PPROF, &ExportOptions::default());
     let top = |index: &str| crate::pprof::go_pprof(&file, &["-top", "-cum", index]);
     let Some(text) = top("-sample_index=stall_sbid") else {
         return;
@@ -529,7 +537,7 @@ fn a_replayed_device_without_samples_is_named_too() {
         replayed: true,
     });
     let profile = f.builder.finish();
-    let svg = export(&profile, Format::Svg, &ExportOptions::default());
+    let svg = export(&profile, &formats::SVG, &ExportOptions::default());
     let svg = String::from_utf8(svg).unwrap();
     assert!(svg.contains("replayed (synthetic or recorded) device: file x.bin</text>"));
     assert!(svg.contains("No samples were recorded."));
@@ -537,7 +545,7 @@ fn a_replayed_device_without_samples_is_named_too() {
 
 #[test]
 fn tables_of_stalls_survive_unitraces_csv() {
-    let csv = export(&ai(), Format::UnitraceCsv, &ExportOptions::default());
+    let csv = export(&ai(), &formats::UNITRACE_CSV, &ExportOptions::default());
     let read = unitrace_csv::read(&mut csv.as_slice()).unwrap();
     assert_eq!(read.skipped, 0);
     let table = StallTable::of(&ai());
@@ -547,7 +555,7 @@ fn tables_of_stalls_survive_unitraces_csv() {
     check("ai.stalls.csv", &String::from_utf8(csv).unwrap());
     let nothing = export(
         &fixtures::typical(),
-        Format::UnitraceCsv,
+        &formats::UNITRACE_CSV,
         &ExportOptions::default(),
     );
     assert!(nothing.is_empty());
@@ -555,7 +563,7 @@ fn tables_of_stalls_survive_unitraces_csv() {
 
 #[test]
 fn profiles_survive_iaprofs_text_but_for_what_it_has_no_place_for() {
-    let text = export(&ai(), Format::Iaprof, &ExportOptions::default());
+    let text = export(&ai(), &formats::IAPROF, &ExportOptions::default());
     check("ai.iaprof", std::str::from_utf8(&text).unwrap());
     let again = iaprof::read(&mut text.as_slice()).unwrap();
     assert_eq!(again.losses.iter().count(), 0);
@@ -564,7 +572,7 @@ fn profiles_survive_iaprofs_text_but_for_what_it_has_no_place_for() {
             shown: Shown::Device,
             ..options()
         };
-        let text = export(profile, Format::Folded, &options);
+        let text = export(profile, &formats::FOLDED, &options);
         let lines = String::from_utf8(text).unwrap();
         let lines = lines.lines().map(|line| {
             let dropped = [
@@ -605,7 +613,7 @@ fn sums_survive_every_format_whatever_the_schedule() {
                 ..all.clone()
             },
         ] {
-            let text = export(&profile, Format::Folded, &options);
+            let text = export(&profile, &formats::FOLDED, &options);
             assert_eq!(folded::read(&mut text.as_slice()).unwrap().total, total);
         }
         let message = pprof::convert(&profile, &all);
@@ -626,10 +634,10 @@ fn sums_survive_every_format_whatever_the_schedule() {
             devices.attributed + devices.estimated + devices.unattributed,
             devices.device_samples
         );
-        let csv = export(&profile, Format::UnitraceCsv, &options());
+        let csv = export(&profile, &formats::UNITRACE_CSV, &options());
         let table = unitrace_csv::read(&mut csv.as_slice()).unwrap().table;
         assert_eq!(table.total(), devices.device_samples);
-        let text = export(&profile, Format::Iaprof, &options());
+        let text = export(&profile, &formats::IAPROF, &options());
         let again = iaprof::read(&mut text.as_slice()).unwrap();
         assert_eq!(again.total_count(), devices.device_samples);
     }
@@ -664,7 +672,7 @@ fn what_has_no_instruction_is_in_no_table_and_shares_of_nothing_in_no_stack() {
     assert_eq!(StallTable::of(&profile).devices[0].rows.len(), 1);
     assert_eq!(StallTable::uncounted(&profile), 7);
     let lines = |options: &ExportOptions| {
-        let text = export(&profile, Format::Folded, options);
+        let text = export(&profile, &formats::FOLDED, options);
         String::from_utf8(text).unwrap().lines().count()
     };
     assert_eq!(
@@ -672,7 +680,7 @@ fn what_has_no_instruction_is_in_no_table_and_shares_of_nothing_in_no_stack() {
         (2, 3)
     );
     // The directory is called as the kernel is.
-    let text = export(&profile, Format::Iaprof, &options());
+    let text = export(&profile, &formats::IAPROF, &options());
     let text = String::from_utf8(text).unwrap();
     assert!(
         text.contains("\tsrc/k.cl\n") && text.contains("\tsrc\n"),

@@ -6,7 +6,7 @@ use crate::{export, text};
 use aiprof::export::diff::{self, ComparedProfile, DiffOptions, SampleCount, Widths};
 use aiprof::export::folded;
 use aiprof::export::summary::{self, SummaryOptions};
-use aiprof::export::{ExportOptions, Format, Weight, pprof};
+use aiprof::export::{ExportOptions, Weight, formats, pprof};
 use aiprof::tables::Cell;
 use std::path::Path;
 
@@ -43,7 +43,7 @@ pub(crate) fn own_part(svg: &str) -> String {
 fn folded_time() {
     check(
         "typical.folded",
-        &text(&fixtures::typical(), Format::Folded),
+        &text(&fixtures::typical(), &formats::FOLDED),
     );
 }
 
@@ -54,7 +54,7 @@ fn folded_samples() {
         loss_comments: false,
         ..ExportOptions::default()
     };
-    let actual = export(&fixtures::typical(), Format::Folded, &options);
+    let actual = export(&fixtures::typical(), &formats::FOLDED, &options);
     // Written by hand from the fixture.
     let expected = "\
 kworker/0:1;12;kthread_[k] 5
@@ -74,13 +74,13 @@ fn stacks_begin_with_a_label() {
         by_label: Some("unit".to_owned()),
         ..ExportOptions::default()
     };
-    let folded = export(&fixtures::typical(), Format::Folded, &options);
+    let folded = export(&fixtures::typical(), &formats::FOLDED, &options);
     let folded = String::from_utf8(folded).unwrap();
     let of_unit = |line: &&str| line.starts_with("unit=job.service;");
     let others = |line: &&str| line.starts_with("[no unit];");
     assert!(folded.lines().any(|line| of_unit(&line)), "{folded}");
     assert!(folded.lines().all(|line| of_unit(&line) || others(&line)));
-    let unlabelled = text(&fixtures::typical(), Format::Folded);
+    let unlabelled = text(&fixtures::typical(), &formats::FOLDED);
     assert_eq!(folded.lines().count(), unlabelled.lines().count());
 }
 
@@ -88,7 +88,7 @@ fn stacks_begin_with_a_label() {
 fn flame_graph() {
     check(
         "typical.svg",
-        &own_part(&text(&fixtures::typical(), Format::Svg)),
+        &own_part(&text(&fixtures::typical(), &formats::SVG)),
     );
 }
 
@@ -99,7 +99,7 @@ fn inverted_flame_graph() {
         inverted: true,
         ..ExportOptions::default()
     };
-    let svg = export(&fixtures::typical(), Format::Svg, &options);
+    let svg = export(&fixtures::typical(), &formats::SVG, &options);
     let svg = String::from_utf8(svg).unwrap();
     assert!(svg.contains("vfs_read (20 samples, 20.00%)"));
     check("typical-inverted.svg", &own_part(&svg));
@@ -138,7 +138,7 @@ fn titles_say_what_was_recorded() {
         profile.meta.scope = scope.to_owned();
         profile.meta.command = command.to_owned();
         profile.meta.title = given.to_owned();
-        let svg = text(&profile, Format::Svg);
+        let svg = text(&profile, &formats::SVG);
         let (_, rest) = svg.split_once("id=\"title\"").unwrap();
         let (_, rest) = rest.split_once('>').unwrap();
         rest.split_once('<').unwrap().0.to_owned()

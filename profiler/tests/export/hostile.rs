@@ -4,7 +4,7 @@ use crate::fixtures::{self, Fixture};
 use crate::{export, text};
 use aiprof::export::diff::{self, ComparedProfile, DiffOptions, SampleCount};
 use aiprof::export::summary::{self, SummaryOptions};
-use aiprof::export::{ExportError, ExportOptions, Format, Weight, folded, otlp, pprof, svg, write};
+use aiprof::export::{ExportError, ExportOptions, Weight, folded, formats, otlp, pprof, svg};
 use aiprof::profile::{
     FrameId, FrameKind, LocationId, LossKind, ProcessId, Profile, Sample, StackId, StrId,
 };
@@ -98,7 +98,7 @@ fn assert_xml(text: &str) {
 fn folded_lines_stay_apart() {
     for kind in [FrameKind::Native, FrameKind::Kernel, FrameKind::Unknown] {
         let profile = hostile(kind);
-        let text = text(&profile, Format::Folded);
+        let text = text(&profile, &formats::FOLDED);
         for line in text.lines() {
             let (stack, value) = line.rsplit_once(' ').unwrap();
             assert!(value.parse::<u64>().is_ok(), "{value}");
@@ -130,7 +130,7 @@ fn flame_graphs_stay_well_formed() {
                 inverted,
                 ..ExportOptions::default()
             };
-            let svg = export(&hostile(kind), Format::Svg, &options);
+            let svg = export(&hostile(kind), &formats::SVG, &options);
             let svg = String::from_utf8(svg).unwrap();
             assert_xml(&svg);
             assert!(svg.contains("&lt;script&gt;alert"));
@@ -150,7 +150,7 @@ fn names_that_are_prefixes_of_others_are_drawn_once() {
         weight: Weight::Samples,
         ..ExportOptions::default()
     };
-    let svg = export(&f.builder.finish(), Format::Svg, &options);
+    let svg = export(&f.builder.finish(), &formats::SVG, &options);
     let svg = String::from_utf8(svg).unwrap();
     assert_eq!(
         svg.matches("<title>b (20 samples, 66.67%)</title>").count(),
@@ -194,8 +194,8 @@ fn otlp_has_no_text_that_hides_others() {
 #[test]
 fn empty_profiles_say_so() {
     let profile = fixtures::empty();
-    assert_eq!(text(&profile, Format::Folded), "");
-    let svg = text(&profile, Format::Svg);
+    assert_eq!(text(&profile, &formats::FOLDED), "");
+    let svg = text(&profile, &formats::SVG);
     assert_xml(&svg);
     assert!(svg.contains("No samples were recorded") && svg.contains("node-7"));
     let message = pprof::convert(&profile, &ExportOptions::default());
@@ -270,11 +270,16 @@ fn dangling() -> Profile {
 #[test]
 fn dangling_handles_are_survived() {
     let profile = dangling();
-    for format in [Format::Folded, Format::Svg, Format::Pprof, Format::Otlp] {
+    for format in [
+        &formats::FOLDED,
+        &formats::SVG,
+        &formats::PPROF,
+        &formats::OTLP,
+    ] {
         let bytes = export(&profile, format, &ExportOptions::default());
         assert!(bytes.len() > 100, "{format:?}");
     }
-    let folded = text(&profile, Format::Folded);
+    let folded = text(&profile, &formats::FOLDED);
     assert!(folded.lines().any(|line| line == "[unknown];0 1000"));
     let mut out = Vec::new();
     summary::write(&profile, &SummaryOptions::default(), &mut out).unwrap();
@@ -291,12 +296,14 @@ fn weights_that_do_not_add_up_are_refused() {
     profile.losses.add(LossKind::RingDrops, u64::MAX);
     profile.losses.add(LossKind::TableFull, u64::MAX);
     for weight in [Weight::Time, Weight::Samples] {
-        for format in [Format::Folded, Format::Svg] {
+        for format in [&formats::FOLDED, &formats::SVG] {
             let options = ExportOptions {
                 weight,
                 ..ExportOptions::default()
             };
-            let error = write(&profile, format, &options, &mut Vec::new()).unwrap_err();
+            let error =
+                (format.profile_writer().unwrap().write)(&profile, &options, &mut Vec::new())
+                    .unwrap_err();
             assert!(matches!(error, ExportError::WeightsTooLarge), "{error}");
         }
     }

@@ -15,17 +15,17 @@ mod pprof;
 mod property;
 mod speed;
 
-use aiprof::export::{ExportOptions, Format, write};
+use aiprof::export::{ExportOptions, FileFormat};
 use aiprof::profile::Profile;
 
 /// What a writer makes of a profile.
-fn export(profile: &Profile, format: Format, options: &ExportOptions) -> Vec<u8> {
+fn export(profile: &Profile, format: &FileFormat, options: &ExportOptions) -> Vec<u8> {
     let mut out = Vec::new();
-    write(profile, format, options, &mut out).unwrap();
+    (format.profile_writer().unwrap().write)(profile, options, &mut out).unwrap();
     out
 }
 
 /// The same as text, with default options.
-fn text(profile: &Profile, format: Format) -> String {
+fn text(profile: &Profile, format: &FileFormat) -> String {
     String::from_utf8(export(profile, format, &ExportOptions::default())).unwrap()
 }

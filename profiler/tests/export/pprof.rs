@@ -3,7 +3,7 @@
 use crate::export;
 use crate::fixtures::{self, PERIOD_NS};
 use aiprof::export::pprof::proto;
-use aiprof::export::{ExportOptions, Format};
+use aiprof::export::{ExportOptions, formats};
 use flate2::read::GzDecoder;
 use prost::Message;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use std::process::Command;
 fn bytes() -> Vec<u8> {
     export(
         &fixtures::typical(),
-        Format::Pprof,
+        &formats::PPROF,
         &ExportOptions::default(),
     )
 }
@@ -137,7 +137,11 @@ fn go_reads_everything() {
 
 #[test]
 fn go_reads_an_empty_profile() {
-    let file = export(&fixtures::empty(), Format::Pprof, &ExportOptions::default());
+    let file = export(
+        &fixtures::empty(),
+        &formats::PPROF,
+        &ExportOptions::default(),
+    );
     let Some(raw) = go_pprof(&file, &["-raw"]) else {
         return;
     };

@@ -2,7 +2,7 @@
 
 use crate::export;
 use crate::fixtures;
-use aiprof::export::{ExportOptions, Format, Weight, folded, otlp, pprof};
+use aiprof::export::{ExportOptions, Weight, folded, formats, otlp, pprof};
 use prost::Message as _;
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ fn read(profile: &aiprof::profile::Profile, weight: Weight) -> folded::FoldedSta
         weight,
         ..ExportOptions::default()
     };
-    let text = export(profile, Format::Folded, &options);
+    let text = export(profile, &formats::FOLDED, &options);
     folded::read(&mut text.as_slice()).unwrap()
 }
 
@@ -72,7 +72,7 @@ fn flame_graph_frames_are_as_wide_as_their_samples() {
                 min_width_percent: 0.0,
                 ..ExportOptions::default()
             };
-            let svg = String::from_utf8(export(&profile, Format::Svg, &options)).unwrap();
+            let svg = String::from_utf8(export(&profile, &formats::SVG, &options)).unwrap();
             let total: u64 = profile.samples.iter().map(|s| s.count).sum();
             assert!(svg.contains(&format!("total_samples=\"{total}\"")));
             // Width of each process's frame, by the fixture's own sums. Turned
@@ -106,7 +106,7 @@ fn pruning_keeps_the_widths_of_what_is_left() {
             min_width_percent,
             ..ExportOptions::default()
         };
-        String::from_utf8(export(&profile, Format::Svg, &options)).unwrap()
+        String::from_utf8(export(&profile, &formats::SVG, &options)).unwrap()
     };
     let titles = |svg: &str| -> Vec<String> {
         let mut titles: Vec<String> = svg
@@ -150,7 +150,12 @@ fn pprof_sums_are_the_profile_totals() {
 
 #[test]
 fn output_is_the_same_every_time() {
-    for format in [Format::Folded, Format::Svg, Format::Pprof, Format::Otlp] {
+    for format in [
+        &formats::FOLDED,
+        &formats::SVG,
+        &formats::PPROF,
+        &formats::OTLP,
+    ] {
         let make = || {
             let profile = fixtures::random(3, 500, 20, 60);
             export(&profile, format, &ExportOptions::default())
@@ -166,7 +171,7 @@ fn sorted_lines(profiles: &[aiprof::profile::Profile]) -> Vec<String> {
             weight: Weight::Samples,
             ..ExportOptions::default()
         };
-        let text = export(profile, Format::Folded, &options);
+        let text = export(profile, &formats::FOLDED, &options);
         let text = String::from_utf8(text).unwrap();
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     });

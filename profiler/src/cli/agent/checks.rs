@@ -11,7 +11,7 @@ use crate::cli::windows::WindowFiles;
 use aiprof_fleet::config::{Config, Faults, Files, To};
 use aiprof_fleet::place;
 use aiprof_fleet::spool::Queue;
-use aiprof_formats::export::Format;
+use aiprof_formats::export::FileFormat;
 use aiprof_live::control::Control;
 use aiprof_system::errors::chain;
 use aiprof_system::files::private::PrivateDirectory;
@@ -105,9 +105,8 @@ fn check_spool(config: &Config, name: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// In words: there is none that is called so, or it is of none that a window can be.
-pub(super) fn format(files: &Files) -> Result<Format, String> {
-    let format = files.format.parse::<Format>().ok();
-    let format = format.filter(|format| !format.is_trace() && *format != Format::Capture);
+pub(super) fn format(files: &Files) -> Result<&'static FileFormat, String> {
+    let format = FileFormat::named(&files.format).filter(|format| format.is_of_windows());
     format.ok_or_else(|| {
         format!(
             "cannot be {:?}: write pprof, folded, svg or otlp",

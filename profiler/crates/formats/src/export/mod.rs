@@ -1,4 +1,4 @@
-//! Writers: one file per output format, from a [`Profile`] to a [`Write`].
+//! Writers: one file per output format; [`FORMATS`] lists them.
 //!
 //! Writers open no files and read no clock. Their output depends on the profile
 //! and the options alone, byte for byte, so that tests can compare it.
@@ -13,6 +13,7 @@ pub mod diff;
 pub mod findings;
 mod flame;
 pub mod folded;
+pub mod formats;
 pub mod html;
 pub mod iaprof;
 mod launchers;
@@ -34,155 +35,12 @@ pub mod trace;
 pub mod trace_events;
 pub mod unitrace_csv;
 
+pub use formats::{FORMATS, FileFormat, FormatSource};
 pub use launchers::processes_left_out;
 pub(crate) use stacks::round_to_microseconds;
 
-use aiprof_model::profile::{Profile, Sample};
-use std::io::{self, Write};
-use std::path::Path;
-use std::str::FromStr;
-
-/// An output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// Folded stacks: one line per unique stack, see [`folded`].
-    Folded,
-    /// A flame graph, see [`svg`].
-    Svg,
-    /// pprof's `profile.proto`, gzip-compressed, see [`pprof`].
-    Pprof,
-    /// OpenTelemetry's profiles: a request that can be posted, see [`otlp`].
-    Otlp,
-    /// Stall counts by instruction, see [`unitrace_csv`].
-    UnitraceCsv,
-    /// iaprof's interchange text, see [`iaprof`].
-    Iaprof,
-    /// A Chrome trace, see [`chrome`]. It is made of events, never of a finished
-    /// profile: [`write()`] refuses it.
-    Chrome,
-    /// A trace in Perfetto's own format, see [`perfetto`]. As with [`Self::Chrome`].
-    Perfetto,
-    /// A page with findings and tables, see [`html`]. As with [`Self::Chrome`].
-    Page,
-    /// aiprof's own capture. It is written while recording, never from a
-    /// finished profile: [`write()`] refuses it.
-    Capture,
-}
-
-impl Format {
-    /// All formats, in the order in which help texts list them.
-    pub const ALL: [Self; 10] = [
-        Self::Folded,
-        Self::Svg,
-        Self::Pprof,
-        Self::Otlp,
-        Self::UnitraceCsv,
-        Self::Iaprof,
-        Self::Chrome,
-        Self::Perfetto,
-        Self::Page,
-        Self::Capture,
-    ];
-
-    /// The format's name, as [`FromStr`] reads it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Folded => "folded",
-            Self::Svg => "svg",
-            Self::Pprof => "pprof",
-            Self::Otlp => "otlp",
-            Self::UnitraceCsv => "unitrace-csv",
-            Self::Iaprof => "iaprof",
-            Self::Chrome => "chrome",
-            Self::Perfetto => "perfetto",
-            Self::Page => "page",
-            Self::Capture => "capture",
-        }
-    }
-
-    /// What a file of this format is, for people.
-    pub fn what(self) -> &'static str {
-        match self {
-            Self::Folded => "folded stacks",
-            Self::Svg => "a flame graph",
-            Self::Pprof => "a pprof profile",
-            Self::Otlp => "OTLP profiles",
-            Self::UnitraceCsv => "a stall table",
-            Self::Iaprof => "iaprof's text",
-            Self::Chrome => "a Chrome trace",
-            Self::Perfetto => "a Perfetto trace",
-            Self::Page => "a page of findings",
-            Self::Capture => "a capture",
-        }
-    }
-
-    /// The file name extension to use for a format, without the leading dot.
-    pub fn extension(self) -> &'static str {
-        match self {
-            Self::Folded => "folded",
-            Self::Svg => "svg",
-            Self::Pprof => "pb.gz",
-            Self::Otlp => "otlp",
-            Self::UnitraceCsv => "stalls.csv",
-            Self::Iaprof => "iaprof",
-            Self::Chrome => "json",
-            Self::Perfetto => "pftrace",
-            Self::Page => "html",
-            Self::Capture => "aiprof",
-        }
-    }
-
-    /// The format that a file name asks for, whatever its case; `None` when the
-    /// extension is not known.
-    ///
-    /// `.folded`, `.collapsed` and `.txt` are folded stacks, `.svg` is a flame graph,
-    /// `.pb.gz` and `.pprof` are pprof, `.otlp` is OTLP. `.stalls.csv` is unitrace's table
-    /// of stalls, `.iaprof` is iaprof's text, `.json` and `.json.gz` are Chrome traces.
-    /// `.pftrace` and `.perfetto-trace` are Perfetto's, `.html` is a page, `.aiprof` is a
-    /// capture.
-    pub fn from_extension(path: &Path) -> Option<Self> {
-        let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
-        let known = [
-            (".folded", Self::Folded),
-            (".collapsed", Self::Folded),
-            (".txt", Self::Folded),
-            (".svg", Self::Svg),
-            (".pb.gz", Self::Pprof),
-            (".pprof", Self::Pprof),
-            (".otlp", Self::Otlp),
-            (".stalls.csv", Self::UnitraceCsv),
-            (".iaprof", Self::Iaprof),
-            (".json", Self::Chrome),
-            (".json.gz", Self::Chrome),
-            (".pftrace", Self::Perfetto),
-            (".perfetto-trace", Self::Perfetto),
-            (".html", Self::Page),
-            (".aiprof", Self::Capture),
-        ];
-        known
-            .into_iter()
-            .find(|(extension, _)| name.ends_with(extension))
-            .map(|(_, format)| format)
-    }
-}
-
-impl Format {
-    /// Whether it is made of events, not of a finished profile.
-    pub fn is_trace(self) -> bool {
-        matches!(self, Self::Chrome | Self::Perfetto | Self::Page)
-    }
-}
-
-impl FromStr for Format {
-    type Err = ExportError;
-
-    fn from_str(name: &str) -> Result<Self, ExportError> {
-        Self::ALL
-            .into_iter()
-            .find(|format| format.name() == name)
-            .ok_or_else(|| ExportError::UnknownFormat(name.to_owned()))
-    }
-}
+use aiprof_model::profile::Sample;
+use std::io;
 
 /// What the number behind a stack, or the width of a frame, means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -250,6 +108,10 @@ pub struct ExportOptions {
     /// Frames narrower than this share of the whole, in percent, are not drawn.
     /// Flame graphs only.
     pub min_width_percent: f64,
+    /// Width of texts in characters. The summary only.
+    pub width: usize,
+    /// Whether texts have ANSI colours. The summary only.
+    pub color: bool,
 }
 
 impl Default for ExportOptions {
@@ -265,6 +127,8 @@ impl Default for ExportOptions {
             all_processes: false,
             // A tenth of a pixel at the usual width of a browser window.
             min_width_percent: 0.01,
+            width: 80,
+            color: false,
         }
     }
 }
@@ -276,18 +140,6 @@ pub enum ExportError {
     /// [`io::ErrorKind::BrokenPipe`].
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A capture was asked for.
-    #[error("a capture is written while recording and cannot be made from a finished profile")]
-    CaptureNotWritable,
-    /// A trace was asked for.
-    #[error("a trace or page is made from a recording's events, not from a finished profile")]
-    TraceNotWritable,
-    /// The name is not one of [`Format::ALL`].
-    #[error(
-        "unknown format `{0}` (known: folded, svg, pprof, otlp, unitrace-csv, iaprof, chrome, \
-         perfetto, page, capture)"
-    )]
-    UnknownFormat(String),
     /// A line of a folded file is not `STACK VALUE`.
     #[error("line {line}: not a folded stack (expected `frame;frame;... VALUE`)")]
     NotFolded {
@@ -327,78 +179,4 @@ pub enum ExportError {
     /// The weights of a profile add up to more than [`folded::MAX_TOTAL`].
     #[error("the sum of the samples' weights exceeds the limit of {max}", max = folded::MAX_TOTAL)]
     WeightsTooLarge,
-}
-
-/// Writes a profile in a format.
-///
-/// The output is buffered inside; `out` needs no buffer of its own.
-///
-/// # Errors
-///
-/// [`ExportError::CaptureNotWritable`] for [`Format::Capture`],
-/// [`ExportError::TraceNotWritable`] for [`Format::Chrome`], [`Format::Perfetto`] and [`Format::Page`],
-/// [`ExportError::WeightsTooLarge`] for a profile of a thousand years (a
-/// corrupt one), [`ExportError::Io`] when `out` fails.
-pub fn write(
-    profile: &Profile,
-    format: Format,
-    options: &ExportOptions,
-    out: &mut dyn Write,
-) -> Result<(), ExportError> {
-    match format {
-        Format::Folded => folded::write(profile, options, out),
-        Format::Svg => svg::write(profile, options, out),
-        Format::Pprof => pprof::write(profile, options, out),
-        Format::Otlp => otlp::write(profile, options, out),
-        Format::UnitraceCsv => unitrace_csv::write(profile, out),
-        Format::Iaprof => iaprof::write(profile, out),
-        Format::Chrome | Format::Perfetto | Format::Page => Err(ExportError::TraceNotWritable),
-        Format::Capture => Err(ExportError::CaptureNotWritable),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn extensions_choose_formats() {
-        let format = |name: &str| Format::from_extension(Path::new(name));
-        assert_eq!(format("out.folded"), Some(Format::Folded));
-        assert_eq!(format("/tmp/a.b/OUT.TXT"), Some(Format::Folded));
-        assert_eq!(format("x.svg"), Some(Format::Svg));
-        assert_eq!(format("x.pb.gz"), Some(Format::Pprof));
-        assert_eq!(format("x.pprof"), Some(Format::Pprof));
-        assert_eq!(format("x.aiprof"), Some(Format::Capture));
-        assert_eq!(format("trace.json"), Some(Format::Chrome));
-        assert_eq!(format("TRACE.JSON.GZ"), Some(Format::Chrome));
-        assert_eq!(format("x.pftrace"), Some(Format::Perfetto));
-        assert_eq!(format("x.gz"), None);
-        assert_eq!(format("svg"), None);
-        assert_eq!(format(".."), None);
-    }
-
-    #[test]
-    fn names_are_read_back() {
-        for format in Format::ALL {
-            assert_eq!(format.name().parse::<Format>().unwrap(), format);
-            let file = format!("x.{}", format.extension());
-            assert_eq!(Format::from_extension(Path::new(&file)), Some(format));
-        }
-        let error = "png".parse::<Format>().unwrap_err().to_string();
-        assert!(error.contains("png") && error.contains("folded"), "{error}");
-    }
-
-    #[test]
-    fn captures_are_refused() {
-        let mut out = Vec::new();
-        let result = write(
-            &Profile::default(),
-            Format::Capture,
-            &ExportOptions::default(),
-            &mut out,
-        );
-        assert!(matches!(result, Err(ExportError::CaptureNotWritable)));
-        assert!(out.is_empty());
-    }
 }

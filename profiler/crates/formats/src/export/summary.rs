@@ -6,7 +6,7 @@ mod folded;
 pub use folded::write_folded;
 
 use super::device::DeviceTotals;
-use super::{ExportError, Shown, device_kernels, launches, names, text};
+use super::{ExportError, ExportOptions, Shown, device_kernels, launches, names, text};
 use aiprof_model::profile::{FrameId, FrameKind, Profile, Sample, Values};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -33,6 +33,17 @@ impl Default for SummaryOptions {
             rows: 15,
             color: false,
             shown: Shown::All,
+        }
+    }
+}
+
+impl From<&ExportOptions> for SummaryOptions {
+    fn from(options: &ExportOptions) -> Self {
+        Self {
+            width: options.width,
+            color: options.color,
+            shown: options.shown,
+            ..Self::default()
         }
     }
 }

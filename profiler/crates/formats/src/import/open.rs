@@ -1,6 +1,7 @@
 //! Files that are read: what they are, and their text, decompressed.
 
 use super::{iaprof, pprof, unitrace_csv};
+use crate::export::formats::{FOLDED, PPROF};
 use aiprof_record::capture;
 use aiprof_system::files::caller;
 use aiprof_system::memory::Metered;
@@ -174,14 +175,11 @@ fn by_name(name: &str) -> Option<Contents> {
 
 /// What has no events, by its name.
 fn by_name_of_counts(name: &str) -> Option<Contents> {
-    let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
-    if ends(&[".folded", ".collapsed", ".txt"]) {
-        Some(Contents::Folded)
-    } else if ends(&[".pb.gz", ".pprof"]) {
-        Some(Contents::Pprof)
-    } else {
-        None
-    }
+    let known = [(&FOLDED, Contents::Folded), (&PPROF, Contents::Pprof)];
+    let mut known = known.into_iter();
+    known
+        .find(|(format, _)| format.is_of(name))
+        .map(|(_, contents)| contents)
 }
 
 /// What begins like this.

@@ -4,7 +4,7 @@ use super::*;
 use crate::correlate::script::{LOADER, Script, UR};
 use crate::recording::Recording;
 use aiprof_common::CALL_STACK_LIMITED;
-use aiprof_formats::export::{self, ExportOptions, Format, Weight};
+use aiprof_formats::export::{self, ExportOptions, Weight};
 use aiprof_model::{
     profile::Profile,
     wire::{Call, FileKey, MapEvent, ProcessEvent, ProcessEventKind},
@@ -95,7 +95,7 @@ fn folded(profile: &Profile, weight: Weight) -> String {
         weight,
         ..ExportOptions::default()
     };
-    export::write(profile, Format::Folded, &options, &mut out).unwrap();
+    export::folded::write(profile, &options, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -348,7 +348,7 @@ fn the_formats_carry_all_three_values() {
         weight: Weight::Samples,
         ..ExportOptions::default()
     };
-    export::write(&profile, Format::Svg, &options, &mut svg).unwrap();
+    export::svg::write(&profile, &options, &mut svg).unwrap();
     assert!(
         String::from_utf8(svg)
             .unwrap()

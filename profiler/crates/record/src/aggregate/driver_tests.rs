@@ -3,7 +3,7 @@
 use super::*;
 use crate::correlate::script::{LOADER, Script};
 use crate::recording::Recording;
-use aiprof_formats::export::{self, ExportOptions, Format, Weight, summary::SummaryOptions};
+use aiprof_formats::export::{self, ExportOptions, Weight, summary::SummaryOptions};
 use aiprof_model::{
     profile::{FrameKind, Profile},
     wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind},
@@ -145,7 +145,7 @@ fn folded(profile: &Profile) -> String {
         weight: Weight::Samples,
         ..ExportOptions::default()
     };
-    export::write(profile, Format::Folded, &options, &mut out).unwrap();
+    export::folded::write(profile, &options, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 

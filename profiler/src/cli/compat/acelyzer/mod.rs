@@ -18,8 +18,8 @@ pub use stages::fuzz_profile;
 
 use crate::cli::analysis::{self, Analysis};
 use crate::cli::analysis_plan::{AnalysisPlan, Format};
-use crate::cli::companions::Written;
 use crate::cli::memory::MemoryArgs;
+use crate::cli::sibling_files::Written;
 use crate::cli::wanted_tables::WantedTables;
 use crate::cli::{EXIT_FAILURE, EXIT_USAGE, screen};
 use aiprof_model::timeline::Stretch;

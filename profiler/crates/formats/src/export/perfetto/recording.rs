@@ -12,7 +12,6 @@ use super::encode::{
 };
 use super::tracks::describe;
 use crate::export::{chrome, names};
-use crate::import::perfetto::SW_CPU_CLOCK;
 use crate::timeline::{Layout, Placed, RowName, SAMPLES};
 use aiprof_model::{
     profile::FrameKind,
@@ -32,6 +31,8 @@ use std::{
 const MAX_SERIES: usize = 1 << 16;
 /// Numbers of tracks: above those of processes.
 const FIRST_TRACK: u64 = 1 << 40;
+/// `PerfEvents.Counter`: the CPU's clock, of which periods are nanoseconds.
+pub(crate) const SW_CPU_CLOCK: i32 = 1;
 /// Bytes after which packets are written.
 const FLUSH: usize = 1 << 16;
 

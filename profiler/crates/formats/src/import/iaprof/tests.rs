@@ -1,7 +1,7 @@
 //! iaprof's text, read and written.
 
 use super::*;
-use crate::export::{self, ExportOptions, Format, Weight};
+use crate::export::{self, ExportOptions, Weight};
 use aiprof_model::profile::{Method, StallTable};
 
 fn parse(text: &str) -> Profile {
@@ -14,7 +14,7 @@ fn folded(profile: &Profile, weight: Weight) -> Vec<String> {
         ..ExportOptions::default()
     };
     let mut out = Vec::new();
-    export::write(profile, Format::Folded, &options, &mut out).unwrap();
+    export::folded::write(profile, &options, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     text.lines().map(str::to_owned).collect()
 }

@@ -16,8 +16,6 @@ mod sequence;
 mod tests;
 mod tracks;
 
-pub(crate) use proto::SW_CPU_CLOCK;
-
 use super::json::{End, Reading, job_hash};
 use aiprof_model::timeline::{Dialect, Job, Ph, Timeline};
 use frame::{Frames, Next};

@@ -71,9 +71,6 @@ pub(super) struct Timebase {
     pub counter: i32,
 }
 
-/// `PerfEvents.Counter`: the CPU's clock, of which periods are nanoseconds.
-pub(crate) const SW_CPU_CLOCK: i32 = 1;
-
 /// `Frame`.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Frame {

@@ -1,9 +1,10 @@
 //! What packets of a sequence share: texts and defaults.
 
 use super::proto::{
-    Callstack, Frame, Interned, InternedData, NEEDS_STATE, Packet, STATE_CLEARED, SW_CPU_CLOCK,
+    Callstack, Frame, Interned, InternedData, NEEDS_STATE, Packet, STATE_CLEARED,
     TrackEventDefaults,
 };
+use crate::export::perfetto::recording::SW_CPU_CLOCK;
 use aiprof_model::timeline::{Names, Sym};
 use rustc_hash::FxHashMap;
 

@@ -1,6 +1,6 @@
 //! Captures among what `aiprof analyze` reads: their events, and the stalls of their devices.
 
-use super::{stall_input, trace_out};
+use super::{capture_timeline, stall_input};
 use aiprof_formats::import::json::Reading;
 use aiprof_formats::import::recording;
 use aiprof_model::timeline::{Stretch, Timeline};
@@ -24,8 +24,8 @@ pub(super) fn read(
 ) -> Result<(Reading, bool)> {
     let options = ReplayOptions::default();
     let shown = path.display();
-    let file = caller::open(path).with_context(|| format!("cannot read {shown}"))?;
-    let (recorded, store) = trace_out::timeline(path, file, options, detail, None)?;
+    let file = capture_timeline::open(path)?;
+    let (recorded, store) = capture_timeline::timeline(path, file, options, detail, None)?;
     let has_stalls = recorded.totals.stalls > 0;
     let read = recording::read(&recorded, store, &path.to_string_lossy(), kept, timeline);
     let reading = read.with_context(|| format!("cannot read {shown}"))?;

@@ -1,7 +1,7 @@
-//! What a running recording does when it is asked.
+//! The control socket of a recording: `aiprof ctl` pauses it, resumes it, asks how it is.
 
 use super::control_args::Steering;
-use super::dumps::DumpFiles;
+use super::ring_dump::DumpFiles;
 use aiprof_live::control::{Control, Reply, Request, Status};
 use aiprof_live::session::Session;
 use aiprof_system::errors::chain;
@@ -27,8 +27,8 @@ pub(super) fn hint(control: &Control, is_paused: bool) -> String {
     }
 }
 
-/// Does what is asked for, if the session can.
-pub(super) fn obey(
+/// Applies a request, if the session can; gives the answer.
+pub(super) fn answer(
     session: &mut Session,
     request: Request,
     files: Option<&mut DumpFiles>,

@@ -1,12 +1,11 @@
 //! `--window`: the files of the last seconds.
 
 use super::control_args::Steering;
+use super::open_output::OpenOutput;
 use super::output::{self, OutputFile};
-use super::profile_out;
 use super::screen;
-use super::trace_out::{self, TraceOut};
 use super::values::{human_duration, timestamp};
-use aiprof_formats::export::{ExportOptions, Format};
+use aiprof_formats::export::{ExportOptions, FileFormat, FormatSource};
 use aiprof_live::session::{DumpExtent, Fired, Session};
 use aiprof_record::capture::{ReplayOptions, replay_from};
 use aiprof_record::kernel_choice::KernelChoice;
@@ -27,7 +26,7 @@ const MAX_ALIKE: u32 = 1000;
 #[derive(Clone, Debug)]
 pub(super) struct DumpStyle {
     pub(super) directory: PathBuf,
-    pub(super) format: Format,
+    pub(super) format: &'static FileFormat,
     pub(super) replay: ReplayOptions,
     pub(super) export: ExportOptions,
     pub(super) kernels: KernelChoice,
@@ -129,17 +128,18 @@ impl DumpFiles {
     pub(super) fn try_write(&mut self, session: &mut Session) -> Result<()> {
         let directory = output::find_directory(&self.style.directory)?;
         let (file, path) = self.create(&directory)?;
-        let extent = match self.style.format {
-            Format::Capture => {
-                let extent = session.dump(Box::new(BufWriter::new(file.handle()?)))?;
-                file.commit()?;
+        let out = OpenOutput::new(file, self.style.format);
+        let extent = match out.source() {
+            FormatSource::Capture => {
+                let extent = session.dump(out.capture_writer()?)?;
+                out.commit()?;
                 extent
             }
-            format => {
+            _ => {
                 let mut capture = scratch(&directory)?;
                 let extent = session.dump(Box::new(BufWriter::new(capture.try_clone()?)))?;
                 capture.seek(SeekFrom::Start(0))?;
-                self.convert(capture, format, file, &path)?;
+                self.convert(capture, out, &path)?;
                 extent
             }
         };
@@ -167,25 +167,16 @@ impl DumpFiles {
         Ok((file, path))
     }
 
-    fn convert(&self, capture: File, format: Format, file: OutputFile, path: &Path) -> Result<()> {
+    fn convert(&self, capture: File, out: OpenOutput, path: &Path) -> Result<()> {
         let style = &self.style;
-        if format.is_trace() {
-            let directory = file.directory().cloned();
-            let options = style.replay;
-            let (recorded, events) = trace_out::timeline(
-                path,
-                capture,
-                options,
-                Default::default(),
-                directory.as_ref(),
-            )?;
-            let out = TraceOut::File(file, format);
-            out.write(&recorded, events, path)?;
-            return Ok(());
+        if style.format.is_trace() {
+            return out
+                .write_trace_of(path, capture, style.replay, None)
+                .map(drop);
         }
         let mut profile = replay_from(path, capture, &style.replay)?;
         style.kernels.keep(&mut profile);
-        profile_out::write_file(&profile, format, &style.export, file)
+        out.write_profile(&profile, &style.export)
     }
 
     fn say(&self, text: &str) {

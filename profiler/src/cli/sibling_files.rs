@@ -1,8 +1,8 @@
 //! Files that stand beside an analysed trace: which a run wrote, and which an older run
 //! left that are of another trace now.
 
-use super::analysis::beside;
 use super::screen;
+use aiprof_formats::export::tables;
 use aiprof_system::files::caller;
 use aiprof_system::files::place::{self, Place};
 use aiprof_system::files::rights;
@@ -170,6 +170,31 @@ fn remove(path: &Path) {
     }
 }
 
+/// `dir/out.pt.trace.json` and `summary`, `csv`: `dir/out_summary.csv`.
+pub(super) fn beside(output: &Path, purpose: &str, extension: &str) -> PathBuf {
+    tables::file_name(&output.to_string_lossy(), purpose, extension).into()
+}
+
+/// The trace of an input in a directory for TensorBoard, which goes by these names.
+pub(super) fn tensorboard_place(directory: &Path, input: &Path) -> PathBuf {
+    let name = input.file_name().unwrap_or_default().to_string_lossy();
+    let ends = [
+        ".gz",
+        ".zst",
+        ".json",
+        ".trace",
+        ".pt",
+        ".aiprof",
+        ".pftrace",
+        ".perfetto-trace",
+    ];
+    let mut name = &*name;
+    for end in ends {
+        name = name.strip_suffix(end).unwrap_or(name);
+    }
+    directory.join(format!("{name}.pt.trace.json"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,5 +244,18 @@ mod tests {
             lines[1].ends_with("out_iterations.csv  iterations"),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn tables_stand_beside_the_trace() {
+        for (output, table) in [
+            ("out.json", "out_summary.csv"),
+            ("d.x/out.pt.trace.json", "d.x/out_summary.csv"),
+            ("d.x/out", "d.x/out_summary.csv"),
+            ("a.b.json.gz", "a.b_summary.csv"),
+        ] {
+            let path = beside(Path::new(output), "summary", "csv");
+            assert_eq!(path, Path::new(table), "{output}");
+        }
     }
 }
