@@ -43,7 +43,7 @@ const MAX_TEXTS: usize = 32 << 20;
 /// # Errors
 /// Those of the store and of `out`.
 pub fn write(recorded: &Recorded, store: Store, out: &mut dyn Write) -> io::Result<()> {
-    let mut writer = Writer {
+    let mut writer = ChromeWriter {
         recorded,
         out: BufWriter::with_capacity(1 << 16, out),
         layout: Layout::new(recorded),
@@ -60,7 +60,7 @@ pub fn write(recorded: &Recorded, store: Store, out: &mut dyn Write) -> io::Resu
     writer.end()
 }
 
-struct Writer<'a> {
+struct ChromeWriter<'a> {
     recorded: &'a Recorded,
     out: BufWriter<&'a mut dyn Write>,
     layout: Layout<'a>,
@@ -77,7 +77,7 @@ struct Writer<'a> {
     turn: u64,
 }
 
-impl Writer<'_> {
+impl ChromeWriter<'_> {
     fn begin(&mut self) -> io::Result<()> {
         self.out
             .write_all(b"{\"displayTimeUnit\":\"ns\",\n\"traceEvents\":[")?;

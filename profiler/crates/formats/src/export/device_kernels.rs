@@ -1,7 +1,7 @@
 //! The part of the terminal's summary that is about devices.
 
 use super::device::DeviceTotals;
-use super::summary::Page;
+use super::summary::SummaryPage;
 use super::{names, text};
 use aiprof_model::profile::{Profile, StallReason};
 use rustc_hash::FxHashMap;
@@ -30,7 +30,7 @@ impl KernelTotals {
 }
 
 /// Adds the totals of devices, and their kernels, the heaviest first.
-pub(super) fn add(page: &mut Page, profile: &Profile) {
+pub(super) fn add(page: &mut SummaryPage, profile: &Profile) {
     let totals = DeviceTotals::of(profile);
     if totals.is_empty() {
         return;

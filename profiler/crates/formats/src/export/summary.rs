@@ -56,7 +56,7 @@ pub fn write(
     if profile.values == Values::Launches {
         return launches::write(profile, options, out);
     }
-    let mut page = Page {
+    let mut page = SummaryPage {
         options,
         total_ns: DeviceTotals::of(profile).cpu_ns,
         show: text::duration,
@@ -266,7 +266,7 @@ fn processes(profile: &Profile) -> Vec<ProcessTotals> {
 }
 
 /// The text under construction.
-pub(super) struct Page<'a> {
+pub(super) struct SummaryPage<'a> {
     pub(super) options: &'a SummaryOptions,
     pub(super) total_ns: u64,
     /// How values are written.
@@ -274,7 +274,7 @@ pub(super) struct Page<'a> {
     pub(super) text: String,
 }
 
-impl Page<'_> {
+impl SummaryPage<'_> {
     pub(super) fn heading(&mut self, heading: &str) {
         if !self.text.is_empty() {
             self.text.push('\n');

@@ -1,7 +1,7 @@
 //! A recording as a [`Timeline`] in memory, for the analyses that need all of it. It has
 //! the rows, times and arguments of its Chrome trace, so that both are analysed alike.
 
-use super::json::event::{Fields, Parsed, Reader};
+use super::json::event::{FieldReader, Fields, Parsed};
 use super::json::{End, Problems, Reading, job_hash};
 use crate::export::chrome;
 use crate::timeline::{Layout, RowName};
@@ -209,7 +209,7 @@ impl<'a> Loader<'a> {
         for &(key, value) in args {
             fields.argument(&mut self.parsed, key, value);
         }
-        let mut reader = Reader {
+        let mut reader = FieldReader {
             origin: 0,
             offset: 0,
             parsed: &mut self.parsed,
