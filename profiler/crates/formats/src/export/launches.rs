@@ -105,18 +105,14 @@ fn process(profile: &Profile, sample: &Sample) -> Option<String> {
 }
 
 fn table(page: &mut SummaryPage<'_>, heading: &str, rows: &[(String, Sum)]) {
-    page.heading(heading);
-    page.text
-        .push_str("    launches   time in calls        moved  name\n");
-    for (name, sum) in rows.iter().take(page.options.rows) {
-        let name = text::fit(name, page.width().saturating_sub(44).max(16));
-        let row = format!(
-            "  {:>10}  {:>14}  {:>11}  {name}\n",
+    let heads = "    launches   time in calls        moved  name";
+    page.table(heading, heads, rows, |page, (name, sum)| {
+        format!(
+            "  {:>10}  {:>14}  {:>11}  {}",
             text::grouped(sum.launches),
             text::duration(sum.time_ns),
             text::bytes(sum.bytes),
-        );
-        page.text.push_str(&row);
-    }
-    page.rest(rows.len());
+            page.name(name, 44),
+        )
+    });
 }
