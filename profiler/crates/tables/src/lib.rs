@@ -17,6 +17,7 @@ mod kernels;
 pub mod key_averages;
 mod messages;
 mod ranks;
+pub mod report;
 pub mod roofline;
 mod triton;
 pub mod unitrace;
@@ -167,6 +168,22 @@ pub struct Column {
     pub unit: &'static str,
     /// Digits behind the point in text.
     pub digits: usize,
+    /// How its values look on a page.
+    pub look: ColumnLook,
+    /// What its values mean, on a page.
+    pub about: &'static str,
+}
+
+/// How a column's values look on a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ColumnLook {
+    /// Numbers.
+    #[default]
+    Value,
+    /// Texts.
+    Name,
+    /// Numbers, which are percents, and a bar for each.
+    Bar,
 }
 
 impl Column {
@@ -186,6 +203,8 @@ impl Column {
             name,
             unit,
             digits: digits.unwrap_or(usual),
+            look: ColumnLook::Value,
+            about: "",
         }
     }
 }
@@ -193,6 +212,27 @@ impl Column {
 /// The columns of a list with a space between each two.
 fn columns(list: &'static str) -> Vec<Column> {
     list.split_whitespace().map(Column::of).collect()
+}
+
+/// The columns of a page's table, one a line.
+fn described(list: &'static str) -> Vec<Column> {
+    let columns = list.lines().filter_map(|line| {
+        let (look, rest) = line.trim().split_once(' ')?;
+        let (name, about) = rest.split_once(": ")?;
+        let (look, digits) = match look {
+            "name" => (ColumnLook::Name, 0),
+            "bar" => (ColumnLook::Bar, 2),
+            digits => (ColumnLook::Value, digits.parse().ok()?),
+        };
+        Some(Column {
+            name,
+            unit: "",
+            digits,
+            look,
+            about,
+        })
+    });
+    columns.collect()
 }
 
 /// How a table looks as text.
@@ -254,6 +294,21 @@ impl Table {
         }
     }
 
+    /// A table for a page; `list` are its columns, one a line: `LOOK NAME: MEANING`. The look is
+    /// `name` for texts, `bar` for percents with a bar, else it is the digits behind the point.
+    pub fn described(
+        title: impl Into<String>,
+        list: &'static str,
+        rows: impl IntoIterator<Item = Vec<Cell>>,
+    ) -> Self {
+        Self {
+            title: title.into(),
+            columns: described(list),
+            rows: rows.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
     /// Orders and cuts the rows as the user wants it.
     ///
     /// # Errors
@@ -281,7 +336,7 @@ impl Table {
     }
 
     /// Leaves out all columns but those whose names `keeps` is true for.
-    fn keep(&mut self, keeps: impl Fn(&str) -> bool) {
+    pub fn keep(&mut self, keeps: impl Fn(&str) -> bool) {
         let kept: Vec<bool> = self.columns.iter().map(|one| keeps(one.name)).collect();
         let mut all = kept.iter();
         self.columns.retain(|_| all.next() == Some(&true));
@@ -454,7 +509,12 @@ mod tests {
 
     #[test]
     fn columns_have_units_and_digits() {
-        let of = |name, unit, digits| Column { name, unit, digits };
+        let of = |name, unit, digits| Column {
+            name,
+            unit,
+            digits,
+            ..Column::of("")
+        };
         let wanted = [
             of("name", "", 0),
             of("total", "us", 3),
@@ -474,6 +534,17 @@ mod tests {
                     .all(|one| !one.name.is_empty() && one.digits < 7)
             );
         }
+    }
+
+    #[test]
+    fn columns_of_pages_have_looks_and_meanings() {
+        let list = "\n name A: b: c\n bar D %: e\n 3 F ms: g\n";
+        let [name, bar, number] = described(list)[..] else {
+            panic!()
+        };
+        assert_eq!((name.name, name.about), ("A", "b: c"));
+        assert_eq!((name.look, bar.look), (ColumnLook::Name, ColumnLook::Bar));
+        assert_eq!((number.name, number.digits), ("F ms", 3));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A report of an analysis for the terminal.
 
 use aiprof_model::visible;
+use aiprof_tables::report as tables;
+use aiprof_tables::{Cell, Table};
 use aiprof_trace::analyze::report::{Report, Weight};
 use std::io::{self, Write};
 
@@ -70,95 +72,92 @@ fn findings(report: &Report, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn active(report: &Report, out: &mut impl Write) -> io::Result<()> {
-    if report.active.is_empty() {
+/// A table between others; nothing where it has no rows. `heads` is its first line, `shown` the
+/// columns below by name, with their widths; names come last and have none.
+fn columns(
+    table: &Table,
+    heads: &str,
+    shown: &[(&str, usize)],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    if table.rows.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\n rank   busy %      busy ms   elapsed ms")?;
-    for row in &report.active {
-        writeln!(
-            out,
-            "{:>5} {:>8.2} {:>12.3} {:>12.3}",
-            row.rank,
-            row.busy_percent,
-            row.busy_us / 1000.0,
-            row.elapsed_us / 1000.0
-        )?;
+    writeln!(out, "{heads}")?;
+    let places = shown.iter().filter_map(|(name, width)| {
+        let at = table.columns.iter().position(|one| one.name == *name)?;
+        Some((at, table.columns.get(at)?.digits, *width))
+    });
+    let places: Vec<_> = places.collect();
+    for row in &table.rows {
+        let cells = places.iter().map(|(at, digits, width)| match row.get(*at) {
+            Some(Cell::Text(text)) => format!(" {}", shown_name(text)),
+            Some(Cell::Count(count)) => format!("{count:>width$}"),
+            Some(Cell::Number(number)) => format!("{number:>width$.digits$}"),
+            Some(Cell::None) | None => format!("{:>width$}", "-"),
+        });
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join(" "))?;
     }
     Ok(())
+}
+
+fn active(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    columns(
+        &tables::ACTIVE.first(report, usize::MAX),
+        "\n rank   busy %      busy ms   elapsed ms",
+        &[
+            ("Rank", 5),
+            ("Busy %", 8),
+            ("Busy ms", 12),
+            ("Elapsed ms", 12),
+        ],
+        out,
+    )
 }
 
 /// What devices do besides computing.
 fn communication(report: &Report, out: &mut impl Write) -> io::Result<()> {
-    let rows = &report.details.communication;
-    if rows.is_empty() {
-        return Ok(());
-    }
-    writeln!(
+    columns(
+        &tables::COMMUNICATION.first(report, usize::MAX),
+        "\n rank   compute ms   communication ms   hidden %    copies ms   hidden %",
+        &[
+            ("Rank", 5),
+            ("Compute ms", 12),
+            ("Collectives ms", 18),
+            ("Hidden %", 10),
+            ("Copies ms", 12),
+            ("Copies hidden %", 10),
+        ],
         out,
-        "\n rank   compute ms   communication ms   hidden %    copies ms   hidden %"
-    )?;
-    let percent = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.2}"));
-    for row in rows {
-        writeln!(
-            out,
-            "{:>5} {:>12.3} {:>18.3} {:>10} {:>12.3} {:>10}",
-            row.rank,
-            row.compute_us / 1000.0,
-            row.communication_us / 1000.0,
-            percent(row.overlap_percent),
-            row.copy_us / 1000.0,
-            percent(row.copy_overlap_percent)
-        )?;
-    }
-    Ok(())
+    )
 }
 
 fn kernels(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let has_power = report.kernels.iter().any(|kernel| kernel.joules.is_some());
+    let power = if has_power { "   watts    joules" } else { "" };
+    let mut shown = vec![
+        ("Time %", 6),
+        ("Total ms", 12),
+        ("Calls", 8),
+        ("Mean \u{b5}s", 12),
+        ("Median \u{b5}s", 12),
+        ("Max \u{b5}s", 12),
+    ];
+    if has_power {
+        shown.extend([("Mean W", 7), ("Energy J", 9)]);
+    }
+    shown.push(("Kernel", 0));
     for kernels in report.kernels.chunk_by(|a, b| a.rank == b.rank) {
-        let Some(first) = kernels.first() else {
-            continue;
-        };
-        let power = if has_power { "   watts    joules" } else { "" };
-        writeln!(
-            out,
-            "\nrank {}: {} kernels, {} calls\n     %     total ms    calls      mean us    median us       max us{power}  name",
-            first.rank,
-            kernels.len(),
-            kernels
-                .iter()
-                .map(|kernel| kernel.lengths.calls)
-                .sum::<usize>()
-        )?;
-        for kernel in kernels.iter().take(KERNELS) {
-            let lengths = &kernel.lengths;
-            write!(
-                out,
-                "{:>6.2} {:>12.3} {:>8} {:>12.3} {:>12.3} {:>12.3}",
-                kernel.percent,
-                lengths.total_us / 1000.0,
-                lengths.calls,
-                lengths.mean_us,
-                lengths.median_us,
-                lengths.max_us
-            )?;
-            if has_power {
-                let number = |value: Option<f64>, digits: usize| {
-                    value.map_or("-".to_owned(), |v| format!("{v:.digits$}"))
-                };
-                write!(
-                    out,
-                    " {:>7} {:>9}",
-                    number(kernel.mean_watts, 1),
-                    number(kernel.joules, 4)
-                )?;
-            }
-            writeln!(out, "  {}", shown(&kernel.name))?;
-        }
-        if kernels.len() > KERNELS {
-            writeln!(out, "       and {} more", kernels.len() - KERNELS)?;
-        }
+        let rank = kernels.first().map_or(0, |first| first.rank);
+        let count = kernels.len();
+        let calls: usize = kernels.iter().map(|kernel| kernel.lengths.calls).sum();
+        let heads = format!(
+            "\nrank {rank}: {count} kernels, {calls} calls\n     %     total ms    calls      mean \
+             us    median us       max us{power}  name"
+        );
+        let table = tables::kernels(kernels.iter().take(KERNELS));
+        columns(&table, &heads, &shown, out)?;
+        more(count, out)?;
     }
     Ok(())
 }
@@ -166,28 +165,27 @@ fn kernels(report: &Report, out: &mut impl Write) -> io::Result<()> {
 /// Launches whose devices report no times.
 fn untimed(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let rows = &report.details.untimed_launches;
-    if rows.is_empty() {
-        return Ok(());
-    }
     let all: u64 = rows.iter().map(|row| row.launches).sum();
-    writeln!(
+    columns(
+        &tables::UNTIMED.first(report, KERNELS),
+        &format!("\n{all} launches without device times\n rank  launches    within ms  name"),
+        &[
+            ("Rank", 5),
+            ("Launches", 9),
+            ("Within ms", 12),
+            ("Kernel", 0),
+        ],
         out,
-        "\n{all} launches without device times\n rank  launches    within ms  name"
     )?;
-    for row in rows.iter().take(KERNELS) {
-        writeln!(
-            out,
-            "{:>5} {:>9} {:>12.3}  {}",
-            row.rank.map_or("-".to_owned(), |rank| rank.to_string()),
-            row.launches,
-            row.within_us / 1000.0,
-            shown(&row.name)
-        )?;
+    more(rows.len(), out)
+}
+
+/// How many kernels are left out.
+fn more(kernels: usize, out: &mut impl Write) -> io::Result<()> {
+    match kernels.checked_sub(KERNELS) {
+        None | Some(0) => Ok(()),
+        Some(more) => writeln!(out, "       and {more} more"),
     }
-    if rows.len() > KERNELS {
-        writeln!(out, "       and {} more", rows.len() - KERNELS)?;
-    }
-    Ok(())
 }
 
 /// A text in one line, without what could move the cursor or turn text around.
@@ -202,7 +200,7 @@ fn plain(text: &str) -> String {
 }
 
 /// A name that fits a table.
-fn shown(name: &str) -> String {
+fn shown_name(name: &str) -> String {
     let name = plain(name);
     let cut: String = name.chars().take(NAME).collect();
     match name.chars().count() > NAME {

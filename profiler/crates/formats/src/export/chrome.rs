@@ -43,7 +43,7 @@ const MAX_TEXTS: usize = 32 << 20;
 /// # Errors
 /// Those of the store and of `out`.
 pub fn write(recorded: &Recorded, store: Store, out: &mut dyn Write) -> io::Result<()> {
-    let mut writer = Writer {
+    let mut writer = ChromeWriter {
         recorded,
         out: BufWriter::with_capacity(1 << 16, out),
         layout: Layout::new(recorded),
@@ -60,7 +60,7 @@ pub fn write(recorded: &Recorded, store: Store, out: &mut dyn Write) -> io::Resu
     writer.end()
 }
 
-struct Writer<'a> {
+struct ChromeWriter<'a> {
     recorded: &'a Recorded,
     out: BufWriter<&'a mut dyn Write>,
     layout: Layout<'a>,
@@ -77,7 +77,7 @@ struct Writer<'a> {
     turn: u64,
 }
 
-impl Writer<'_> {
+impl ChromeWriter<'_> {
     fn begin(&mut self) -> io::Result<()> {
         self.out
             .write_all(b"{\"displayTimeUnit\":\"ns\",\n\"traceEvents\":[")?;
@@ -314,48 +314,21 @@ pub(super) fn stack_text(recorded: &Recorded, stack: u32) -> String {
 
 /// The metadata events of a process or row.
 fn describe(row: &RowName) -> Vec<String> {
-    let what = if row.tid.is_some() {
-        "thread"
-    } else {
-        "process"
-    };
-    let event = |name: &str, args: Object| {
+    let facts = row.facts().into_iter().map(|(name, members)| {
+        let mut args = Object::new();
+        for (key, value) in &members {
+            args.raw(key, value);
+        }
         let mut event = Object::new();
         event.text("ph", "M");
-        event.text("name", name);
+        event.text("name", &name);
         event.signed("pid", row.pid);
         event.signed("tid", row.tid.unwrap_or(row.pid));
         event.number("ts", 0);
         event.raw("args", &args.end());
         event.end()
-    };
-    let (mut name, mut order) = (Object::new(), Object::new());
-    name.text("name", &row.name);
-    order.number("sort_index", row.order);
-    let mut events = vec![
-        event(&format!("{what}_name"), name),
-        event(&format!("{what}_sort_index"), order),
-    ];
-    if !row.labels.is_empty() {
-        let (texts, values) = process_labels(row);
-        let mut labels = Object::new();
-        labels.raw("labels", &texts);
-        labels.raw("values", &values);
-        events.push(event("process_labels", labels));
-    }
-    events
-}
-
-/// The labels of a row's process, as JSON: what viewers show, and what programs read.
-pub(crate) fn process_labels(row: &RowName) -> (String, String) {
-    let mut values = Object::new();
-    for (key, value) in &row.labels {
-        values.text(key, value);
-    }
-    let texts: Vec<String> = row.label_texts().collect();
-    let mut shown = String::new();
-    aiprof_model::json::quote(&mut shown, &texts.join(","));
-    (shown, values.end())
+    });
+    facts.collect()
 }
 
 /// A mark across the whole trace for each kind of loss, at its end.

@@ -1,7 +1,7 @@
 //! The part of the terminal's summary that is about devices.
 
 use super::device::DeviceTotals;
-use super::summary::Page;
+use super::summary::SummaryPage;
 use super::{names, text};
 use aiprof_model::profile::{Profile, StallReason};
 use rustc_hash::FxHashMap;
@@ -30,7 +30,7 @@ impl KernelTotals {
 }
 
 /// Adds the totals of devices, and their kernels, the heaviest first.
-pub(super) fn add(page: &mut Page, profile: &Profile) {
+pub(super) fn add(page: &mut SummaryPage, profile: &Profile) {
     let totals = DeviceTotals::of(profile);
     if totals.is_empty() {
         return;
@@ -43,25 +43,21 @@ pub(super) fn add(page: &mut Page, profile: &Profile) {
     if kernels.is_empty() {
         return;
     }
-    page.heading("Device kernels");
-    page.text
-        .push_str("   share        time     samples  most            kernel\n");
-    for kernel in kernels.iter().take(page.options.rows) {
+    let heads = "   share        time     samples  most            kernel";
+    page.table("Device kernels", heads, &kernels, |page, kernel| {
         // A file may hold counts alone.
         let share = match totals.device_ns {
             0 => text::percent(kernel.count, totals.device_samples),
             whole => text::percent(kernel.time_ns, whole),
         };
-        let name = text::fit(&kernel.name, page.width().saturating_sub(50).max(16));
-        let row = format!(
-            "  {share:5.1}%  {:>10}  {:>10}  {:<16}{name}\n",
+        format!(
+            "  {share:5.1}%  {:>10}  {:>10}  {:<16}{}",
             text::duration(kernel.time_ns),
             text::grouped(kernel.count),
             kernel.most(),
-        );
-        page.text.push_str(&row);
-    }
-    page.rest(kernels.len());
+            page.name(&kernel.name, 50),
+        )
+    });
 }
 
 fn kernels(profile: &Profile) -> Vec<KernelTotals> {

@@ -36,7 +36,7 @@ pub fn write(profile: &Profile, out: &mut dyn Write) -> Result<(), ExportError> 
     for sample in &profile.samples {
         add(profile, sample, &mut launches);
     }
-    let mut out = Writer {
+    let mut out = IaprofWriter {
         out: BufWriter::with_capacity(1 << 16, out),
         strings: FxHashMap::default(),
     };
@@ -120,12 +120,12 @@ impl Frames {
     }
 }
 
-struct Writer<'a> {
+struct IaprofWriter<'a> {
     out: BufWriter<&'a mut dyn Write>,
     strings: FxHashMap<String, u64>,
 }
 
-impl Writer<'_> {
+impl IaprofWriter<'_> {
     /// The number of a text, which is written before its first use.
     fn string(&mut self, text: &str) -> Result<u64, ExportError> {
         if text.is_empty() {

@@ -1,6 +1,6 @@
 //! The short text for a terminal, of launches: kernels, functions, processes.
 
-use super::summary::{Page, SummaryOptions};
+use super::summary::{SummaryOptions, SummaryPage};
 use super::{ExportError, names, text};
 use aiprof_model::profile::{FrameKind, Profile, Sample};
 use rustc_hash::FxHashMap;
@@ -33,7 +33,7 @@ pub(super) fn write(
     options: &SummaryOptions,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    let mut page = Page {
+    let mut page = SummaryPage {
         options,
         total_ns: profile.total_time_ns(),
         show: text::duration,
@@ -104,19 +104,15 @@ fn process(profile: &Profile, sample: &Sample) -> Option<String> {
     Some(format!("{name} ({})", process.pid))
 }
 
-fn table(page: &mut Page<'_>, heading: &str, rows: &[(String, Sum)]) {
-    page.heading(heading);
-    page.text
-        .push_str("    launches   time in calls        moved  name\n");
-    for (name, sum) in rows.iter().take(page.options.rows) {
-        let name = text::fit(name, page.width().saturating_sub(44).max(16));
-        let row = format!(
-            "  {:>10}  {:>14}  {:>11}  {name}\n",
+fn table(page: &mut SummaryPage<'_>, heading: &str, rows: &[(String, Sum)]) {
+    let heads = "    launches   time in calls        moved  name";
+    page.table(heading, heads, rows, |page, (name, sum)| {
+        format!(
+            "  {:>10}  {:>14}  {:>11}  {}",
             text::grouped(sum.launches),
             text::duration(sum.time_ns),
             text::bytes(sum.bytes),
-        );
-        page.text.push_str(&row);
-    }
-    page.rest(rows.len());
+            page.name(name, 44),
+        )
+    });
 }

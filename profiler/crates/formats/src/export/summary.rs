@@ -67,7 +67,7 @@ pub fn write(
     if profile.values == Values::Launches {
         return launches::write(profile, options, out);
     }
-    let mut page = Page {
+    let mut page = SummaryPage {
         options,
         total_ns: DeviceTotals::of(profile).cpu_ns,
         show: text::duration,
@@ -277,7 +277,7 @@ fn processes(profile: &Profile) -> Vec<ProcessTotals> {
 }
 
 /// The text under construction.
-pub(super) struct Page<'a> {
+pub(super) struct SummaryPage<'a> {
     pub(super) options: &'a SummaryOptions,
     pub(super) total_ns: u64,
     /// How values are written.
@@ -285,7 +285,7 @@ pub(super) struct Page<'a> {
     pub(super) text: String,
 }
 
-impl Page<'_> {
+impl SummaryPage<'_> {
     pub(super) fn heading(&mut self, heading: &str) {
         if !self.text.is_empty() {
             self.text.push('\n');
@@ -343,46 +343,55 @@ impl Page<'_> {
                 |f: &FunctionTimes| (Reverse(key(f)), Reverse(f.self_ns), Reverse(f.total_ns));
             rank(a).cmp(&rank(b)).then_with(|| a.name.cmp(&b.name))
         });
-        self.heading(heading);
-        self.text
-            .push_str("    self   total        time  function\n");
-        for function in order.iter().take(self.options.rows) {
-            let name = text::fit(&function.name, self.width() - 30);
-            let row = format!(
-                "  {}  {}  {:>10}  {name}\n",
-                self.share(function.self_ns),
-                self.share(function.total_ns),
-                (self.show)(key(function)),
-            );
-            self.text.push_str(&row);
-        }
-        self.rest(order.len());
+        let heads = "    self   total        time  function";
+        self.table(heading, heads, &order, |page, function| {
+            format!(
+                "  {}  {}  {:>10}  {}",
+                page.share(function.self_ns),
+                page.share(function.total_ns),
+                (page.show)(key(function)),
+                text::fit(&function.name, page.width() - 30),
+            )
+        });
     }
 
     fn processes(&mut self, processes: &[ProcessTotals]) {
-        self.heading("Processes");
-        self.text
-            .push_str("   share        time     samples      pid  name\n");
-        for process in processes.iter().take(self.options.rows) {
-            let name = text::fit(&process.name, self.width().saturating_sub(46).max(16));
-            let row = format!(
-                "  {}  {:>10}  {:>10}  {:>7}  {name}\n",
-                self.share(process.time_ns),
+        let heads = "   share        time     samples      pid  name";
+        self.table("Processes", heads, processes, |page, process| {
+            format!(
+                "  {}  {:>10}  {:>10}  {:>7}  {}",
+                page.share(process.time_ns),
                 text::duration(process.time_ns),
                 text::grouped(process.count),
                 process.pid,
-            );
-            self.text.push_str(&row);
-        }
-        self.rest(processes.len());
+                page.name(&process.name, 46),
+            )
+        });
     }
 
-    /// Writes how many rows a table left out.
-    pub(super) fn rest(&mut self, rows: usize) {
-        let hidden = rows.saturating_sub(self.options.rows);
+    /// A name as wide as a row has room for beside `others` characters.
+    pub(super) fn name(&self, name: &str, others: usize) -> String {
+        text::fit(name, self.width().saturating_sub(others).max(16))
+    }
+
+    /// A table: the first rows as `row` writes them, and how many others there are.
+    pub(super) fn table<T>(
+        &mut self,
+        heading: &str,
+        heads: &str,
+        rows: &[T],
+        row: impl Fn(&Self, &T) -> String,
+    ) {
+        self.heading(heading);
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "{heads}");
+        for one in rows.iter().take(self.options.rows) {
+            let row = row(self, one);
+            let _ = writeln!(self.text, "{row}");
+        }
+        let hidden = rows.len().saturating_sub(self.options.rows);
         if hidden > 0 {
             let hidden = text::grouped(hidden as u64);
-            // Writing to a string cannot fail.
             let _ = writeln!(self.text, "  ... and {hidden} more");
         }
     }

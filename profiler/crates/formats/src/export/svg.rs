@@ -4,7 +4,7 @@
 //! profile comes from and what it lost.
 
 use super::device::DeviceTotals;
-use super::flame::{Entry, Frame, Legend, Page, Table};
+use super::flame::{Entry, FlamePage, FlameTable, Frame, Legend};
 use super::folded::FoldedStacks;
 use super::launchers::Chosen;
 use super::palette::Hue;
@@ -78,7 +78,7 @@ fn draw(
     // Most of a machine's frames are too narrow to be seen.
     stacks.prune(least);
     let hues = hues(&stacks);
-    let mut table = Table::new();
+    let mut table = FlameTable::new();
     for (path, value) in stacks.iter() {
         table.add(path, value, 0);
     }
@@ -87,7 +87,7 @@ fn draw(
         _ => (Hue::Process.class(), Hue::Process.base()),
     };
     let unit = Unit::of(options.weight, values);
-    let page = Page {
+    let page = FlamePage {
         caption,
         legend: legend(&hues),
         table,
@@ -99,7 +99,7 @@ fn draw(
 }
 
 /// Writes a picture, with a buffer.
-pub(super) fn finish(page: &Page<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+pub(super) fn finish(page: &FlamePage<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
     page.write(&mut out)?;
     out.flush()?;

@@ -1,7 +1,7 @@
 //! A recording as a [`Timeline`] in memory, for the analyses that need all of it. It has
 //! the rows, times and arguments of its Chrome trace, so that both are analysed alike.
 
-use super::json::event::{Fields, Parsed, Reader};
+use super::json::event::{FieldReader, Fields, Parsed};
 use super::json::{End, Problems, Reading, job_hash};
 use crate::export::chrome;
 use crate::timeline::{Layout, RowName};
@@ -138,24 +138,16 @@ impl<'a> Loader<'a> {
 
     /// Name and place of a process or row.
     fn row(&mut self, row: &RowName) {
-        let what = match row.tid {
-            Some(_) => "thread",
-            None => "process",
-        };
         let tid = Id::Number(row.tid.unwrap_or(row.pid));
         let track = self.track(row.pid, tid, TrackKind::Row);
-        let mut name = String::new();
-        aiprof_model::json::quote(&mut name, &row.name);
-        for (key, value) in [("name", name), ("sort_index", row.order.to_string())] {
-            let of = self.parsed.names.intern(&format!("{what}_{key}"));
-            let event = Event::new(Ph::Metadata, of, track, Time::ORIGIN);
-            self.push(event, &[(key, &value)]);
-        }
-        if !row.labels.is_empty() {
-            let of = self.parsed.names.intern("process_labels");
-            let event = Event::new(Ph::Metadata, of, track, Time::ORIGIN);
-            let (labels, values) = chrome::process_labels(row);
-            self.push(event, &[("labels", &labels), ("values", &values)]);
+        for (name, members) in row.facts() {
+            let name = self.parsed.names.intern(&name);
+            let members = members.iter().map(|(key, value)| (*key, value.as_str()));
+            let members: Vec<_> = members.collect();
+            self.push(
+                Event::new(Ph::Metadata, name, track, Time::ORIGIN),
+                &members,
+            );
         }
     }
 
@@ -209,7 +201,7 @@ impl<'a> Loader<'a> {
         for &(key, value) in args {
             fields.argument(&mut self.parsed, key, value);
         }
-        let mut reader = Reader {
+        let mut reader = FieldReader {
             origin: 0,
             offset: 0,
             parsed: &mut self.parsed,

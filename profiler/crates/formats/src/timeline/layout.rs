@@ -7,6 +7,7 @@
 //! goes to the first lane in which it lies beside or inside of what is there already.
 
 use super::lanes::{self, Nest};
+use aiprof_model::json::{self, Object};
 use aiprof_model::profile::{LossKind, Losses};
 use aiprof_model::timeline::{
     Event, Id, Length, Time, TrackKind,
@@ -58,7 +59,39 @@ pub(crate) struct RowName {
     pub labels: Vec<(String, String)>,
 }
 
+/// The name of a metadata event, and its arguments: keys, and values in JSON.
+type RowFact = (String, Vec<(&'static str, String)>);
+
 impl RowName {
+    /// The metadata events of the Trace Event Format that describe it.
+    pub(crate) fn facts(&self) -> Vec<RowFact> {
+        let what = match self.tid {
+            Some(_) => "thread",
+            None => "process",
+        };
+        let order = self.order.to_string();
+        let mut facts = vec![
+            (
+                format!("{what}_name"),
+                vec![("name", json::quoted(&self.name))],
+            ),
+            (format!("{what}_sort_index"), vec![("sort_index", order)]),
+        ];
+        if !self.labels.is_empty() {
+            let mut values = Object::new();
+            for (key, value) in &self.labels {
+                values.text(key, value);
+            }
+            // What viewers show, and what programs read.
+            let texts: Vec<String> = self.label_texts().collect();
+            let mut shown = String::new();
+            json::quote(&mut shown, &texts.join(","));
+            let labels = vec![("labels", shown), ("values", values.end())];
+            facts.push(("process_labels".to_owned(), labels));
+        }
+        facts
+    }
+
     /// Each label as one text.
     pub(crate) fn label_texts(&self) -> impl Iterator<Item = String> {
         let texts = self.labels.iter();

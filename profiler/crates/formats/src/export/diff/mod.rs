@@ -9,7 +9,7 @@ mod functions;
 
 pub use functions::{ComparedProfile, SampleCount, compare, table, verdict};
 
-use super::flame::{Entry, Frame, Legend, Page, Table};
+use super::flame::{Entry, FlamePage, FlameTable, Frame, Legend};
 use super::folded::FoldedStacks;
 use super::palette::Color;
 use super::svg::{self, Caption};
@@ -80,7 +80,7 @@ pub fn write_svg(
         Widths::Before => stacks.iter().map(|(_, both)| both.0).sum(),
     };
     let paths = paths(&stacks, options);
-    let mut table = Table::new();
+    let mut table = FlameTable::new();
     for (path, (width, other)) in &paths {
         table.add(path.iter().copied(), *width, *other);
     }
@@ -110,7 +110,7 @@ pub fn write_svg(
         .map(|frame| colored(frame).abs())
         .fold(0.0, f64::max);
     let unit = svg::Unit::of(weight, Values::CpuTime);
-    let page = Page {
+    let page = FlamePage {
         caption: &caption,
         legend: scale(most, found.has_intervals),
         table,

@@ -9,5 +9,5 @@
 mod page;
 mod table;
 
-pub(super) use page::{Entry, Legend, Page};
-pub(super) use table::{Frame, Table};
+pub(super) use page::{Entry, FlamePage, Legend};
+pub(super) use table::{FlameTable, Frame};

@@ -3,7 +3,7 @@
 use super::super::palette::Color;
 use super::super::svg::Caption;
 use super::super::{names, text};
-use super::{Frame, Table};
+use super::{FlameTable, Frame};
 use std::io::{self, Write};
 
 const STYLE: &str = include_str!("flame.css");
@@ -43,10 +43,10 @@ pub(in crate::export) struct Legend {
 }
 
 /// A flame graph to be drawn.
-pub(in crate::export) struct Page<'a> {
+pub(in crate::export) struct FlamePage<'a> {
     pub(in crate::export) caption: &'a Caption,
     pub(in crate::export) legend: Legend,
-    pub(in crate::export) table: Table<'a>,
+    pub(in crate::export) table: FlameTable<'a>,
     /// Narrower frames are not drawn.
     pub(in crate::export) least: u64,
     /// Class and colour of a frame.
@@ -55,7 +55,7 @@ pub(in crate::export) struct Page<'a> {
     pub(in crate::export) value: &'a dyn Fn(&Frame<'_>) -> String,
 }
 
-impl Page<'_> {
+impl FlamePage<'_> {
     /// Writes the picture.
     ///
     /// # Errors

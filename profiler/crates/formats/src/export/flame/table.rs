@@ -21,13 +21,13 @@ pub(in crate::export) struct Frame<'a> {
 
 /// Merges stacks that come sorted frame by frame.
 #[derive(Debug)]
-pub(in crate::export) struct Table<'a> {
+pub(in crate::export) struct FlameTable<'a> {
     frames: Vec<Frame<'a>>,
     /// Indices of the frames of the stack that was added last, from the root.
     open: Vec<usize>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> FlameTable<'a> {
     /// A table with nothing but the root.
     pub(in crate::export) fn new() -> Self {
         let mut table = Self {
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn stacks_are_merged_from_the_root() {
-        let mut table = Table::new();
+        let mut table = FlameTable::new();
         table.add(["a", "b"], 3, 1);
         table.add(["a", "b", "c"], 2, 0);
         table.add(["a", "d"], 0, 4);
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_path_that_ends_early_closes_what_it_left() {
-        let mut table = Table::new();
+        let mut table = FlameTable::new();
         table.add(["a", "b"], 1, 0);
         table.add(["a"], 1, 0);
         table.add(["a", "b"], 1, 0);

@@ -5,7 +5,6 @@
 //! What comes from traces is text wherever it stands (`escape`). Should that fail,
 //! the page's policy still runs no script but its own, which it knows by their digest.
 
-mod details;
 mod escape;
 mod plots;
 pub mod roofline;
@@ -13,7 +12,8 @@ mod sections;
 pub mod stalls;
 mod table;
 
-use aiprof_trace::analyze::report::{Finding, Input, Report, Weight};
+use aiprof_tables::report as tables;
+use aiprof_trace::analyze::report::{Finding, Report, Weight};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -190,26 +190,28 @@ fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 fn sections(report: &Report) -> Vec<Section> {
     let section = |id, title, body| Section { id, title, body };
     let mut all = vec![section("findings", "Findings", findings(report))];
+    let jobs = "<p>Jobs with device events outside their round trip.</p>\n";
+    let alone = |text, table| sections::alone(text, table, report);
     let parts = [
-        ("ranks", "Ranks", sections::active(report)),
+        ("ranks", "Ranks", alone("", &tables::ACTIVE)),
         ("plots", "Over time", plots::body(report)),
         ("kernels", "Kernels", sections::kernels(report)),
         (
             "untimed",
             "Launches without device times",
-            details::untimed(report),
+            sections::untimed(report),
         ),
-        ("categories", "Categories", details::categories(report)),
+        ("categories", "Categories", sections::categories(report)),
         ("iterations", "Iterations", sections::iterations(report)),
         (
             "communication",
             "Communication",
-            details::communication(report),
+            sections::communication(report),
         ),
-        ("clocks", "Clocks", sections::clocks(report)),
-        ("jobs", "Jobs", sections::jobs(report)),
+        ("clocks", "Clocks", alone("", &tables::CLOCKS)),
+        ("jobs", "Jobs", alone(jobs, &tables::JOBS)),
         ("alignment", "Alignment", sections::alignment(report)),
-        ("checks", "Checks", details::checks(report)),
+        ("checks", "Checks", sections::checks(report)),
         ("inputs", "Inputs", sections::inputs(report)),
     ];
     let parts = parts.into_iter();
@@ -291,7 +293,7 @@ fn cards(report: &Report) -> String {
     if let Some(watts) = report.power.as_ref().and_then(|p| p.mean_with_kernels) {
         cards.push(("with kernels", format!("{} W", number(watts, 1))));
     }
-    let problems: usize = report.inputs.iter().map(problems).sum();
+    let problems: usize = report.inputs.iter().map(|one| one.problems.len()).sum();
     if problems > 0 {
         cards.push(("problems in files", count(problems)));
     }
@@ -301,10 +303,6 @@ fn cards(report: &Report) -> String {
     }
     out.push_str("</dl>\n");
     out
-}
-
-fn problems(input: &Input) -> usize {
-    input.problems.len()
 }
 
 #[cfg(test)]

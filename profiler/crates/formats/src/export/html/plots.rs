@@ -1,7 +1,7 @@
 //! Lines of a page's plots, as data that its script draws, and as a table.
 
 use super::escape;
-use super::table::{Cell, HtmlTable, ROWS, grouped};
+use super::table::{self, ROWS, cut};
 use aiprof_trace::analyze::plots::{Point, Series, thin};
 use aiprof_trace::analyze::report::Report;
 use serde_json::{Value, json};
@@ -25,7 +25,8 @@ pub(super) fn body(report: &Report) -> Option<String> {
          <div id=\"charts\"></div>\n<noscript><p>The plots need JavaScript. Their \
          numbers follow.</p></noscript>\n<details><summary>The plots in numbers</summary>\n",
     );
-    table(&report.series, &mut out);
+    let series = aiprof_tables::report::SERIES.first(report, ROWS + 1);
+    table::write(&series, false, &mut out);
     out.push_str("</details>\n");
     let has_band = |line: &&Series| line.points.iter().any(|point| point.1 < point.3);
     let thinned = report.series.iter().filter(has_band).count();
@@ -37,42 +38,8 @@ pub(super) fn body(report: &Report) -> Option<String> {
             report.series.len()
         );
     }
-    if report.series_left_out > 0 {
-        let _ = writeln!(
-            out,
-            "<p class=\"cut\">{} further counters are not on this page.</p>",
-            grouped(report.series_left_out as u64)
-        );
-    }
+    cut(report.series_left_out, "counters", &mut out);
     Some(out)
-}
-
-fn table(series: &[Series], out: &mut String) {
-    let table = HtmlTable {
-        label: "Counters in numbers",
-        heads: &[
-            (true, "Rank", "\u{2013}: all ranks"),
-            (false, "Counter", "name in the trace"),
-            (false, "Unit", "unit of its values"),
-            (true, "Readings", "number of readings"),
-            (true, "Least", "lowest value"),
-            (true, "Most", "highest value"),
-        ],
-        has_filter: false,
-    };
-    let rows = series.iter().take(ROWS + 1).map(|line| {
-        let least = line.points.iter().map(|p| p.1).fold(f64::MAX, f64::min);
-        let most = line.points.iter().map(|p| p.3).fold(f64::MIN, f64::max);
-        vec![
-            Cell::Number(line.rank.map(f64::from), 0),
-            Cell::text(&line.name),
-            Cell::text(&line.unit),
-            line.readings.into(),
-            Cell::number(least, 3),
-            Cell::number(most, 3),
-        ]
-    });
-    table.write(rows.collect(), out);
 }
 
 /// The data for the script, as content of a `script` element.

@@ -1,7 +1,7 @@
 //! The roofline of a device as one page, without scripts: a picture and a table.
 
-use super::table::{Cell, HtmlTable};
 use super::{PlainPage, escape};
+use aiprof_tables::Table;
 use aiprof_tables::roofline::{DevicePeaks, FlopKind, RooflineRow};
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -234,57 +234,42 @@ impl<'a> Picture<'a> {
 }
 
 fn table(rows: &[RooflineRow], out: &mut String) {
-    let table = HtmlTable {
-        label: "Kernels",
-        heads: &[
-            (true, "nr", "number in the picture"),
-            (false, "kernel", "name and shape"),
-            (true, "calls", "measured runs"),
-            (true, "time ms", "device time of all runs"),
-            (
-                true,
-                "share",
-                "share of the time of all kernels, in percent",
-            ),
-            (false, "bound by", "what limits it"),
-            (false, "type", "data type of most of its operations"),
-            (true, "GFLOP/s", "speed of these operations"),
-            (true, "per byte of memory", "operations"),
-            (true, "per byte of L3", "operations"),
-            (true, "memory GB/s", "bytes divided by time"),
-            (true, "L3 GB/s", "bytes divided by time"),
-            (
-                true,
-                "headroom memory",
-                "how many times faster the memory would let it run",
-            ),
-            (
-                true,
-                "headroom L3",
-                "how many times faster the L3 cache would let it run",
-            ),
-        ],
-        has_filter: false,
-    };
+    const COLUMNS: &str = "
+        0 nr: number in the picture
+        name kernel: name and shape
+        0 calls: measured runs
+        3 time ms: device time of all runs
+        bar share: share of the time of all kernels, in percent
+        name bound by: what limits it
+        name type: data type of most of its operations
+        1 GFLOP/s: speed of these operations
+        2 per byte of memory: operations
+        2 per byte of L3: operations
+        1 memory GB/s: bytes divided by time
+        1 L3 GB/s: bytes divided by time
+        2 headroom memory: how many times faster the memory would let it run
+        2 headroom L3: how many times faster the L3 cache would let it run";
     let line = |(number, row): (usize, &RooflineRow)| {
         vec![
-            Cell::Count(number as u64 + 1),
-            Cell::text(row.work.name.as_str()),
-            Cell::Count(row.work.calls),
-            Cell::number(row.work.ns / 1e6, 3),
-            Cell::Percent(row.share),
-            Cell::text(row.bound_by.word()),
-            Cell::text(row.kind.name()),
-            Cell::number(row.gflops, 1),
-            Cell::number(row.memory_intensity, 2),
-            Cell::number(row.l3_intensity, 2),
-            Cell::number(row.work.memory_bytes / row.work.ns, 1),
-            Cell::number(row.work.l3_bytes / row.work.ns, 1),
-            Cell::number(row.memory_headroom, 2),
-            Cell::number(row.l3_headroom, 2),
+            (number + 1).into(),
+            row.work.name.as_str().into(),
+            row.work.calls.into(),
+            (row.work.ns / 1e6).into(),
+            row.share.into(),
+            row.bound_by.word().into(),
+            row.kind.name().into(),
+            row.gflops.into(),
+            row.memory_intensity.into(),
+            row.l3_intensity.into(),
+            (row.work.memory_bytes / row.work.ns).into(),
+            (row.work.l3_bytes / row.work.ns).into(),
+            row.memory_headroom.into(),
+            row.l3_headroom.into(),
         ]
     };
-    table.write(rows.iter().enumerate().map(line).collect(), out);
+    let lines = rows.iter().enumerate().map(line);
+    let table = Table::described("Kernels", COLUMNS, lines);
+    super::table::write(&table, false, out);
 }
 
 #[cfg(test)]

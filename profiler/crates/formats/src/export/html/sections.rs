@@ -1,50 +1,32 @@
-//! The tables of a page. Each gives nothing where there is nothing to show.
+//! The parts of a page with tables. Each gives nothing where there is nothing to show.
 
 use super::escape;
-use super::table::{Cell, HtmlTable, ROWS, grouped, number, signed};
+use super::table::{self, ROWS, grouped, number};
+use aiprof_tables::report::{self, ReportTable};
 use aiprof_trace::analyze::report::{Kernel, Report};
 use std::fmt::Write as _;
 
-/// How busy ranks were.
-pub(super) fn active(report: &Report) -> Option<String> {
-    if report.active.is_empty() {
-        return None;
-    }
-    let table = HtmlTable {
-        label: "How busy each rank was",
-        heads: &[
-            (true, "Rank", "rank"),
-            (
-                true,
-                "Busy %",
-                "share of the time between its first and its last kernel",
-            ),
-            (true, "Busy ms", "time in which at least one kernel ran"),
-            (
-                true,
-                "Kernels ms",
-                "sum of the times of all kernels, also of those that overlap",
-            ),
-            (
-                true,
-                "Elapsed ms",
-                "from the begin of the first kernel to the end of the last",
-            ),
-        ],
-        has_filter: false,
-    };
-    let rows = report.active.iter().map(|row| {
-        vec![
-            row.rank.into(),
-            Cell::Percent(row.busy_percent),
-            Cell::number(row.busy_us / 1e3, 3),
-            Cell::number(row.kernel_us / 1e3, 3),
-            Cell::number(row.elapsed_us / 1e3, 3),
-        ]
-    });
-    let mut out = String::new();
-    table.write(rows.collect(), &mut out);
+/// A table alone, after a text.
+pub(super) fn alone(text: &str, of: &ReportTable, report: &Report) -> Option<String> {
+    let mut out = text.to_owned();
+    table::write(&of.of(report)?, false, &mut out);
     Some(out)
+}
+
+/// Two tables, the second one below a heading; nothing where both are empty.
+fn both(
+    first: &ReportTable,
+    second: (&str, &ReportTable, usize),
+    report: &Report,
+) -> Option<String> {
+    let (heading, second, most) = second;
+    let mut out = alone("", first, report).unwrap_or_default();
+    let second = second.first(report, most);
+    if !second.rows.is_empty() {
+        let _ = writeln!(out, "<h3>{heading}</h3>");
+        table::write(&second, false, &mut out);
+    }
+    (!out.is_empty()).then_some(out)
 }
 
 /// Kernels by rank; where there are too many, those that take the most time.
@@ -55,64 +37,16 @@ pub(super) fn kernels(report: &Report) -> Option<String> {
     let (kept, left_out) = longest(&report.kernels);
     let has_power = kept.iter().any(|kernel| kernel.joules.is_some());
     let has_utilization = kept.iter().any(|k| k.utilization_percent.is_some());
-    let mut heads = vec![
-        (true, "Rank", "rank"),
-        (false, "Kernel", "name; running numbers are replaced by [N]"),
-        (true, "Time %", "share of its rank's kernel time"),
-        (true, "Total ms", "time of all calls"),
-        (true, "Calls", "number of calls"),
-        (true, "Mean \u{b5}s", "mean length of a call"),
-        (true, "Median \u{b5}s", "half of the calls are shorter"),
-        (true, "Max \u{b5}s", "longest call"),
-    ];
-    if has_power {
-        heads.push((true, "Mean W", "power while it ran"));
-        heads.push((true, "Energy J", "energy of all calls whose power is known"));
-    }
-    if has_utilization {
-        heads.push((
-            true,
-            "Utilization %",
-            "ideal time in percent of the measured time",
-        ));
-    }
-    heads.push((true, "Min \u{b5}s", "shortest call"));
-    heads.push((
-        true,
-        "Deviation \u{b5}s",
-        "standard deviation of the calls' lengths",
-    ));
-    let table = HtmlTable {
-        label: "Kernels of all ranks",
-        heads: &heads,
-        has_filter: true,
-    };
-    let rows = kept.iter().map(|kernel| {
-        let lengths = &kernel.lengths;
-        let mut row = vec![
-            kernel.rank.into(),
-            Cell::text(&kernel.name),
-            Cell::Percent(kernel.percent),
-            Cell::number(lengths.total_us / 1e3, 3),
-            lengths.calls.into(),
-            Cell::number(lengths.mean_us, 3),
-            Cell::number(lengths.median_us, 3),
-            Cell::number(lengths.max_us, 3),
-        ];
-        if has_power {
-            row.push(Cell::Number(kernel.mean_watts, 1));
-            row.push(Cell::Number(kernel.joules, 4));
-        }
-        if has_utilization {
-            row.push(Cell::Number(kernel.utilization_percent, 1));
-        }
-        row.push(Cell::number(lengths.min_us, 3));
-        row.push(Cell::number(lengths.deviation_us, 3));
-        row
+    let mut kernels = report::kernels(kept);
+    kernels.keep(|column| match column {
+        "Mean W" | "Energy J" => has_power,
+        "Utilization %" => has_utilization,
+        _ => true,
     });
     let mut out = String::new();
-    table.write(rows.collect(), &mut out);
+    table::write(&kernels, true, &mut out);
     if let Some((count, percent)) = left_out {
+        // Writing to a string cannot fail, here and below.
         let _ = writeln!(
             out,
             "<p class=\"cut\">{} more kernels, with {} % of the kernel time, are not on this page. \
@@ -143,162 +77,63 @@ fn longest(kernels: &[Kernel]) -> (Vec<&Kernel>, Option<(usize, f64)>) {
     (kept.collect(), Some((kernels.len() - ROWS, percent)))
 }
 
-/// What repeats, and times of tokens.
-pub(super) fn iterations(report: &Report) -> Option<String> {
-    let mut out = String::new();
-    if !report.iterations.is_empty() {
-        let table = HtmlTable {
-            label: "Iterations of each rank",
-            heads: &[
-                (true, "Rank", "rank"),
-                (true, "Iterations", "number of iterations"),
-                (true, "Kernels each", "kernels in one iteration"),
-                (true, "Mean ms", "mean time from one begin to the next"),
-            ],
-            has_filter: false,
-        };
-        let rows = report.iterations.iter().map(|one| {
-            vec![
-                one.rank.into(),
-                one.count.into(),
-                one.kernels_each.into(),
-                Cell::number(one.mean_us / 1e3, 3),
-            ]
-        });
-        table.write(rows.collect(), &mut out);
-    }
-    if !report.tokens.is_empty() {
-        out.push_str("<h3>Tokens</h3>\n");
-        let table = HtmlTable {
-            label: "Token times by rank",
-            heads: &[
-                (true, "Rank", "rank"),
-                (true, "Tokens", "number of tokens"),
-                (true, "First ms", "time to the first token, median"),
-                (
-                    true,
-                    "Between ms",
-                    "time from one token to the next, median",
-                ),
-                (
-                    true,
-                    "Between, most ms",
-                    "longest time from one token to the next",
-                ),
-            ],
-            has_filter: false,
-        };
-        let rows = report.tokens.iter().map(|one| {
-            let median = |of: Option<f64>| Cell::Number(of.map(|us| us / 1e3), 3);
-            vec![
-                one.rank.into(),
-                one.tokens.into(),
-                median(one.first_us.map(|times| times.median_us)),
-                median(one.between_us.map(|times| times.median_us)),
-                median(one.between_us.map(|times| times.max_us)),
-            ]
-        });
-        table.write(rows.collect(), &mut out);
-    }
-    (!out.is_empty()).then_some(out)
-}
-
-/// Clocks of devices.
-pub(super) fn clocks(report: &Report) -> Option<String> {
-    if report.clocks.is_empty() {
+/// Launches whose devices report no times.
+pub(super) fn untimed(report: &Report) -> Option<String> {
+    let all = report.details.untimed_launches.len();
+    if all == 0 {
         return None;
     }
-    let table = HtmlTable {
-        label: "Clocks of devices",
-        heads: &[
-            (true, "Rank", "rank"),
-            (true, "MHz", "ticks per microsecond"),
-            (
-                true,
-                "Within MHz",
-                "largest possible error of the frequency",
-            ),
-            (true, "Events", "events that the clock fit uses"),
-            (
-                true,
-                "Late \u{b5}s",
-                "median residual: how late the host's times typically are",
-            ),
-            (
-                true,
-                "Within \u{b5}s",
-                "largest possible error of times from this clock",
-            ),
-            (true, "Restarts", "how often the clock was set or restarted"),
-            (true, "Bends", "how often its frequency changed"),
-            (
-                true,
-                "Guessed",
-                "gaps in which the number of counter wraps is a guess",
-            ),
-        ],
-        has_filter: false,
-    };
-    let rows = report.clocks.iter().map(|clock| {
-        vec![
-            clock.rank.into(),
-            Cell::number(clock.mhz, 6),
-            Cell::number(clock.mhz_error, 6),
-            clock.anchors.into(),
-            Cell::number(clock.scatter_us, 3),
-            Cell::number(clock.offset_error_us, 3),
-            clock.steps.into(),
-            clock.bends.into(),
-            clock.guessed.into(),
-        ]
-    });
-    let mut out = String::new();
-    table.write(rows.collect(), &mut out);
+    let mut out = String::from(
+        "<p>The device recorded no times for these launches. Each ran between its launch and the \
+         end of the wait for it.</p>\n",
+    );
+    table::write(&report::UNTIMED.first(report, ROWS), all > 10, &mut out);
+    in_total(all, ROWS, "kernels", &mut out);
     Some(out)
 }
 
-/// Jobs that were not where they belong.
-pub(super) fn jobs(report: &Report) -> Option<String> {
-    if report.jobs.is_empty() {
+/// Writes how many there are, where it is more than `most`.
+fn in_total(count: usize, most: usize, what: &str, out: &mut String) {
+    if count > most {
+        let _ = writeln!(
+            out,
+            "<p class=\"cut\">There are {} {what} in total.</p>",
+            grouped(count as u64)
+        );
+    }
+}
+
+/// Utilization by category and rank.
+pub(super) fn categories(report: &Report) -> Option<String> {
+    let ranks = report::UTILIZATION.of(report);
+    if report.details.categories.is_empty() && ranks.is_none() {
         return None;
     }
-    let table = HtmlTable {
-        label: "Jobs with device events outside their round trip",
-        heads: &[
-            (true, "Rank", "rank"),
-            (false, "Job", "its file"),
-            (
-                false,
-                "What was done",
-                "moved, bounded (not moved; the shift is known only roughly) or refused (not \
-                 moved)",
-            ),
-            (true, "By \u{b5}s", "how far it was moved"),
-            (
-                true,
-                "Within \u{b5}s",
-                "largest possible error of the shift",
-            ),
-            (true, "At least \u{b5}s", "smallest possible shift"),
-            (true, "At most \u{b5}s", "largest possible shift"),
-            (false, "Why", "why it was not moved"),
-        ],
-        has_filter: false,
-    };
-    let rows = report.jobs.iter().map(|job| {
-        vec![
-            job.rank.into(),
-            Cell::text(&job.path),
-            Cell::text(job.state),
-            Cell::Number(job.by_us, 3),
-            Cell::Number(job.error_us, 3),
-            Cell::Number(job.least_us, 3),
-            Cell::Number(job.most_us, 3),
-            Cell::text(job.reason.unwrap_or_default()),
-        ]
-    });
-    let mut out = String::from("<p>Jobs with device events outside their round trip.</p>\n");
-    table.write(rows.collect(), &mut out);
+    let mut out = String::from(
+        "<p>Ideal times come from the compiler. Utilization is the ideal time in percent of the \
+         measured time. Above 100 %, times are wrong or kernels were matched wrongly.</p>\n",
+    );
+    if let Some(ranks) = ranks {
+        table::write(&ranks, false, &mut out);
+        out.push_str("<h3>By category</h3>\n");
+    }
+    let categories = report::CATEGORIES.first(report, usize::MAX);
+    table::write(&categories, false, &mut out);
+    Some(out)
+}
+
+/// What repeats, and times of tokens.
+pub(super) fn iterations(report: &Report) -> Option<String> {
+    let tokens = ("Tokens", &report::TOKENS, usize::MAX);
+    both(&report::ITERATIONS, tokens, report)
+}
+
+/// Computation against communication, and collectives.
+pub(super) fn communication(report: &Report) -> Option<String> {
+    let collectives = ("Collectives", &report::COLLECTIVES, ROWS + 1);
+    let mut out = both(&report::COMMUNICATION, collectives, report)?;
+    let all = report.details.collectives.len();
+    in_total(all, ROWS + 1, "collectives", &mut out);
     Some(out)
 }
 
@@ -321,116 +156,47 @@ pub(super) fn alignment(report: &Report) -> Option<String> {
             number(ranks.contradiction_us, 3)
         );
     }
-    let table = HtmlTable {
-        label: "Shifts of ranks",
-        heads: &[
-            (true, "Rank", "rank"),
-            (
-                true,
-                "Shift \u{b5}s",
-                "what was added to its times; \u{2013}: no messages connect it to the others",
-            ),
-            (true, "At least \u{b5}s", "smallest possible shift"),
-            (true, "At most \u{b5}s", "largest possible shift"),
-        ],
-        has_filter: false,
-    };
-    let rows = ranks.shifts.iter().map(|shift| {
-        vec![
-            shift.rank.into(),
-            Cell::Number(shift.us, 3),
-            Cell::Number(shift.least_us, 3),
-            Cell::Number(shift.most_us, 3),
-        ]
-    });
-    table.write(rows.collect(), &mut out);
-    cycles(report, &mut out);
+    let shifts = report::SHIFTS.first(report, usize::MAX);
+    table::write(&shifts, false, &mut out);
+    let cycles = "<h3>Cycles of messages</h3>\n<p>The closure of a cycle of ranks is the total \
+                  time of the fastest messages once around it. Shifting clocks does not change the \
+                  closure. It is the largest possible error between the clocks of these ranks. If \
+                  it is below 0, a clock is wrong.</p>\n";
+    out.extend(alone(cycles, &report::CYCLES, report));
     Some(out)
 }
 
-fn cycles(report: &Report, out: &mut String) {
-    let cycles = report.ranks.iter().flat_map(|ranks| &ranks.cycles);
-    let rows: Vec<Vec<Cell>> = cycles
-        .map(|cycle| {
-            let ranks = cycle.ranks.iter().chain(cycle.ranks.first());
-            let way: Vec<String> = ranks.map(u32::to_string).collect();
-            let closure = signed(cycle.closure_us, 3);
-            let way = Cell::text(way.join(" \u{2192} "));
-            match cycle.closure_us.is_finite() {
-                true => vec![way, Cell::number(cycle.closure_us, 3)],
-                false => vec![way, Cell::text(closure)],
-            }
-        })
-        .collect();
-    if rows.is_empty() {
-        return;
-    }
-    out.push_str(
-        "<h3>Cycles of messages</h3>\n<p>The closure of a cycle of ranks is the total time of the \
-         fastest messages once around it. Shifting clocks does not change the closure. It is the \
-         largest possible error between the clocks of these ranks. If it is below 0, a clock is \
-         wrong.</p>\n",
-    );
-    let table = HtmlTable {
-        label: "Closure of cycles of messages",
-        heads: &[
-            (false, "Ranks", "in the order of the messages"),
-            (
-                true,
-                "Closure \u{b5}s",
-                "total time of the fastest messages",
-            ),
-        ],
-        has_filter: false,
-    };
-    table.write(rows, out);
-}
-
-/// Files.
-pub(super) fn inputs(report: &Report) -> Option<String> {
-    if report.inputs.is_empty() {
+/// Faults that were found.
+pub(super) fn checks(report: &Report) -> Option<String> {
+    let faults = &report.details.faults;
+    if faults.is_empty() {
         return None;
     }
-    let table = HtmlTable {
-        label: "Files that were read",
-        heads: &[
-            (false, "File", "path as given"),
-            (false, "Kind", "kind of trace"),
-            (
-                true,
-                "Rank",
-                "rank that the file states; \u{2013}: its events state it",
-            ),
-            (true, "Events", "number of events"),
-            (
-                false,
-                "Synthetic",
-                "whether the file is marked as synthetic",
-            ),
-            (
-                true,
-                "Problems",
-                "number of problems; they are listed below",
-            ),
-        ],
-        has_filter: false,
-    };
-    let rows = report.inputs.iter().map(|input| {
-        vec![
-            Cell::text(&input.path),
-            Cell::text(input.dialect),
-            Cell::Number(input.rank.map(f64::from), 0),
-            input.events.into(),
-            Cell::text(if input.is_synthetic {
-                "yes, synthetic"
-            } else {
-                "not marked"
-            }),
-            super::problems(input).into(),
-        ]
-    });
-    let mut out = String::new();
-    table.write(rows.collect(), &mut out);
+    let mut out =
+        String::from("<p>Faults in the traces as they were read, before any correction.</p>\n");
+    for fault in faults {
+        let _ = writeln!(
+            out,
+            "<h3>{} {}</h3>",
+            grouped(fault.count),
+            escape::text(&fault.fault)
+        );
+        table::write(&report::evidence(fault), false, &mut out);
+        let left_out = fault.count.saturating_sub(fault.evidence.len() as u64);
+        if left_out > 0 {
+            let _ = writeln!(
+                out,
+                "<p class=\"cut\">{} more are counted but not listed.</p>",
+                grouped(left_out)
+            );
+        }
+    }
+    Some(out)
+}
+
+/// Files, and what was wrong with them.
+pub(super) fn inputs(report: &Report) -> Option<String> {
+    let mut out = alone("", &report::INPUTS, report)?;
     for input in report.inputs.iter().take(ROWS) {
         if input.problems.is_empty() {
             continue;

@@ -3,7 +3,7 @@
 
 mod listing;
 
-use super::table::{Cell, HtmlTable};
+use super::table::{self, cut};
 use super::{PlainPage, escape};
 use crate::export::ExportError;
 use crate::export::stalls::{
@@ -12,6 +12,7 @@ use crate::export::stalls::{
 };
 use crate::export::text::{fit, grouped, one_line};
 use aiprof_model::profile::StallReason;
+use aiprof_tables::Table;
 use aiprof_trace::analyze::device_stalls::{
     InstructionStalls, KernelStalls, Producer, StallReport, Tally, Why, meaning,
 };
@@ -90,47 +91,29 @@ fn overview(report: &StallReport, kernels: &[&KernelStalls], hidden: usize) -> S
         let _ = writeln!(out, "<p class=\"how\">{}</p>", escape::text(note));
     }
     stack(&report.samples, &mut out);
-    let table = HtmlTable {
-        label: "Kernels",
-        heads: &[
-            (false, "kernel", "demangled name"),
-            (false, "device", "sampled device"),
-            (true, "share", "share of all samples, in percent"),
-            (true, "samples", "number of samples"),
-            (
-                true,
-                "stalled",
-                "share of its samples in which no instruction was issued, in percent",
-            ),
-            (false, "reasons", "the most frequent reasons"),
-        ],
-        has_filter: false,
-    };
+    const COLUMNS: &str = "
+        name kernel: demangled name
+        name device: sampled device
+        bar share: share of all samples, in percent
+        0 samples: number of samples
+        1 stalled: share of its samples in which no instruction was issued, in percent
+        name reasons: the most frequent reasons";
     let row = |kernel: &&KernelStalls| {
         let total = kernel.samples.total();
         vec![
-            Cell::text(kernel_name(kernel)),
-            Cell::text(kernel.device.clone()),
-            Cell::Percent(percent(total, whole)),
-            Cell::Count(total),
-            Cell::number(percent(kernel.samples.stalled(), total), 1),
-            Cell::text(reasons(&kernel.samples, 3)),
+            kernel_name(kernel).into(),
+            kernel.device.as_str().into(),
+            percent(total, whole).into(),
+            total.into(),
+            percent(kernel.samples.stalled(), total).into(),
+            reasons(&kernel.samples, 3).into(),
         ]
     };
-    table.write(kernels.iter().map(row).collect(), &mut out);
+    let table = Table::described("Kernels", COLUMNS, kernels.iter().map(row));
+    table::write(&table, false, &mut out);
     cut(hidden, "kernels", &mut out);
     out.push_str("</section>\n");
     out
-}
-
-fn cut(hidden: usize, what: &str, out: &mut String) {
-    if hidden > 0 {
-        let hidden = grouped(hidden as u64);
-        let _ = writeln!(
-            out,
-            "<p class=\"cut\">{hidden} further {what} are not on this page.</p>"
-        );
-    }
 }
 
 /// A bar of the reasons' shares, and what they are.
@@ -249,17 +232,12 @@ impl KernelSection<'_> {
         let samples =
             |line: &aiprof_trace::analyze::device_stalls::LineStalls| line.samples.total();
         let (lines, hidden) = self.view.shown(&self.kernel.lines, self.whole, samples);
-        let table = HtmlTable {
-            label: "Lines",
-            heads: &[
-                (true, "share", "share of the kernel's samples, in percent"),
-                (true, "samples", "number of samples of its instructions"),
-                (false, "line", "file and line, and where it is inlined"),
-                (false, "source", "source text"),
-                (false, "reasons", "the most frequent reasons"),
-            ],
-            has_filter: false,
-        };
+        const COLUMNS: &str = "
+            bar share: share of the kernel's samples, in percent
+            0 samples: number of samples of its instructions
+            name line: file and line, and where it is inlined
+            name source: source text
+            name reasons: the most frequent reasons";
         let total = self.kernel.samples.total();
         let row = |line: &&aiprof_trace::analyze::device_stalls::LineStalls| {
             let last = line.place.last();
@@ -269,14 +247,15 @@ impl KernelSection<'_> {
                 name => format!("{name} {}", place_note(&line.place)),
             };
             vec![
-                Cell::Percent(percent(line.samples.total(), total)),
-                Cell::Count(line.samples.total()),
-                Cell::text(name.trim()),
-                Cell::text(one_line(&source.unwrap_or_default()).trim()),
-                Cell::text(reasons(&line.samples, 3)),
+                percent(line.samples.total(), total).into(),
+                line.samples.total().into(),
+                name.trim().into(),
+                one_line(&source.unwrap_or_default()).trim().into(),
+                reasons(&line.samples, 3).into(),
             ]
         };
-        table.write(lines.iter().map(row).collect(), out);
+        let table = Table::described("Lines", COLUMNS, lines.iter().map(row));
+        table::write(&table, false, out);
         cut(hidden, "lines", out);
     }
 

@@ -1,6 +1,7 @@
 //! Tables of a page: scripts make them sortable, without scripts they can be read.
 
 use super::escape;
+use aiprof_tables::{Cell, Column, ColumnLook, Table};
 use std::fmt::Write as _;
 
 /// Most rows of a table.
@@ -9,129 +10,85 @@ pub(super) const ROWS: usize = 2000;
 /// Texts longer than this are broken into lines.
 const WIDE: usize = 16;
 
-/// A cell.
-pub(super) enum Cell {
-    /// A name.
-    Text(String),
-    /// A whole number.
-    Count(u64),
-    /// A number with this many digits behind the point; `None`: it is not known.
-    Number(Option<f64>, usize),
-    /// A part of the whole in percent, with a bar.
-    Percent(f64),
-}
-
-impl Cell {
-    pub(super) fn text(text: impl Into<String>) -> Self {
-        Self::Text(text.into())
-    }
-
-    pub(super) fn number(value: f64, digits: usize) -> Self {
-        Self::Number(Some(value), digits)
-    }
-}
-
-impl From<usize> for Cell {
-    fn from(count: usize) -> Self {
-        Self::Count(count as u64)
-    }
-}
-
-impl From<u64> for Cell {
-    fn from(count: u64) -> Self {
-        Self::Count(count)
-    }
-}
-
-impl From<u32> for Cell {
-    fn from(count: u32) -> Self {
-        Self::Count(count.into())
-    }
-}
-
-/// A table.
-pub(super) struct HtmlTable<'a> {
-    /// What it shows, for those who do not see it.
-    pub(super) label: &'a str,
-    /// Heads of its columns: whether numbers are in it, the words, and what they mean.
-    pub(super) heads: &'a [(bool, &'a str, &'a str)],
-    /// Whether rows are chosen by their text and by the rank in their first column.
-    pub(super) has_filter: bool,
-}
-
-impl HtmlTable<'_> {
-    /// Writes it: the first [`ROWS`] rows, and how many there are besides.
-    pub(super) fn write(&self, rows: Vec<Vec<Cell>>, out: &mut String) {
-        let label = escape::text(self.label);
-        let filter = if self.has_filter { " data-filter" } else { "" };
-        // Writing to a string cannot fail, here and below.
+/// Writes a table: the first [`ROWS`] rows, and how many there are besides. `has_filter`: rows
+/// are chosen by their text and by the rank in their first column.
+pub(super) fn write(table: &Table, has_filter: bool, out: &mut String) {
+    let label = escape::text(&table.title);
+    let filter = if has_filter { " data-filter" } else { "" };
+    // Writing to a string cannot fail, here and below.
+    let _ = write!(
+        out,
+        "<div class=\"scroll\" role=\"region\" aria-label=\"{label}\" tabindex=\"0\">\n\
+         <table{filter}><caption class=\"unseen\">{label}</caption>\n<thead><tr>"
+    );
+    for column in &table.columns {
+        let class = match column.look {
+            ColumnLook::Name => "",
+            ColumnLook::Value | ColumnLook::Bar => " class=\"n\"",
+        };
         let _ = write!(
             out,
-            "<div class=\"scroll\" role=\"region\" aria-label=\"{label}\" tabindex=\"0\">\n\
-             <table{filter}><caption class=\"unseen\">{label}</caption>\n<thead><tr>"
+            "<th scope=\"col\"{class} title=\"{}\">{}</th>",
+            escape::text(column.about),
+            escape::text(column.name)
         );
-        for (is_number, words, meaning) in self.heads {
-            let class = if *is_number { " class=\"n\"" } else { "" };
-            let _ = write!(
-                out,
-                "<th scope=\"col\"{class} title=\"{}\">{}</th>",
-                escape::text(meaning),
-                escape::text(words)
-            );
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    for row in table.rows.iter().take(ROWS) {
+        out.push_str("<tr>");
+        for (cell, column) in row.iter().zip(&table.columns) {
+            write_cell(cell, *column, out);
         }
-        out.push_str("</tr></thead>\n<tbody>\n");
-        let left_out = rows.len().saturating_sub(ROWS);
-        for row in rows.iter().take(ROWS) {
-            out.push_str("<tr>");
-            for cell in row {
-                cell.write(out);
-            }
-            out.push_str("</tr>\n");
-        }
-        out.push_str("</tbody></table></div>\n");
-        if left_out > 0 {
-            let left_out = grouped(left_out as u64);
-            let _ = writeln!(
-                out,
-                "<p class=\"cut\">{left_out} further rows are not on this page.</p>"
-            );
-        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+    cut(table.rows.len().saturating_sub(ROWS), "rows", out);
+}
+
+/// Writes how many there are that the page leaves out.
+pub(super) fn cut(hidden: usize, what: &str, out: &mut String) {
+    if hidden > 0 {
+        let hidden = grouped(hidden as u64);
+        let _ = writeln!(
+            out,
+            "<p class=\"cut\">{hidden} further {what} are not on this page.</p>"
+        );
     }
 }
 
-impl Cell {
-    fn write(&self, out: &mut String) {
-        let _ = match self {
-            Self::Text(text) => {
-                // Room for them in narrow windows; what is short does not need it.
-                let class = if text.len() > WIDE {
-                    " class=\"long\""
-                } else {
-                    ""
-                };
-                write!(out, "<td{class}><bdi>{}</bdi></td>", escape::text(text))
-            }
-            Self::Count(count) => write!(out, "<td class=\"n\">{}</td>", grouped(*count)),
-            Self::Number(Some(value), digits) => {
-                write!(out, "<td class=\"n\">{}</td>", number(*value, *digits))
-            }
-            Self::Number(None, _) => {
-                write!(
-                    out,
-                    "<td class=\"n unknown\" title=\"unknown\">\u{2013}</td>"
-                )
-            }
-            Self::Percent(percent) => {
-                let width = percent.clamp(0.0, 100.0);
-                write!(
-                    out,
-                    "<td class=\"n bar\">{}<svg viewBox=\"0 0 100 4\" preserveAspectRatio=\"none\" \
-                     aria-hidden=\"true\"><rect width=\"{width:.1}\" height=\"4\"/></svg></td>",
-                    number(*percent, 2)
-                )
-            }
-        };
-    }
+fn write_cell(cell: &Cell, column: Column, out: &mut String) {
+    let _ = match cell {
+        Cell::Text(text) => {
+            // Room for them in narrow windows; what is short does not need it.
+            let class = if text.len() > WIDE {
+                " class=\"long\""
+            } else {
+                ""
+            };
+            write!(out, "<td{class}><bdi>{}</bdi></td>", escape::text(text))
+        }
+        Cell::Count(count) => write!(out, "<td class=\"n\">{}</td>", grouped(*count)),
+        Cell::Number(percent) if column.look == ColumnLook::Bar => {
+            let width = percent.clamp(0.0, 100.0);
+            write!(
+                out,
+                "<td class=\"n bar\">{}<svg viewBox=\"0 0 100 4\" preserveAspectRatio=\"none\" \
+                 aria-hidden=\"true\"><rect width=\"{width:.1}\" height=\"4\"/></svg></td>",
+                number(*percent, column.digits)
+            )
+        }
+        Cell::Number(value) => {
+            write!(
+                out,
+                "<td class=\"n\">{}</td>",
+                number(*value, column.digits)
+            )
+        }
+        Cell::None => write!(
+            out,
+            "<td class=\"n unknown\" title=\"unknown\">\u{2013}</td>"
+        ),
+    };
 }
 
 /// A number with separators: `-1,234.50`. Huge ones are written with an exponent.
@@ -155,15 +112,6 @@ pub(super) fn number(value: f64, digits: usize) -> String {
     };
     let whole = whole.parse().map_or_else(|_| whole.to_owned(), grouped);
     format!("{sign}{whole}{part}")
-}
-
-/// As [`number`], with a sign also where it is positive.
-pub(super) fn signed(value: f64, digits: usize) -> String {
-    let text = number(value, digits);
-    match value > 0.0 && text.chars().any(|c| matches!(c, '1'..='9')) {
-        true => format!("+{text}"),
-        false => text,
-    }
 }
 
 /// 1,234,567.
@@ -198,9 +146,6 @@ mod tests {
         ] {
             assert_eq!(number(value, digits), text);
         }
-        assert_eq!(signed(3.25, 1), "+3.2");
-        assert_eq!(signed(0.0001, 1), "0.0");
-        assert_eq!(signed(-3.0, 1), "\u{2212}3.0");
     }
 
     #[test]
@@ -214,19 +159,17 @@ mod tests {
 
     #[test]
     fn rows_beyond_the_limit_are_counted() {
-        let table = HtmlTable {
-            label: "<t>",
-            heads: &[(false, "name", "x"), (true, "calls", "\"y\"")],
-            has_filter: false,
+        let written = |count: usize| {
+            let rows = (0..count).map(|n| vec!["a<b".into(), n.into()]);
+            let table = Table::described("<t>", "name name: x\n0 calls: \"y\"", rows);
+            let mut page = String::new();
+            write(&table, false, &mut page);
+            page
         };
-        let rows = |count: usize| (0..count).map(|n| vec![Cell::text("a<b"), n.into()]);
-        let mut page = String::new();
-        table.write(rows(ROWS + 1234).collect(), &mut page);
+        let page = written(ROWS + 1234);
         assert_eq!(page.matches("<tr><td>").count(), ROWS);
         assert!(page.contains("1,234 further rows are not on this page"));
         assert!(page.contains("a&lt;b") && !page.contains("a<b") && !page.contains("<t>"));
-        let mut page = String::new();
-        table.write(rows(3).collect(), &mut page);
-        assert!(!page.contains("further rows"));
+        assert!(!written(3).contains("further rows"));
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use aiprof_trace::analyze::plots::Series;
-use aiprof_trace::analyze::report::{Active, Kernel, Lengths};
+use aiprof_trace::analyze::report::{Active, Input, Kernel, Lengths};
 
 fn page(report: &Report) -> String {
     let mut out = Vec::new();

@@ -41,7 +41,7 @@ const FLUSH: usize = 1 << 16;
 /// # Errors
 /// Those of the store and of `out`.
 pub fn write(recorded: &Recorded, store: Store, out: &mut dyn Write) -> io::Result<()> {
-    let mut writer = Writer {
+    let mut writer = RecordingWriter {
         recorded,
         out: BufWriter::with_capacity(1 << 16, out),
         layout: Layout::new(recorded),
@@ -72,7 +72,7 @@ struct Held {
     flows: Vec<(u64, bool)>,
 }
 
-struct Writer<'a> {
+struct RecordingWriter<'a> {
     recorded: &'a Recorded,
     out: BufWriter<&'a mut dyn Write>,
     layout: Layout<'a>,
@@ -95,7 +95,7 @@ struct Writer<'a> {
     held_args: Vec<u8>,
 }
 
-impl Writer<'_> {
+impl RecordingWriter<'_> {
     fn begin(&mut self) -> io::Result<()> {
         let period = self.recorded.period.nanos();
         begin_with(&mut self.packets, |packet| {

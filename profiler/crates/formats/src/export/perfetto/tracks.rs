@@ -25,7 +25,7 @@ pub(super) enum RowKey {
 
 /// A row.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct TrackRow {
     pid: Id,
     key: RowKey,
     /// The name of its first event.
@@ -48,7 +48,7 @@ struct Named {
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     row_of: FxHashMap<(Id, RowKey), u32>,
-    rows: Vec<Row>,
+    rows: Vec<TrackRow>,
     processes: Vec<Id>,
     process_of: FxHashMap<Id, u64>,
     named: FxHashMap<(Id, Id), Named>,
@@ -66,7 +66,7 @@ impl Tracks {
         self.process(pid);
         let rows = &mut self.rows;
         *self.row_of.entry((pid, key)).or_insert_with(|| {
-            rows.push(Row {
+            rows.push(TrackRow {
                 pid,
                 key,
                 name,
@@ -148,7 +148,7 @@ impl Tracks {
                 row.uuid = uuid;
             }
         }
-        let thread = |row: &Row| match row.key {
+        let thread = |row: &TrackRow| match row.key {
             RowKey::Thread(tid) => Some(tid),
             _ => None,
         };
@@ -256,7 +256,7 @@ impl Tracks {
         });
     }
 
-    fn write_row(&self, timeline: &Timeline, row: &Row, out: &mut Vec<u8>) {
+    fn write_row(&self, timeline: &Timeline, row: &TrackRow, out: &mut Vec<u8>) {
         let parent = self.process_of.get(&row.pid).copied().unwrap_or(0);
         let name = match row.key {
             RowKey::Process => None,

@@ -2,7 +2,7 @@
 //! lines between them, and marks at what others wait for.
 
 use super::names::{instruction, line_name, offset, place_note, syntax};
-use super::text::{Page, bar};
+use super::text::{StallPage, bar};
 use super::{StallView, percent};
 use crate::export::ExportError;
 use crate::export::text::{fit, grouped, one_line};
@@ -26,7 +26,7 @@ pub fn write(
     view: &StallView<'_>,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    let mut page = Page::new(view, report.samples.total());
+    let mut page = StallPage::new(view, report.samples.total());
     page.opening(report);
     page.line(
         "\nShares are of the kernel's samples. > marks instructions that others wait for, <- shows \
@@ -53,7 +53,7 @@ pub fn write(
     Ok(())
 }
 
-fn listing(page: &mut Page<'_>, kernel: &KernelStalls, view: &StallView<'_>) {
+fn listing(page: &mut StallPage<'_>, kernel: &KernelStalls, view: &StallView<'_>) {
     let total = kernel.samples.total();
     let most = kernel.instructions.iter().map(|i| i.samples.total()).max();
     let scale = (total, most.unwrap_or(0));

@@ -18,7 +18,7 @@ pub fn write(
     view: &StallView<'_>,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    let mut page = Page::new(view, report.samples.total());
+    let mut page = StallPage::new(view, report.samples.total());
     page.opening(report);
     let samples = |kernel: &KernelStalls| kernel.samples.total();
     let (kernels, hidden) = view.shown(&report.kernels, page.whole, samples);
@@ -34,14 +34,14 @@ pub fn write(
 }
 
 /// The text under construction.
-pub(super) struct Page<'a> {
+pub(super) struct StallPage<'a> {
     view: &'a StallView<'a>,
     /// All samples.
     pub(super) whole: u64,
     pub(super) text: String,
 }
 
-impl<'a> Page<'a> {
+impl<'a> StallPage<'a> {
     pub(super) fn new(view: &'a StallView<'a>, whole: u64) -> Self {
         Self {
             view,

@@ -1,6 +1,6 @@
 //! The summary of folded stacks, of which nothing is known but frames and values.
 
-use super::{FunctionTimes, Page, SummaryOptions};
+use super::{FunctionTimes, SummaryOptions, SummaryPage};
 use crate::export::folded::FoldedStacks;
 use crate::export::{ExportError, Weight, text};
 use rustc_hash::FxHashMap;
@@ -20,7 +20,7 @@ pub fn write_folded(
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
     let scale = if weight == Weight::Time { 1000 } else { 1 };
-    let mut page = Page {
+    let mut page = SummaryPage {
         options,
         total_ns: folded.total.saturating_mul(scale),
         show: match weight {

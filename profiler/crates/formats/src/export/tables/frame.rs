@@ -45,7 +45,7 @@ pub fn write(out: &mut impl Write, timeline: &Timeline, options: &Options) -> io
         let slices = timeline.events.iter();
         slices.filter(|event| event.is_slice() && !event.dropped)
     };
-    let mut columns = COLUMNS.map(Column::new);
+    let mut columns = COLUMNS.map(FrameColumn::new);
     for event in rows() {
         for (column, cell) in columns.iter_mut().zip(cells(timeline, event, options)) {
             column.measure(&cell);
@@ -60,7 +60,7 @@ pub fn write(out: &mut impl Write, timeline: &Timeline, options: &Options) -> io
             column.is_full = true;
         }
     }
-    let layouts = columns.each_ref().map(Column::layout);
+    let layouts = columns.each_ref().map(FrameColumn::layout);
     for (index, layout) in layouts.iter().enumerate() {
         let space = if index > 0 { " " } else { "" };
         write!(out, "{space}{:>1$}", layout.header, layout.width)?;
@@ -77,13 +77,13 @@ pub fn write(out: &mut impl Write, timeline: &Timeline, options: &Options) -> io
 }
 
 /// A value.
-enum Cell<'a> {
+enum FrameCell<'a> {
     Int(i64),
     Float(f64),
     Text(Cow<'a, str>),
 }
 
-fn cells<'a>(timeline: &'a Timeline, event: &Event, options: &Options) -> [Cell<'a>; 9] {
+fn cells<'a>(timeline: &'a Timeline, event: &Event, options: &Options) -> [FrameCell<'a>; 9] {
     let track = timeline.track(event);
     let job = match timeline.jobs.get(track.job as usize) {
         Some(job) if options.is_refined => format!("{}({})", job.name, job.hash).into(),
@@ -92,36 +92,36 @@ fn cells<'a>(timeline: &'a Timeline, event: &Event, options: &Options) -> [Cell<
     };
     let rank = if track.rank == NONE { 0 } else { track.rank };
     [
-        Cell::Int(i64::from(rank)),
-        Cell::Float(timeline.file_us(event)),
-        Cell::Float(event.dur()),
-        Cell::Text(escaped(timeline.name(event.cat))),
-        Cell::Text(escaped(timeline.name(event.name))),
-        Cell::Text((options.class_name)(event.class).into()),
-        Cell::Text(escaped_cow(job)),
+        FrameCell::Int(i64::from(rank)),
+        FrameCell::Float(timeline.file_us(event)),
+        FrameCell::Float(event.dur()),
+        FrameCell::Text(escaped(timeline.name(event.cat))),
+        FrameCell::Text(escaped(timeline.name(event.name))),
+        FrameCell::Text((options.class_name)(event.class).into()),
+        FrameCell::Text(escaped_cow(job)),
         argument(timeline.arg(event, "bytes")),
         argument(timeline.arg(event, "pt_active")),
     ]
 }
 
 /// The value of an argument, by its JSON.
-fn argument(json: Option<&str>) -> Cell<'_> {
+fn argument(json: Option<&str>) -> FrameCell<'_> {
     let Some(json) = json else {
-        return Cell::Float(0.0);
+        return FrameCell::Float(0.0);
     };
     if let Some(text) = json.strip_prefix('"') {
         return match text.strip_suffix('"') {
-            Some(plain) if !plain.contains('\\') => Cell::Text(escaped(plain)),
-            _ => Cell::Text(serde_json::from_str::<String>(json).map_or_else(
+            Some(plain) if !plain.contains('\\') => FrameCell::Text(escaped(plain)),
+            _ => FrameCell::Text(serde_json::from_str::<String>(json).map_or_else(
                 |_| escaped(json),
                 |text| Cow::Owned(escaped(&text).into_owned()),
             )),
         };
     }
     match (json.parse(), json.parse::<f64>()) {
-        (Ok(int), _) => Cell::Int(int),
-        (_, Ok(float)) if float.is_finite() => Cell::Float(float),
-        _ => Cell::Text(escaped(json)),
+        (Ok(int), _) => FrameCell::Int(int),
+        (_, Ok(float)) if float.is_finite() => FrameCell::Float(float),
+        _ => FrameCell::Text(escaped(json)),
     }
 }
 
@@ -142,7 +142,7 @@ fn escaped_cow(text: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 /// What is to know of a column before its first value can be written.
-struct Column {
+struct FrameColumn {
     header: &'static str,
     has_float: bool,
     has_text: bool,
@@ -160,7 +160,7 @@ struct Column {
     is_full: bool,
 }
 
-impl Column {
+impl FrameColumn {
     fn new(header: &'static str) -> Self {
         Self {
             header,
@@ -177,15 +177,15 @@ impl Column {
         }
     }
 
-    fn measure(&mut self, cell: &Cell<'_>) {
+    fn measure(&mut self, cell: &FrameCell<'_>) {
         let number = match cell {
-            Cell::Text(text) => {
+            FrameCell::Text(text) => {
                 self.has_text = true;
                 self.widest = self.widest.max(text.chars().count());
                 return;
             }
-            Cell::Int(number) => *number as f64,
-            Cell::Float(number) => {
+            FrameCell::Int(number) => *number as f64,
+            FrameCell::Float(number) => {
                 self.has_float = true;
                 *number
             }
@@ -197,7 +197,7 @@ impl Column {
         self.decimals = self.decimals.max(trimmed.len().saturating_sub(whole + 1));
         self.full = self.full.max(format!("{number:.3}").len());
         self.widest = self.widest.max(match cell {
-            Cell::Int(number) => number.to_string().len(),
+            FrameCell::Int(number) => number.to_string().len(),
             // Among texts with a space for a sign.
             _ => trimmed.len() + usize::from(number >= 0.0),
         });
@@ -255,12 +255,14 @@ struct ColumnLayout {
 }
 
 impl ColumnLayout {
-    fn text<'a>(&self, cell: &'a Cell<'_>) -> Cow<'a, str> {
+    fn text<'a>(&self, cell: &'a FrameCell<'_>) -> Cow<'a, str> {
         let number = match (cell, &self.style) {
-            (Cell::Text(text), _) => return Cow::Borrowed(text),
-            (Cell::Int(number), Style::Int | Style::Single) => return number.to_string().into(),
-            (Cell::Int(number), _) => *number as f64,
-            (Cell::Float(number), _) => *number,
+            (FrameCell::Text(text), _) => return Cow::Borrowed(text),
+            (FrameCell::Int(number), Style::Int | Style::Single) => {
+                return number.to_string().into();
+            }
+            (FrameCell::Int(number), _) => *number as f64,
+            (FrameCell::Float(number), _) => *number,
         };
         match self.style {
             Style::Fixed(decimals) => format!("{number:.decimals$}").into(),

@@ -18,43 +18,14 @@ const SUM: usize = 20;
 /// The longest name of a sum, which all are as wide as.
 const LONGEST_SUM: &str = " Time for CL GPU backend (ns): ";
 
-/// Columns of numbers: heads and widths, behind a comma.
-type NumberColumns = &'static [(&'static str, usize)];
-
-const HOST: NumberColumns = &[
-    ("Calls", 13),
-    ("Time (ns)", 21),
-    ("Time (%)", 14),
-    ("Average (ns)", 21),
-    ("Min (ns)", 21),
-    ("Max (ns)", 21),
-];
-const DEVICE: NumberColumns = &[
-    ("Calls", 13),
-    ("Time (ns)", 21),
-    ("Time (%)", 13),
-    ("Average (ns)", 21),
-    ("Min (ns)", 21),
-    ("Max (ns)", 21),
-];
-const SUBMISSION: NumberColumns = &[
-    ("Calls", 13),
-    ("Append (ns)", 21),
-    ("Append (%)", 12),
-    ("Submit (ns)", 21),
-    ("Submit (%)", 12),
-    ("Execute (ns)", 21),
-    ("Execute (%)", 13),
-];
-const PROPERTIES: NumberColumns = &[
-    ("Compiled", 9),
-    ("SIMD", 5),
-    ("Number of Arguments", 20),
-    ("SLM Per Work Group", 19),
-    ("Private Memory Per Thread", 26),
-    ("Spill Memory Per Thread", 24),
-    ("Register File Size Per Thread", 30),
-];
+/// Columns of numbers: heads and widths.
+const HOST: &str = "Calls 13,Time (ns) 21,Time (%) 14,Average (ns) 21,Min (ns) 21,Max (ns) 21";
+const DEVICE: &str = "Calls 13,Time (ns) 21,Time (%) 13,Average (ns) 21,Min (ns) 21,Max (ns) 21";
+const SUBMISSION: &str = "Calls 13,Append (ns) 21,Append (%) 12,Submit (ns) 21,Submit (%) 12,\
+                         Execute (ns) 21,Execute (%) 13";
+const PROPERTIES: &str = "Compiled 9,SIMD 5,Number of Arguments 20,SLM Per Work Group 19,\
+                         Private Memory Per Thread 26,Spill Memory Per Thread 24,\
+                         Register File Size Per Thread 30";
 
 /// Writes tables one after the other. The names of all tables of kernels are as wide.
 ///
@@ -169,7 +140,7 @@ impl TableSection<'_> {
         };
         let fields = fields(table.name);
         write!(out, "{head:>width$}")?;
-        for (name, wide) in fields {
+        for (name, wide) in &fields {
             let name = match *name {
                 "Append (ns)" if is_cl => "Queued (ns)",
                 "Append (%)" if is_cl => "Queued (%)",
@@ -188,7 +159,7 @@ impl TableSection<'_> {
             write!(out, "{name:>width$}")?;
             let is_bound = quality.is_some_and(|at| text_at(row, at) == AT_MOST);
             let cells = row.iter().zip(&table.columns).skip(2);
-            for ((cell, column), (head, wide)) in cells.zip(fields) {
+            for ((cell, column), (head, wide)) in cells.zip(&fields) {
                 let is_exact = !is_bound || is_always_exact(head);
                 let cell = match is_exact || *cell == Cell::None {
                     true => shown(cell, *column, if is_cl { "CL" } else { "" }),
@@ -218,14 +189,20 @@ fn is_always_exact(head: &str) -> bool {
     head == "Calls" || head.starts_with("Append")
 }
 
-fn fields(table: &str) -> NumberColumns {
-    match table {
+/// The heads and widths of a table's columns of numbers.
+fn fields(table: &str) -> Vec<(&'static str, usize)> {
+    let list = match table {
         host::NAME => HOST,
         submission::NAME => SUBMISSION,
         properties::NAME => PROPERTIES,
         device::NAME | device::SHAPES => DEVICE,
-        _ => &[],
-    }
+        _ => "",
+    };
+    let fields = list.split(',').filter_map(|field| {
+        let (head, width) = field.rsplit_once(' ')?;
+        Some((head, width.parse().ok()?))
+    });
+    fields.collect()
 }
 
 /// Width of a column: those of OpenCL are narrower.

@@ -134,7 +134,7 @@ impl Block {
     /// Reads the event that a text begins with; gives its length.
     fn event(&self, text: &str, offset: u64, parsed: &mut Parsed) -> Option<usize> {
         let mut json = serde_json::Deserializer::from_str(text);
-        let reader = Reader {
+        let reader = FieldReader {
             origin: self.origin,
             offset,
             parsed,
@@ -217,7 +217,7 @@ impl Mark {
 }
 
 /// Reads one event.
-pub(in crate::import) struct Reader<'p> {
+pub(in crate::import) struct FieldReader<'p> {
     /// What times are counted from, microseconds.
     pub origin: i64,
     /// Where the event stands in the file.
@@ -249,7 +249,7 @@ pub(in crate::import) struct Fields<'a> {
     has_bad_arguments: bool,
 }
 
-impl<'a> DeserializeSeed<'a> for Reader<'_> {
+impl<'a> DeserializeSeed<'a> for FieldReader<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'a>>(self, json: D) -> Result<(), D::Error> {
@@ -257,7 +257,7 @@ impl<'a> DeserializeSeed<'a> for Reader<'_> {
     }
 }
 
-impl<'a> Visitor<'a> for Reader<'_> {
+impl<'a> Visitor<'a> for FieldReader<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -290,7 +290,7 @@ impl<'a> Visitor<'a> for Reader<'_> {
     }
 }
 
-impl Reader<'_> {
+impl FieldReader<'_> {
     fn intern(&mut self, value: &RawValue) -> Option<Sym> {
         let text = string(value)?;
         Some(self.parsed.names.intern(&text))

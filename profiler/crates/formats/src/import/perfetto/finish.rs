@@ -1,6 +1,6 @@
 //! What can be found only once a file is over: pairs, rows, flows and the order.
 
-use super::reader::Reader;
+use super::reader::PacketReader;
 use crate::import::json::{Problems, Trouble, close};
 use aiprof_model::timeline::{Event, Id, Length, NONE, Ph, Time, Timeline, Track, TrackId};
 
@@ -30,7 +30,7 @@ pub(super) struct FlowPoint {
     pub ends: bool,
 }
 
-impl Reader<'_> {
+impl PacketReader<'_> {
     /// The file is over: gives everything to the timeline. What was wrong, and whether
     /// events had device counters.
     pub(super) fn finish(mut self, job: u32, start: usize) -> (Problems, bool) {

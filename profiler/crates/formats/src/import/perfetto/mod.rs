@@ -19,7 +19,7 @@ mod tracks;
 use super::json::{End, Reading, job_hash};
 use aiprof_model::timeline::{Dialect, Job, Ph, Timeline};
 use frame::{Frames, Next};
-use reader::Reader;
+use reader::PacketReader;
 use std::io::{self, Read};
 use thiserror::Error;
 
@@ -65,7 +65,7 @@ pub fn read(
     }
     let start = into.events.len();
     let job = into.jobs.len() as u32;
-    let mut reader = Reader::new(into);
+    let mut reader = PacketReader::new(into);
     let mut packet = Vec::new();
     let mut is_empty = true;
     let end = loop {

@@ -10,7 +10,7 @@ use super::proto::{
 };
 use super::sequence::Sequence;
 use super::tracks::Tracks;
-use crate::import::json::event::{Fields, Parsed, Reader as Common, member};
+use crate::import::json::event::{FieldReader, Fields, Parsed, member};
 use crate::import::json::{FAR, Trouble};
 use crate::timeline::SAMPLES;
 use aiprof_model::timeline::{Event, Length, NONE, Ph, Sym, Time, Timeline, TrackId};
@@ -25,7 +25,7 @@ use std::io::Read;
 const FLUSH: usize = 1 << 20;
 
 /// What was read so far.
-pub(super) struct Reader<'t> {
+pub(super) struct PacketReader<'t> {
     /// Everything else is lent to `parsed`.
     pub into: &'t mut Timeline,
     /// The timeline's tables, and arguments that are not in its texts yet.
@@ -63,7 +63,7 @@ struct EventPlace {
     ns: i64,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> PacketReader<'t> {
     pub(super) fn new(into: &'t mut Timeline) -> Self {
         let parsed = Parsed {
             events: std::mem::take(&mut into.events),
@@ -258,7 +258,7 @@ impl<'t> Reader<'t> {
         new.cat = self.parsed.names.intern("sample");
         let start = self.parsed.text.len();
         member(&mut self.parsed.text, "cpu", &sample.cpu.to_string());
-        let mut common = Common {
+        let mut common = FieldReader {
             origin: 0,
             offset,
             parsed: &mut self.parsed,
@@ -362,7 +362,7 @@ impl<'t> Reader<'t> {
             }
         }
         new.correlation = fields.correlation;
-        let mut common = Common {
+        let mut common = FieldReader {
             origin: self.origin.unwrap_or(0),
             offset: place.offset,
             parsed: &mut self.parsed,
@@ -558,7 +558,7 @@ impl<'t> Reader<'t> {
         out.push_str(text);
         out.push(',');
         let mut event = new;
-        let mut common = Common {
+        let mut common = FieldReader {
             origin: 0,
             offset: place.offset,
             parsed: &mut self.parsed,

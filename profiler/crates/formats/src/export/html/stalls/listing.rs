@@ -1,7 +1,8 @@
 //! The disassembly of a kernel on the page of stalls, with links to what is waited for.
 
 use super::super::escape;
-use super::{KernelSection, cut};
+use super::KernelSection;
+use crate::export::html::table::cut;
 use crate::export::stalls::{instruction, line_name, percent, place_note, targets};
 use crate::export::text::{grouped, one_line};
 use aiprof_trace::analyze::device_stalls::InstructionStalls;
