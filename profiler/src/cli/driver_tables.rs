@@ -1,23 +1,19 @@
 //! The part of `aiprof probes` that is about drivers.
 
-use super::probes::write_item;
+use super::probes::{write_fields, write_item, write_origin};
 use super::values::plural;
 use aiprof_model::probes::driver_table::{
-    DeviceMatch, DriverTable, DriverTables, Field, Ioctl, Major, Numbering, Place,
+    DeviceMatch, DriverTable, DriverTables, Ioctl, Major, Members, Numbering, members,
 };
 use aiprof_model::probes::glob;
 use aiprof_model::probes::ioctl::NumberNames;
+use aiprof_model::probes::program::Field;
 use std::io::{self, Write};
 
 /// What a table is, without its commands.
 pub(super) fn write_head(table: &DriverTable, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}: {} (ioctls)", table.name, table.api)?;
-    let source = match table.source.contains('/') {
-        true => table.source.as_str(),
-        false => "built in",
-    };
-    write_item("from", source, out)?;
-    write_item("tested", table.tested.as_deref().unwrap_or("no"), out)?;
+    write_origin(&table.source, table.tested.as_deref(), out)?;
     let included = match table.includes.as_slice() {
         [] => String::new(),
         names => format!(" and those of {}", names.join(", ")),
@@ -74,47 +70,35 @@ fn write_ioctl(table: &DriverTable, ioctl: &Ioctl, out: &mut dyn Write) -> io::R
             "  assumed, because no public header defines this command"
         )?;
     }
-    write_fields("at the entry", &ioctl.args, &ioctl.names, out)?;
+    let words = |field: &Field| field_words(field, &ioctl.names);
+    write_fields("at the entry", &ioctl.args, words, out)?;
     for array in &ioctl.arrays {
         let place = match array.in_place {
             true => ", a single element is in the structure itself",
             false => "",
         };
         let when = format!("array `{}`{place}", array.name);
-        write_fields(&when, &array.fields, &ioctl.names, out)?;
+        write_fields(&when, &array.fields, words, out)?;
     }
-    write_fields("at the exit", &ioctl.out, &ioctl.names, out)
+    write_fields("at the exit", &ioctl.out, words, out)
 }
 
-fn write_fields(
-    when: &str,
-    fields: &[Field],
-    names: &[NumberNames],
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    if fields.is_empty() {
-        return Ok(());
-    }
-    writeln!(out, "  {when}:")?;
-    let width = fields.iter().map(|f| f.name.len()).max().unwrap_or(0);
-    for field in fields {
-        let named = names.iter().find(|n| n.value == field.name);
-        let named = named.map_or(String::new(), |n| {
-            let words: Vec<_> = n.names.iter().map(|(name, _)| name.as_str()).collect();
-            format!(" ({})", words.join(if n.bits { "|" } else { ", " }))
-        });
-        let (name, kind) = (&field.name, field.kind.name());
-        let place = place_words(&field.place);
-        writeln!(out, "    {name:<width$}  {kind}: {place}{named}")?;
-    }
-    Ok(())
+/// Type, place and names of numbers of a value.
+fn field_words(field: &Field, names: &[NumberNames]) -> String {
+    let named = names.iter().find(|n| n.value == field.name);
+    let named = named.map_or(String::new(), |n| {
+        let words: Vec<_> = n.names.iter().map(|(name, _)| name.as_str()).collect();
+        format!(" ({})", words.join(if n.bits { "|" } else { ", " }))
+    });
+    let (kind, members) = members(&field.text);
+    format!("{kind}: {}{named}", place_words(members))
 }
 
-fn place_words(place: &Place) -> String {
-    match place {
-        Place::Argument => "the argument".into(),
-        Place::At(member) => format!("[{}] {}", member.offset, member.name),
-        Place::Through {
+fn place_words(members: Members<'_>) -> String {
+    match members {
+        Members::Argument => "the argument".into(),
+        Members::At(member) => format!("[{}] {}", member.offset, member.name),
+        Members::Through {
             pointer, member, ..
         } => format!(
             "[[{}] + {}] {}->{}",

@@ -5,9 +5,8 @@ use super::{Verbosity, driver_tables, screen};
 use aiprof_live::probe_files::{self, Loaded, USER_TABLES};
 use aiprof_live::runtime::{Surveyed, survey};
 use aiprof_model::probes::program::Field;
-use aiprof_model::probes::reader::kind_of;
 use aiprof_model::probes::table::{Exit, Exits, Function, Table};
-use aiprof_model::probes::{CallKind, TableFile, driver_table, glob, parse};
+use aiprof_model::probes::{CallKind, TableFile, glob, parse_file};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueHint};
 use std::io::{self, BufWriter, Write};
@@ -92,20 +91,29 @@ fn list(loaded: &Loaded, found: &[Surveyed], verbose: bool, out: &mut dyn Write)
     Ok(())
 }
 
+/// Where a table comes from and what it was tested with.
+pub(super) fn write_origin(
+    source: &str,
+    tested: Option<&str>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let source = match source.contains('/') {
+        true => source,
+        false => "built in",
+    };
+    write_item("from", source, out)?;
+    write_item("tested", tested.unwrap_or("no"), out)
+}
+
 /// What a table is, without its functions.
 fn write_head(table: &Table, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}: {}", table.name, table.api)?;
-    let source = match table.source.contains('/') {
-        true => table.source.as_str(),
-        false => "built in",
-    };
+    write_origin(&table.source, table.tested.as_deref(), out)?;
     let (names, patterns) = (table.names().count(), table.patterns().count());
     let patterns = match patterns {
         0 => String::new(),
         n => format!(" and {n} pattern{}", plural(n)),
     };
-    write_item("from", source, out)?;
-    write_item("tested", table.tested.as_deref().unwrap_or("no"), out)?;
     write_item("functions", &format!("{names}{patterns}"), out)?;
     for library in &table.libraries {
         let files = library.files.join(", ");
@@ -168,15 +176,13 @@ fn check(files: &[PathBuf], out: &mut dyn Write) -> Result<bool> {
                 continue;
             }
         };
-        let checked = match kind_of(&text) {
-            TableFile::Runtime => parse::parse(&source, &text).map(|t| in_short(&t)),
-            TableFile::Driver => {
-                driver_table::parse(&source, &text).map(|t| driver_tables::in_short(&t))
-            }
-        };
-        match checked {
-            Ok(words) => {
+        match parse_file(&source, &text) {
+            Ok(table) => {
                 good += 1;
+                let words = match &table {
+                    TableFile::Runtime(table) => in_short(table),
+                    TableFile::Driver(table) => driver_tables::in_short(table),
+                };
                 writeln!(out, "{source}: {words}")?;
             }
             Err(found) => {
@@ -277,8 +283,9 @@ fn write_function(
         how.push("reads memory that may not be resident");
     }
     writeln!(out, "  {}", how.join("; "))?;
-    write_fields("at the entry", &function.args, out)?;
-    write_fields("at the exit", &function.out, out)?;
+    let words = |field: &Field| field.expr.to_string();
+    write_fields("at the entry", &function.args, words, out)?;
+    write_fields("at the exit", &function.out, words, out)?;
     if let Some(symbol) = &function.hands_out {
         writeln!(
             out,
@@ -350,14 +357,20 @@ fn result_words(function: &Function) -> &'static str {
     }
 }
 
-fn write_fields(when: &str, fields: &[Field], out: &mut dyn Write) -> io::Result<()> {
+/// What is read, `words` for each.
+pub(super) fn write_fields(
+    when: &str,
+    fields: &[Field],
+    words: impl Fn(&Field) -> String,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     if fields.is_empty() {
         return Ok(());
     }
     writeln!(out, "  {when}:")?;
     let width = fields.iter().map(|f| f.name.len()).max().unwrap_or(0);
     for field in fields {
-        writeln!(out, "    {:<width$}  {}", field.name, field.expr)?;
+        writeln!(out, "    {:<width$}  {}", field.name, words(field))?;
     }
     Ok(())
 }

@@ -70,7 +70,7 @@ pub(crate) struct TraceArgs {
 
     /// Only calls of these kinds: launch,copy,synchronize,...
     #[arg(long, value_name = "KINDS", value_delimiter = ',',
-          value_parser = PossibleValuesParser::new(CallKind::NAMED.map(|(name, _)| name)))]
+          value_parser = PossibleValuesParser::new(CallKind::NAMED.iter().map(|(name, _)| *name)))]
     kind: Vec<String>,
 
     /// Only calls that took at least this long: 500ns, 10us, 1ms, 2s

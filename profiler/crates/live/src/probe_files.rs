@@ -1,8 +1,7 @@
 //! The probe tables of this machine: built-in ones and files.
 
 use aiprof_model::probes::driver_table::DriverTables;
-use aiprof_model::probes::reader::{MAX_BYTES, kind_of};
-use aiprof_model::probes::{TableFile, Tables};
+use aiprof_model::probes::{MAX_BYTES, TableFile, Tables, parse_file};
 use aiprof_system::files::caller;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -49,11 +48,12 @@ impl Loaded {
     pub fn add(&mut self, path: &Path) -> Result<(), Vec<String>> {
         let source = path.display().to_string();
         let text = read(path).map_err(|error| vec![format!("{source}: {error}")])?;
-        let added = match kind_of(&text) {
-            TableFile::Driver => self.drivers.add(&source, &text),
-            TableFile::Runtime => self.tables.add(&source, &text),
-        };
-        added.map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
+        match parse_file(&source, &text) {
+            Ok(TableFile::Driver(table)) => self.drivers.put(table),
+            Ok(TableFile::Runtime(table)) => self.tables.put(table),
+            Err(mistakes) => return Err(mistakes.iter().map(ToString::to_string).collect()),
+        }
+        Ok(())
     }
 }
 

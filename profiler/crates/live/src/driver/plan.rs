@@ -1,15 +1,10 @@
 //! What to observe on this machine: pure, from tables and devices to the entries
 //! of the kernel side's maps.
 
-use aiprof_common::{
-    CLASS_SYSCALL, CLASS_WHOLE, COMMAND_OTHER, FETCH_VALUE, FILE_NAME_BYTES, FROM_ARGUMENT,
-    FetchOp, IoctlKey, MAX_OPS, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_WORK,
-};
-use aiprof_model::probes::{
-    CallKind, Probe, ResultKind, ValueFormat, ValueInfo,
-    driver_table::{Compiled, DriverTable, DriverTables, Numbering, devices::Observed},
-    table::function_id,
-};
+use aiprof_common::{CLASS_SYSCALL, CLASS_WHOLE, COMMAND_OTHER, FILE_NAME_BYTES, IoctlKey};
+use aiprof_model::probes::driver_table::devices::Observed;
+use aiprof_model::probes::driver_table::{DriverTable, DriverTables, Numbering};
+use aiprof_model::probes::table::Compiled;
 use std::{collections::HashMap, sync::Arc};
 
 /// The table whose devices have no driver table of their own: what it does not
@@ -78,7 +73,7 @@ impl Plan {
             self.keys.push((IoctlKey { class, command }, number));
         }
         if table.name != GENERIC {
-            let number = self.command(other(&table));
+            let number = self.command(table.compile_other());
             let command = COMMAND_OTHER;
             self.keys.push((IoctlKey { class, command }, number));
         }
@@ -153,55 +148,6 @@ impl Plan {
         let devices = self.devices().into_iter().map(|(_, value)| value);
         let files = self.files().into_iter().map(|(_, value)| value);
         devices.chain(files).any(|value| value & CLASS_SYSCALL != 0)
-    }
-}
-
-/// Any other command of a table's files.
-fn other(table: &DriverTable) -> Compiled {
-    let value = |index: u8, size: u8| FetchOp {
-        from: FROM_ARGUMENT,
-        index,
-        how: FETCH_VALUE,
-        size,
-        to: index - 1,
-        ..FetchOp::default()
-    };
-    let mut ops = [FetchOp::default(); MAX_OPS];
-    for (to, op) in ops.iter_mut().zip([value(1, 4), value(2, 8)]) {
-        *to = op;
-    }
-    let info = |name: &str| ValueInfo {
-        name: name.into(),
-        format: ValueFormat::Hex,
-        at_exit: false,
-    };
-    let function = format!("{} ioctl", table.name);
-    Compiled {
-        spec: ProbeSpec {
-            function: function_id(&function),
-            flags: SPEC_EXIT | SPEC_KEEP | SPEC_WORK,
-            n_entry: 2,
-            n_exit: 0,
-            n_values: 2,
-            pad: 0,
-            exit_slots: 0,
-            pad2: 0,
-            ops,
-        },
-        probe: Probe {
-            id: 0,
-            table: table.name.clone(),
-            api: table.api.clone(),
-            function,
-            kind: CallKind::Host,
-            role: None,
-            is_ioctl: true,
-            values: vec![info("command"), info("argument")],
-            data: Vec::new(),
-            result: ResultKind::Errno,
-            has_exit: true,
-            layout: None,
-        },
     }
 }
 

@@ -43,9 +43,15 @@ pub enum Type {
     Blob(Count),
 }
 
+impl From<(ValueFormat, u8)> for Type {
+    fn from((format, size): (ValueFormat, u8)) -> Self {
+        Self::Scalar { format, size }
+    }
+}
+
 impl Type {
     /// The format of data; `None` for a scalar.
-    pub(crate) fn data_format(&self) -> Option<DataFormat> {
+    pub(super) fn data_format(&self) -> Option<DataFormat> {
         match self {
             Self::Scalar { .. } => None,
             Self::Text => Some(DataFormat::Text),
@@ -109,7 +115,7 @@ pub struct ExprError {
 }
 
 /// The types of scalars by name: format and bytes.
-pub(crate) const SCALARS: [(&str, ValueFormat, u8); 12] = [
+pub(super) const SCALARS: [(&str, ValueFormat, u8); 12] = [
     ("u8", ValueFormat::Decimal, 1),
     ("u16", ValueFormat::Decimal, 2),
     ("u32", ValueFormat::Decimal, 4),
@@ -125,7 +131,7 @@ pub(crate) const SCALARS: [(&str, ValueFormat, u8); 12] = [
 ];
 
 /// Whether an expression would take `name` for something else than a value.
-pub(crate) fn is_reserved(name: &str) -> bool {
+pub(super) fn is_reserved(name: &str) -> bool {
     ["result", "text"].contains(&name)
         || SCALARS.iter().any(|(scalar, ..)| *scalar == name)
         || numbered(name, "arg").is_some()
@@ -164,13 +170,10 @@ impl<'a> Parser<'a> {
             "handles" if self.is_type() => Some(Type::Handles(self.count()?)),
             "bytes" if self.is_type() => Some(Type::Bytes(self.count()?)),
             "blob" if self.is_type() => Some(Type::Blob(self.count()?)),
-            word => match scalar(word) {
-                Some((format, size)) => Some(Type::Scalar { format, size }),
-                None => {
-                    self.at = start;
-                    None
-                }
-            },
+            word => scalar(word).map(Type::from).or_else(|| {
+                self.at = start;
+                None
+            }),
         };
         let place_at = self.skip_spaces();
         let at = self.address(0)?;
@@ -350,7 +353,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn scalar(word: &str) -> Option<(ValueFormat, u8)> {
+/// The type of numbers with this name: format and bytes.
+pub(super) fn scalar(word: &str) -> Option<(ValueFormat, u8)> {
     SCALARS
         .iter()
         .find(|(name, ..)| *name == word)
@@ -380,10 +384,7 @@ fn default_type(place: &Place) -> Type {
         Part::Whole => 8,
         Part::Low | Part::High => 4,
     };
-    Type::Scalar {
-        format: ValueFormat::Hex,
-        size,
-    }
+    (ValueFormat::Hex, size).into()
 }
 
 fn part(place: &Place) -> Part {

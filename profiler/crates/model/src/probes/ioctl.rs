@@ -4,44 +4,47 @@
 use super::{Probe, ValueFormat};
 use serde::{Deserialize, Serialize};
 
-/// What an ioctl does, finer than [`CallKind`](super::CallKind).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Action {
-    /// Hands work to the device.
-    Submit,
-    /// Puts memory into an address space.
-    Bind,
-    /// Takes it out.
-    Unbind,
-    /// Makes memory reachable for the CPU.
-    Map,
-    /// Makes a buffer.
-    Alloc,
-    /// Releases it.
-    Free,
-    /// Reads, writes or moves a buffer's content.
-    Copy,
-    /// Waits for the device.
-    Wait,
-    /// Makes, signals or asks for a fence or an event.
-    Event,
-    /// Makes a queue: an exec queue, a context, a ring.
-    QueueCreate,
-    /// Releases it.
-    QueueDestroy,
-    /// Does several things to queues, or changes them.
-    Queue,
-    /// Makes an address space.
-    VmCreate,
-    /// Releases it.
-    VmDestroy,
-    /// Joins files, groups and address spaces.
-    Context,
-    /// Asks.
-    Query,
-    /// Anything else.
-    Other,
+named! {
+    /// What an ioctl does, finer than [`CallKind`](super::CallKind).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Action {
+        /// Hands work to the device.
+        Submit = "submit",
+        /// Puts memory into an address space.
+        Bind = "bind",
+        /// Takes it out.
+        Unbind = "unbind",
+        /// Makes memory reachable for the CPU.
+        Map = "map",
+        /// Makes a buffer.
+        Alloc = "alloc",
+        /// Releases it.
+        Free = "free",
+        /// Reads, writes or moves a buffer's content.
+        Copy = "copy",
+        /// Waits for the device.
+        Wait = "wait",
+        /// Makes, signals or asks for a fence or an event.
+        Event = "event",
+        /// Makes a queue: an exec queue, a context, a ring.
+        QueueCreate = "queue-create",
+        /// Releases it.
+        QueueDestroy = "queue-destroy",
+        /// Does several things to queues, or changes them.
+        Queue = "queue",
+        /// Makes an address space.
+        VmCreate = "vm-create",
+        /// Releases it.
+        VmDestroy = "vm-destroy",
+        /// Joins files, groups and address spaces.
+        Context = "context",
+        /// Asks.
+        Query = "query",
+        /// Anything else.
+        #[default]
+        Other = "other",
+    }
 }
 
 /// Names of the numbers that a value can have.

@@ -5,15 +5,39 @@
 //! travel with the events, so that a capture can be read without the tables it
 //! was made with.
 
+/// Declares an enumeration whose values have names in tables.
+macro_rules! named {
+    ($(#[$meta:meta])* pub enum $enum:ident {
+        $($(#[$doc:meta])* $value:ident = $name:literal,)*
+    }) => {
+        $(#[$meta])*
+        pub enum $enum {
+            $($(#[$doc])* $value,)*
+        }
+
+        impl $enum {
+            /// All values, by the names that tables use.
+            pub const NAMED: &[(&str, Self)] = &[$(($name, Self::$value)),*];
+
+            /// Its name in tables.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name),*
+                }
+            }
+        }
+    };
+}
+
 #[cfg(test)]
 mod abi;
 pub mod driver_table;
 pub mod expr;
 pub mod glob;
 pub mod ioctl;
-pub mod parse;
+mod parse;
 pub mod program;
-pub mod reader;
+mod reader;
 mod results;
 pub mod table;
 mod tables;
@@ -21,8 +45,9 @@ mod tables;
 mod tests;
 mod words;
 
-pub use reader::{TableError, TableFile};
-pub use tables::{Active, Tables};
+pub use parse::{TableFile, parse_file};
+pub use reader::{MAX_BYTES, TableError};
+pub use tables::{Active, ProbeTable, TableSet, Tables};
 
 use serde::{Deserialize, Serialize};
 
@@ -69,55 +94,57 @@ pub struct ProbedFile {
     pub layer: u8,
 }
 
-/// What a call does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CallKind {
-    /// Puts a kernel on a list, queue or stream.
-    Launch,
-    /// Hands prepared work to the device.
-    Submit,
-    /// Copies memory to, from or on the device.
-    Copy,
-    /// Fills device memory.
-    Fill,
-    /// Allocates device or shared memory.
-    Alloc,
-    /// Releases it.
-    Free,
-    /// Creates or destroys a module: device code.
-    Module,
-    /// Creates, changes or destroys a kernel.
-    Kernel,
-    /// Creates, signals or reads an event or a fence.
-    Event,
-    /// Waits for the device.
-    Synchronize,
-    /// Orders work on the device.
-    Barrier,
-    /// Exchanges data among processes or devices.
-    Collective,
-    /// Compiles for the device.
-    Compile,
-    /// Creates, changes or destroys a list, queue or stream.
-    Queue,
-    /// Creates or destroys a context, a device handle, an address space.
-    Context,
-    /// Puts memory into a device's address space.
-    Bind,
-    /// Takes it out.
-    Unbind,
-    /// Hands out addresses of functions: they are probed then.
-    Resolve,
-    /// Hands out the device's own activity records.
-    Activity,
-    /// Switches collection on or off (ITT pause and resume, setenv).
-    Control,
-    /// Anything else worth a span on the host.
-    Host,
-    /// Begins or ends a range that the program names, or marks a moment (ROCTX): `role`
-    /// shows which.
-    Range,
+named! {
+    /// What a call does.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum CallKind {
+        /// Puts a kernel on a list, queue or stream.
+        Launch = "launch",
+        /// Hands prepared work to the device.
+        Submit = "submit",
+        /// Copies memory to, from or on the device.
+        Copy = "copy",
+        /// Fills device memory.
+        Fill = "fill",
+        /// Allocates device or shared memory.
+        Alloc = "alloc",
+        /// Releases it.
+        Free = "free",
+        /// Creates or destroys a module: device code.
+        Module = "module",
+        /// Creates, changes or destroys a kernel.
+        Kernel = "kernel",
+        /// Creates, signals or reads an event or a fence.
+        Event = "event",
+        /// Waits for the device.
+        Synchronize = "synchronize",
+        /// Orders work on the device.
+        Barrier = "barrier",
+        /// Exchanges data among processes or devices.
+        Collective = "collective",
+        /// Compiles for the device.
+        Compile = "compile",
+        /// Creates, changes or destroys a list, queue or stream.
+        Queue = "queue",
+        /// Creates or destroys a context, a device handle, an address space.
+        Context = "context",
+        /// Puts memory into a device's address space.
+        Bind = "bind",
+        /// Takes it out.
+        Unbind = "unbind",
+        /// Hands out addresses of functions: they are probed then.
+        Resolve = "resolve",
+        /// Hands out the device's own activity records.
+        Activity = "activity",
+        /// Switches collection on or off (ITT pause and resume, setenv).
+        Control = "control",
+        /// Anything else worth a span on the host.
+        Host = "host",
+        /// Begins or ends a range that the program names, or marks a moment (ROCTX): `role`
+        /// shows which.
+        Range = "range",
+    }
 }
 
 impl CallKind {
@@ -132,68 +159,70 @@ impl CallKind {
     }
 }
 
-/// What a function does where that does not follow from its kind and its values: a table
-/// gives it with `role`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Role {
-    /// Takes one more reference to an object.
-    Retain,
-    /// Gives a reference back, the last of which destroys the object.
-    Release,
-    /// Makes a list whose work begins as soon as it is appended.
-    Immediate,
-    /// Ends what a list records: it can be executed.
-    Close,
-    /// Empties a list.
-    Reset,
-    /// From here on work is recorded in a graph.
-    BeginCapture,
-    /// The graph is whole.
-    EndCapture,
-    /// Asks whether something is over, without waiting.
-    Query,
-    /// Moves memory ahead of its use.
-    Prefetch,
-    /// Allocates memory of the host.
-    Host,
-    /// Allocates memory that host and device share.
-    Shared,
-    /// Copies within the host's memory.
-    HostToHost,
-    /// Copies from the host's memory to a device's.
-    HostToDevice,
-    /// Copies from a device's memory to the host's.
-    DeviceToHost,
-    /// Copies from device memory to device memory.
-    DeviceToDevice,
-    /// Switches collection off.
-    Pause,
-    /// Switches it on.
-    Resume,
-    /// Sets a variable of the environment.
-    Set,
-    /// Sets one from a text `NAME=VALUE`.
-    Assign,
-    /// Takes one out.
-    Unset,
-    /// Takes all out.
-    Clear,
-    /// Waits for all that its process has launched.
-    WaitAll,
-    /// Begins a range on its thread, inside of those that are open there.
-    Push,
-    /// Ends the innermost one.
-    Pop,
-    /// Begins a range that may end on any thread: its result, or the value `range`, is the
-    /// range's number.
-    Start,
-    /// Ends the range of that number.
-    Stop,
-    /// Marks a moment.
-    Mark,
-    /// Adds to a graph what another one holds.
-    Add,
+named! {
+    /// What a function does where that does not follow from its kind and its values: a table
+    /// gives it with `role`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Role {
+        /// Takes one more reference to an object.
+        Retain = "retain",
+        /// Gives a reference back, the last of which destroys the object.
+        Release = "release",
+        /// Makes a list whose work begins as soon as it is appended.
+        Immediate = "immediate",
+        /// Ends what a list records: it can be executed.
+        Close = "close",
+        /// Empties a list.
+        Reset = "reset",
+        /// From here on work is recorded in a graph.
+        BeginCapture = "begin-capture",
+        /// The graph is whole.
+        EndCapture = "end-capture",
+        /// Asks whether something is over, without waiting.
+        Query = "query",
+        /// Moves memory ahead of its use.
+        Prefetch = "prefetch",
+        /// Allocates memory of the host.
+        Host = "host",
+        /// Allocates memory that host and device share.
+        Shared = "shared",
+        /// Copies within the host's memory.
+        HostToHost = "host-to-host",
+        /// Copies from the host's memory to a device's.
+        HostToDevice = "host-to-device",
+        /// Copies from a device's memory to the host's.
+        DeviceToHost = "device-to-host",
+        /// Copies from device memory to device memory.
+        DeviceToDevice = "device-to-device",
+        /// Switches collection off.
+        Pause = "pause",
+        /// Switches it on.
+        Resume = "resume",
+        /// Sets a variable of the environment.
+        Set = "set",
+        /// Sets one from a text `NAME=VALUE`.
+        Assign = "assign",
+        /// Takes one out.
+        Unset = "unset",
+        /// Takes all out.
+        Clear = "clear",
+        /// Waits for all that its process has launched.
+        WaitAll = "wait-all",
+        /// Begins a range on its thread, inside of those that are open there.
+        Push = "push",
+        /// Ends the innermost one.
+        Pop = "pop",
+        /// Begins a range that may end on any thread: its result, or the value `range`, is the
+        /// range's number.
+        Start = "start",
+        /// Ends the range of that number.
+        Stop = "stop",
+        /// Marks a moment.
+        Mark = "mark",
+        /// Adds to a graph what another one holds.
+        Add = "add",
+    }
 }
 
 /// A value of a call.
@@ -242,22 +271,25 @@ pub enum DataFormat {
     Blob,
 }
 
-/// What a return value means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ResultKind {
-    /// Nothing is returned.
-    None,
-    /// 0 is success, anything else an error of 32 bits.
-    ZeroOk,
-    /// Like `ZeroOk`, and 1 means "not ready yet" (Level Zero).
-    Level0,
-    /// A pointer or handle; 0 is failure.
-    Pointer,
-    /// A number without judgement, 64 bits.
-    Number,
-    /// Negative is an error (`-errno` of system calls).
-    Errno,
+named! {
+    /// What a return value means.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum ResultKind {
+        /// Nothing is returned.
+        #[default]
+        None = "none",
+        /// 0 is success, anything else an error of 32 bits.
+        ZeroOk = "zero-ok",
+        /// Like `ZeroOk`, and 1 means "not ready yet" (Level Zero).
+        Level0 = "level0",
+        /// A pointer or handle; 0 is failure.
+        Pointer = "pointer",
+        /// A number without judgement, 64 bits.
+        Number = "number",
+        /// Negative is an error (`-errno` of system calls).
+        Errno = "errno",
+    }
 }
 
 impl ResultKind {
@@ -421,16 +453,15 @@ pub fn fuzz_table(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    if reader::kind_of(text) == TableFile::Driver {
-        if let Ok(table) = driver_table::parse("fuzz", text) {
+    let table = match parse_file("fuzz", text) {
+        Ok(TableFile::Runtime(table)) => table,
+        Ok(TableFile::Driver(table)) => {
             for ioctl in &table.ioctls {
                 table.compile(ioctl);
             }
+            return;
         }
-        return;
-    }
-    let Ok(table) = parse::parse("fuzz", text) else {
-        return;
+        Err(_) => return,
     };
     for symbol in table.names().chain(table.patterns()) {
         let Some(function) = table.function(symbol) else {

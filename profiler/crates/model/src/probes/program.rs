@@ -1,10 +1,11 @@
 //! From expressions to the operations of a [`ProbeSpec`](aiprof_common::ProbeSpec).
 
 use super::expr::{Address, Count, Expr, Part, Place, Type};
-use super::{DataInfo, ValueFormat, ValueInfo};
+use super::ioctl::ArrayLayout;
+use super::{DataFormat, DataInfo, ValueFormat, ValueInfo};
 use aiprof_common::{
     FETCH_BLOB, FETCH_BYTES, FETCH_READ, FETCH_TEXT, FETCH_VALUE, FROM_ARGUMENT, FROM_RESULT,
-    FROM_STACK, FROM_VALUE, FetchOp, MAX_OPS, MAX_VALUES,
+    FROM_STACK, FROM_VALUE, FetchOp, MAX_OPS, MAX_VALUES, ProbeSpec,
 };
 
 /// Bytes of a register, a stack slot, a pointer.
@@ -12,7 +13,7 @@ const WORD: u8 = 8;
 /// Most data of one call; their tags are its indices.
 const MAX_DATA: usize = 8;
 
-/// An argument of a function.
+/// A value or data that a call of a function or an ioctl passes or returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Its name.
@@ -23,7 +24,7 @@ pub struct Field {
     pub expr: Expr,
 }
 
-/// What the probe of a function reads.
+/// What the probe of a function or an ioctl reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// Operations at the entry.
@@ -34,6 +35,8 @@ pub struct Program {
     pub values: Vec<ValueInfo>,
     /// The data, by tag.
     pub data: Vec<DataInfo>,
+    /// Which data are arrays of structures: of ioctls.
+    pub arrays: Vec<ArrayLayout>,
     /// Whether the exit needs values of the entry.
     pub keep: bool,
 }
@@ -62,6 +65,31 @@ impl Program {
         self.sleeps(&self.exit)
     }
 
+    /// For the kernel side, as the function with this number. The operations were checked to
+    /// fit when they were compiled.
+    pub(super) fn spec(&self, function: u32, flags: u32) -> ProbeSpec {
+        let mut ops = [FetchOp::default(); MAX_OPS];
+        for (to, from) in ops.iter_mut().zip(self.entry.iter().chain(&self.exit)) {
+            *to = *from;
+        }
+        let count = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+        let of_values = |op: &&FetchOp| matches!(op.how, FETCH_VALUE | FETCH_READ);
+        let slots = self.exit.iter().filter(of_values);
+        ProbeSpec {
+            function,
+            flags,
+            n_entry: count(self.entry.len()),
+            n_exit: count(self.exit.len()),
+            n_values: count(self.values.len()),
+            pad: 0,
+            exit_slots: slots.fold(0, |bits, op| {
+                bits | 1_u16.checked_shl(op.to.into()).unwrap_or(0)
+            }),
+            pad2: 0,
+            ops,
+        }
+    }
+
     /// Arrays of handles are written right before the call and are resident; texts
     /// and code may never have been touched.
     fn sleeps(&self, ops: &[FetchOp]) -> bool {
@@ -73,10 +101,15 @@ impl Program {
     }
 }
 
+/// Makes a [`Program`], field by field.
 #[derive(Default)]
-struct Compiler {
-    program: Program,
-    at_exit: bool,
+pub(super) struct Compiler {
+    /// What was compiled so far.
+    pub(super) program: Program,
+    /// Fields are read at the exit.
+    pub(super) at_exit: bool,
+    /// The arguments of an ioctl are known at the exit, too.
+    is_ioctl: bool,
     /// What each operation on the way reads, and the slot it went to.
     steps: Vec<(FetchStep, u8)>,
 }
@@ -88,7 +121,16 @@ type FetchStep = (bool, FetchOp);
 type Base = (u8, u8);
 
 impl Compiler {
-    fn field(&mut self, field: &Field) -> Result<(), String> {
+    /// For the argument of an ioctl.
+    pub(super) fn of_ioctl() -> Self {
+        Self {
+            is_ioctl: true,
+            ..Self::default()
+        }
+    }
+
+    /// Reads a field into a slot or as data.
+    pub(super) fn field(&mut self, field: &Field) -> Result<(), String> {
         let Expr { ty, at } = &field.expr;
         if let Type::Scalar { format, size } = ty {
             let op = self.scalar(&at.place, *size)?;
@@ -98,15 +140,27 @@ impl Compiler {
             });
         }
         let op = self.data_op(ty, at)?;
-        let tag = u8::try_from(self.program.data.len()).unwrap_or(u8::MAX);
+        let format = ty.data_format().unwrap_or(DataFormat::Blob);
+        self.push_data(op, &field.name, format).map(|_| ())
+    }
+
+    /// Adds data that `op` reads; gives their tag.
+    pub(super) fn push_data(
+        &mut self,
+        op: FetchOp,
+        name: &str,
+        format: DataFormat,
+    ) -> Result<u8, String> {
+        let data = &mut self.program.data;
+        let tag = u8::try_from(data.len()).unwrap_or(u8::MAX);
         if usize::from(tag) >= MAX_DATA {
             return Err(format!("too many texts and arrays (limit: {MAX_DATA})"));
         }
-        if let Some(format) = ty.data_format() {
-            let name = field.name.clone();
-            self.program.data.push(DataInfo { name, format });
-        }
-        self.push(FetchOp { to: tag, ..op })
+        data.push(DataInfo {
+            name: name.to_owned(),
+            format,
+        });
+        self.push(FetchOp { to: tag, ..op }).map(|()| tag)
     }
 
     fn data_op(&mut self, ty: &Type, at: &Address) -> Result<FetchOp, String> {
@@ -119,22 +173,18 @@ impl Compiler {
         let count = count.map_or(Ok(0), |count| self.count(count))?;
         let (from, index) = self.base(&at.place)?;
         Ok(FetchOp {
-            from,
-            index,
-            how,
             count,
             unit,
-            offset: at.offset,
-            ..FetchOp::default()
+            ..operation(from, index, how, 0, at.offset)
         })
     }
 
     /// The slot of a count.
-    fn count(&mut self, count: &Count) -> Result<u8, String> {
+    pub(super) fn count(&mut self, count: &Count) -> Result<u8, String> {
         if let Place::Named(name) = &count.at {
             return self.named(name);
         }
-        if self.at_exit
+        if self.is_past_arguments()
             && let Place::Argument(n, Part::Whole) = count.at
         {
             return self.kept_argument(n);
@@ -145,60 +195,47 @@ impl Compiler {
 
     /// The operation that reads a number of `size` bytes.
     fn scalar(&mut self, place: &Place, size: u8) -> Result<FetchOp, String> {
-        if self.at_exit && matches!(place, Place::Argument(..) | Place::Stack(..)) {
+        if self.is_past_arguments() && matches!(place, Place::Argument(..) | Place::Stack(..)) {
             return Err("arguments can be read only at the entry: move this to `args`".into());
         }
         let shift = |part| if part == Part::High { 32 } else { 0 };
-        let mut op = FetchOp {
-            size,
-            ..FetchOp::default()
-        };
-        match place {
-            Place::Argument(n, part) => {
-                (op.from, op.index, op.how) = (FROM_ARGUMENT, *n, FETCH_VALUE);
-                op.shift = shift(*part);
-            }
+        let ((from, index), how, offset, shift) = match place {
+            Place::Argument(n, part) => ((FROM_ARGUMENT, *n), FETCH_VALUE, 0, shift(*part)),
             Place::Result(part) => {
                 self.result_is_known()?;
-                (op.from, op.how, op.shift) = (FROM_RESULT, FETCH_VALUE, shift(*part));
+                ((FROM_RESULT, 0), FETCH_VALUE, 0, shift(*part))
             }
             Place::Stack(n, part) => {
-                (op.from, op.how) = (FROM_STACK, FETCH_READ);
-                op.offset = stack_offset(*n) + if *part == Part::High { 4 } else { 0 };
+                let offset = stack_offset(*n) + i32::from(shift(*part) / 8);
+                ((FROM_STACK, 0), FETCH_READ, offset, 0)
             }
-            Place::Read(address) => {
-                (op.from, op.index) = self.base(&address.place)?;
-                (op.how, op.offset) = (FETCH_READ, address.offset);
-            }
+            Place::Read(address) => (self.base(&address.place)?, FETCH_READ, address.offset, 0),
             Place::Named(name) => {
                 return Err(format!(
                     "`{name}` is an earlier value: use it as an address or as a count"
                 ));
             }
-        }
-        Ok(op)
+        };
+        Ok(FetchOp {
+            shift,
+            ..operation(from, index, how, size, offset)
+        })
     }
 
     /// What `place` is as an address to read at.
-    fn base(&mut self, place: &Place) -> Result<Base, String> {
+    pub(super) fn base(&mut self, place: &Place) -> Result<Base, String> {
         match place {
             Place::Argument(_, Part::Low | Part::High)
             | Place::Stack(_, Part::Low | Part::High)
             | Place::Result(Part::Low | Part::High) => {
                 Err("half an argument is not an address".into())
             }
-            Place::Argument(n, Part::Whole) if self.at_exit => {
+            Place::Argument(n, Part::Whole) if self.is_past_arguments() => {
                 Ok((FROM_VALUE, self.kept_argument(*n)?))
             }
             Place::Argument(n, Part::Whole) => Ok((FROM_ARGUMENT, *n)),
             Place::Stack(n, Part::Whole) => {
-                let op = FetchOp {
-                    from: FROM_STACK,
-                    how: FETCH_READ,
-                    size: WORD,
-                    offset: stack_offset(*n),
-                    ..FetchOp::default()
-                };
+                let op = operation(FROM_STACK, 0, FETCH_READ, WORD, stack_offset(*n));
                 Ok((FROM_VALUE, self.entry_step(op)?))
             }
             Place::Result(Part::Whole) => {
@@ -218,17 +255,15 @@ impl Compiler {
             }
             Place::Read(address) => {
                 let (from, index) = self.base(&address.place)?;
-                let op = FetchOp {
-                    from,
-                    index,
-                    how: FETCH_READ,
-                    size: WORD,
-                    offset: address.offset,
-                    ..FetchOp::default()
-                };
+                let op = operation(from, index, FETCH_READ, WORD, address.offset);
                 Ok((FROM_VALUE, self.step(op, self.at_exit)?))
             }
         }
+    }
+
+    /// Whether arguments can no longer be read.
+    fn is_past_arguments(&self) -> bool {
+        self.at_exit && !self.is_ioctl
     }
 
     fn result_is_known(&self) -> Result<(), String> {
@@ -257,13 +292,7 @@ impl Compiler {
     }
 
     fn kept_argument(&mut self, n: u8) -> Result<u8, String> {
-        self.entry_step(FetchOp {
-            from: FROM_ARGUMENT,
-            index: n,
-            how: FETCH_VALUE,
-            size: WORD,
-            ..FetchOp::default()
-        })
+        self.entry_step(operation(FROM_ARGUMENT, n, FETCH_VALUE, WORD, 0))
     }
 
     /// A step of the entry, kept if it is the exit that needs it.
@@ -294,9 +323,11 @@ impl Compiler {
     fn slot(&mut self, name: &str, format: ValueFormat) -> Result<u8, String> {
         let slot = self.program.values.len();
         if slot >= MAX_VALUES {
-            return Err(format!(
-                "too many values (limit: {MAX_VALUES}): a pointer that leads to a value is one, too"
-            ));
+            let hint = match self.is_ioctl {
+                true => "",
+                false => ": a pointer that leads to a value is one, too",
+            };
+            return Err(format!("too many values (limit: {MAX_VALUES}){hint}"));
         }
         self.program.values.push(ValueInfo {
             name: name.to_owned(),
@@ -309,9 +340,11 @@ impl Compiler {
     fn push(&mut self, op: FetchOp) -> Result<(), String> {
         let program = &mut self.program;
         if program.entry.len() + program.exit.len() >= MAX_OPS {
-            return Err(format!(
-                "too many values, texts and pointers (limit: {MAX_OPS})"
-            ));
+            let what = match self.is_ioctl {
+                true => "values and texts to read",
+                false => "values, texts and pointers",
+            };
+            return Err(format!("too many {what} (limit: {MAX_OPS})"));
         }
         if self.at_exit {
             program.exit.push(op);
@@ -319,6 +352,18 @@ impl Compiler {
             program.entry.push(op);
         }
         Ok(())
+    }
+}
+
+/// An operation without its destination.
+pub(super) fn operation(from: u8, index: u8, how: u8, size: u8, offset: i32) -> FetchOp {
+    FetchOp {
+        from,
+        index,
+        how,
+        size,
+        offset,
+        ..FetchOp::default()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reading checked values out of a TOML file, with the place of every mistake.
 
+use super::expr::{Expr, ExprError};
+use super::program::Field;
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -9,7 +11,7 @@ pub const MAX_BYTES: usize = 1 << 20;
 /// Most mistakes that are reported of one file.
 const MAX_ERRORS: usize = 50;
 /// Most entries of any list.
-pub(super) const MAX_ITEMS: usize = 4096;
+const MAX_ITEMS: usize = 4096;
 /// Most bytes of a name.
 const MAX_NAME: usize = 1024;
 
@@ -27,38 +29,36 @@ pub struct TableError {
     pub message: String,
 }
 
-/// What a file describes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TableFile {
-    /// Functions of a runtime: [`parse`](super::parse::parse) reads it.
-    Runtime,
-    /// Ioctls of a driver, for it has an `[[ioctl]]`:
-    /// [`driver_table::parse`](super::driver_table::parse) reads it.
-    Driver,
-}
-
-/// What a file describes; one that is no TOML at all counts as a runtime's.
-pub fn kind_of(text: &str) -> TableFile {
-    if text.len() > MAX_BYTES {
-        return TableFile::Runtime;
-    }
-    let (root, _) = DeTable::parse_recoverable(text);
-    match root.get_ref().get("ioctl") {
-        Some(_) => TableFile::Driver,
-        None => TableFile::Runtime,
-    }
-}
-
 pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
+/// How a kind of table writes the values that are read.
+pub(super) struct FieldSyntax {
+    /// An entry, for messages.
+    pub(super) shape: &'static str,
+    /// Why a word cannot name a value.
+    pub(super) refuse: fn(&str) -> Option<String>,
+    /// Parses where a value is.
+    pub(super) parse: fn(&str) -> Result<Expr, ExprError>,
+}
+
 /// A file being read; the mistakes are collected.
-pub(super) struct Reader<'a> {
+struct SourceText<'a> {
     /// The file's name.
-    pub(super) source: &'a str,
+    name: &'a str,
     text: &'a str,
     /// Where each line but the first begins.
     lines: Vec<usize>,
     errors: Vec<TableError>,
+}
+
+/// A table of the file, read key by key. Keys that nothing asked for are mistakes.
+pub(super) struct TableReader<'r, 'a> {
+    source: &'r mut SourceText<'a>,
+    table: &'r DeTable<'r>,
+    /// Where the table begins.
+    pub(super) span: Range<usize>,
+    /// Keys that were asked for, in this order.
+    known: Vec<&'static str>,
 }
 
 /// Reads `text` with `read`, which gets the file's top level.
@@ -66,110 +66,219 @@ pub(super) struct Reader<'a> {
 /// # Errors
 /// The mistakes, at least one and at most fifty, in the order of the file.
 pub(super) fn read<T>(
-    source: &str,
+    name: &str,
     text: &str,
-    read: impl FnOnce(&mut Reader<'_>, &DeTable<'_>) -> T,
+    read: impl FnOnce(&mut TableReader<'_, '_>) -> T,
 ) -> Result<T, Vec<TableError>> {
-    let mut reader = Reader {
-        source,
+    let mut source = SourceText {
+        name,
         text,
         lines: text.match_indices('\n').map(|(at, _)| at + 1).collect(),
         errors: Vec::new(),
     };
     if text.len() > MAX_BYTES {
-        reader.error(0..0, format!("longer than the limit of {MAX_BYTES} bytes"));
-        return Err(reader.errors);
+        source.error(0, format!("longer than the limit of {MAX_BYTES} bytes"));
+        return Err(source.errors);
     }
     let result = match DeTable::parse(text) {
-        Ok(root) => Some(read(&mut reader, root.get_ref())),
+        Ok(root) => Some(source.table(root.get_ref(), 0..0, read)),
         Err(error) => {
-            let message = error.message().to_owned();
-            reader.error(error.span().unwrap_or_default(), message);
+            source.error(
+                error.span().unwrap_or_default().start,
+                error.message().to_owned(),
+            );
             None
         }
     };
     match result {
-        Some(result) if reader.errors.is_empty() => Ok(result),
+        Some(result) if source.errors.is_empty() => Ok(result),
         _ => {
-            reader.errors.sort_by_key(|e| (e.line, e.column));
-            Err(reader.errors)
+            source.errors.sort_by_key(|e| (e.line, e.column));
+            Err(source.errors)
         }
     }
 }
 
-impl Reader<'_> {
+impl<'a> SourceText<'a> {
+    /// Reads a table with `read`, and reports keys that it does not know.
+    fn table<'r, T>(
+        &'r mut self,
+        table: &'r DeTable<'r>,
+        span: Range<usize>,
+        read: impl FnOnce(&mut TableReader<'r, 'a>) -> T,
+    ) -> T {
+        let mut reader = TableReader {
+            source: self,
+            table,
+            span,
+            known: Vec::new(),
+        };
+        let result = read(&mut reader);
+        for (key, _) in table.iter().take(MAX_ITEMS) {
+            let word = key.get_ref().as_ref();
+            if !reader.known.contains(&word) {
+                let (word, known) = (cut(word), reader.known.join(", "));
+                reader.error(key.span(), format!("unknown key `{word}`; known: {known}"));
+            }
+        }
+        result
+    }
+
+    fn error(&mut self, at: usize, message: String) {
+        if self.errors.len() == MAX_ERRORS {
+            return;
+        }
+        let (line, column) = self.position(at);
+        self.errors.push(TableError {
+            source_name: self.name.to_owned(),
+            line,
+            column,
+            message,
+        });
+    }
+
+    /// Line and column, both from 1.
+    fn position(&self, offset: usize) -> (u32, u32) {
+        let offset = self.text.floor_char_boundary(offset);
+        let line = self.lines.partition_point(|start| *start <= offset);
+        let start = line.checked_sub(1).and_then(|at| self.lines.get(at));
+        let before = self.text.get(start.copied().unwrap_or(0)..offset);
+        let column = before.map_or(0, |text| text.chars().count());
+        let from_1 = |n: usize| u32::try_from(n + 1).unwrap_or(u32::MAX);
+        (from_1(line), from_1(column))
+    }
+}
+
+impl<'r> TableReader<'r, '_> {
+    /// The file's name.
+    pub(super) fn source(&self) -> String {
+        self.source.name.to_owned()
+    }
+
+    /// Line of the file at which the table begins.
+    pub(super) fn line(&self) -> u32 {
+        self.source.position(self.span.start).0
+    }
+
+    /// Whether there is a `key`.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    /// The value of `key`.
+    pub(super) fn value(&mut self, key: &'static str) -> Option<&'r Value<'r>> {
+        if !self.known.contains(&key) {
+            self.known.push(key);
+        }
+        self.table.get(key)
+    }
+
+    /// The value of `key`, which must be there.
+    pub(super) fn required(&mut self, key: &'static str) -> Option<&'r Value<'r>> {
+        let value = self.value(key);
+        if value.is_none() {
+            self.error(self.span.clone(), format!("`{key}` is missing"));
+        }
+        value
+    }
+
+    /// Where the value of `key` stands.
+    pub(super) fn span_of(&self, key: &str) -> Range<usize> {
+        self.table.get(key).map(Spanned::span).unwrap_or_default()
+    }
+
     /// Each table of the array of tables `key`, which must be there.
     pub(super) fn each<T>(
         &mut self,
-        root: &DeTable<'_>,
-        key: &str,
-        read: impl FnMut(&mut Self, &DeTable<'_>, Range<usize>) -> T,
+        key: &'static str,
+        read: impl FnMut(&mut TableReader<'_, '_>) -> T,
     ) -> Vec<T> {
-        if root.get(key).is_none() {
+        if self.value(key).is_none() {
             self.error(0..0, format!("a table must have at least one [[{key}]]"));
         }
-        self.each_if_any(root, key, read)
+        self.each_if_any(key, read)
     }
 
     /// Each table of the array of tables `key`.
     pub(super) fn each_if_any<T>(
         &mut self,
-        root: &DeTable<'_>,
-        key: &str,
-        mut read: impl FnMut(&mut Self, &DeTable<'_>, Range<usize>) -> T,
+        key: &'static str,
+        mut read: impl FnMut(&mut TableReader<'_, '_>) -> T,
     ) -> Vec<T> {
-        let Some(value) = root.get(key) else {
+        let Some(value) = self.value(key) else {
             return Vec::new();
         };
         let items = value.get_ref().as_array().map_or(&[][..], |a| a);
         let mut all = Vec::with_capacity(items.len().min(MAX_ITEMS));
         for item in items.iter().take(MAX_ITEMS) {
             match item.get_ref().as_table() {
-                Some(table) => all.push(read(self, table, item.span())),
+                Some(table) => all.push(self.source.table(table, item.span(), &mut read)),
                 None => self.error(item.span(), format!("write [[{key}]]")),
             }
         }
         if items.is_empty() || items.len() > MAX_ITEMS {
-            self.error(
-                value.span(),
-                format!("[[{key}]] must occur 1 to {MAX_ITEMS} times"),
-            );
+            let message = format!("[[{key}]] must occur 1 to {MAX_ITEMS} times");
+            self.error(value.span(), message);
         }
         all
     }
 
-    /// The entries of the inline table `key`: name, where it stands, value.
-    pub(super) fn entries<'v>(
+    /// The entries of the inline table `key`, which looks like `shape`: name, where it
+    /// stands, value.
+    pub(super) fn entries(
         &mut self,
-        table: &'v DeTable<'_>,
-        key: &str,
-    ) -> Vec<(&'v str, Range<usize>, &'v Value<'v>)> {
-        let Some(value) = table.get(key) else {
+        key: &'static str,
+        shape: &str,
+    ) -> Vec<(&'r str, Range<usize>, &'r Value<'r>)> {
+        let Some(value) = self.value(key) else {
             return Vec::new();
         };
         let Some(inner) = value.get_ref().as_table() else {
-            self.error(
-                value.span(),
-                format!("`{key}` must be a table: {{ name = ... }}"),
-            );
+            let message = format!("`{key}` must be a table: {{ {shape} }}");
+            self.error(value.span(), message);
             return Vec::new();
         };
-        inner
-            .iter()
-            .take(MAX_ITEMS)
+        let entries = inner.iter().take(MAX_ITEMS);
+        entries
             .map(|(name, value)| (name.get_ref().as_ref(), name.span(), value))
             .collect()
     }
 
-    pub(super) fn known_keys(&mut self, table: &DeTable<'_>, known: &[&str]) {
-        for (key, _) in table.iter().take(MAX_ITEMS) {
-            let word = key.get_ref().as_ref();
-            if !known.contains(&word) {
-                let known = known.join(", ");
-                self.error(
-                    key.span(),
-                    format!("unknown key `{}`; known: {known}", cut(word)),
-                );
+    /// The values of `args`, `out` or the like, and where each stands.
+    pub(super) fn fields(
+        &mut self,
+        key: &'static str,
+        syntax: &FieldSyntax,
+    ) -> (Vec<Field>, Vec<Range<usize>>) {
+        let (mut fields, mut places) = (Vec::new(), Vec::new());
+        for (name, span, value) in self.entries(key, syntax.shape) {
+            if let Some(message) = (syntax.refuse)(name) {
+                self.error(span, message);
+            } else if let Some(field) = self.field(name, value, syntax.parse) {
+                fields.push(field);
+                places.push(value.span());
+            }
+        }
+        (fields, places)
+    }
+
+    /// The value `name`, which is where the text `value` names.
+    pub(super) fn field(
+        &mut self,
+        name: &str,
+        value: &Value<'_>,
+        parse: fn(&str) -> Result<Expr, ExprError>,
+    ) -> Option<Field> {
+        let text = self.string(value)?;
+        match parse(text) {
+            Ok(expr) => Some(Field {
+                name: name.to_owned(),
+                text: text.to_owned(),
+                expr,
+            }),
+            Err(error) => {
+                self.error_inside(value, error);
+                None
             }
         }
     }
@@ -177,12 +286,11 @@ impl Reader<'_> {
     /// The value of `key` among named ones; `default` where there is none.
     pub(super) fn choice<T: Copy>(
         &mut self,
-        table: &DeTable<'_>,
-        key: &str,
+        key: &'static str,
         named: &[(&str, T)],
         default: T,
     ) -> T {
-        let Some(value) = table.get(key) else {
+        let Some(value) = self.value(key) else {
             return default;
         };
         let Some(word) = self.string(value) else {
@@ -197,34 +305,16 @@ impl Reader<'_> {
         default
     }
 
-    /// A list of names that must be there, each with its place.
-    pub(super) fn names(
-        &mut self,
-        table: &DeTable<'_>,
-        key: &str,
-        span: Range<usize>,
-    ) -> Vec<(String, Range<usize>)> {
-        if table.get(key).is_none() {
-            self.missing(key, span);
-        }
-        self.names_if_any(table, key)
-    }
-
     /// A list of names, each with its place; not empty where it is there.
-    pub(super) fn names_if_any(
-        &mut self,
-        table: &DeTable<'_>,
-        key: &str,
-    ) -> Vec<(String, Range<usize>)> {
-        let Some(value) = table.get(key) else {
+    pub(super) fn names(&mut self, key: &'static str) -> Vec<(String, Range<usize>)> {
+        let Some(value) = self.value(key) else {
             return Vec::new();
         };
         let items = value.get_ref().as_array().map_or(&[][..], |a| a);
         if items.is_empty() || items.len() > MAX_ITEMS {
-            self.error(
-                value.span(),
-                format!("`{key}` must be a list of 1 to {MAX_ITEMS} names: [\"...\", ...]"),
-            );
+            let message =
+                format!("`{key}` must be a list of 1 to {MAX_ITEMS} names: [\"...\", ...]");
+            self.error(value.span(), message);
         }
         let mut names = Vec::new();
         for item in items.iter().take(MAX_ITEMS) {
@@ -235,18 +325,21 @@ impl Reader<'_> {
                 || name.len() > MAX_NAME
                 || name.contains(|c: char| c.is_control() || c.is_whitespace());
             if odd {
-                self.error(
-                    item.span(),
-                    format!("a name must have 1 to {MAX_NAME} bytes and no spaces"),
-                );
+                let message = format!("a name must have 1 to {MAX_NAME} bytes and no spaces");
+                self.error(item.span(), message);
             }
             names.push((name.to_owned(), item.span()));
         }
         names
     }
 
-    pub(super) fn boolean(&mut self, table: &DeTable<'_>, key: &str, default: bool) -> bool {
-        let Some(value) = table.get(key) else {
+    /// A list of names, without their places.
+    pub(super) fn plain_names(&mut self, key: &'static str) -> Vec<String> {
+        self.names(key).into_iter().map(|(name, _)| name).collect()
+    }
+
+    pub(super) fn boolean(&mut self, key: &'static str, default: bool) -> bool {
+        let Some(value) = self.value(key) else {
             return default;
         };
         value.get_ref().as_bool().unwrap_or_else(|| {
@@ -260,87 +353,49 @@ impl Reader<'_> {
         let number = value.get_ref().as_integer();
         let number = number.and_then(|n| u64::from_str_radix(n.as_str(), n.radix()).ok());
         number.filter(|n| *n <= most).unwrap_or_else(|| {
-            self.error(
-                value.span(),
-                format!("{what} must be a number from 0 to {most}"),
-            );
+            let message = format!("{what} must be a number from 0 to {most}");
+            self.error(value.span(), message);
             0
         })
     }
 
-    pub(super) fn text(&mut self, table: &DeTable<'_>, key: &str) -> Option<String> {
-        let value = table.get(key)?;
+    pub(super) fn text(&mut self, key: &'static str) -> Option<String> {
+        let value = self.value(key)?;
         let text = self.string(value)?;
         if text.is_empty() || text.len() > MAX_NAME || text.contains(char::is_control) {
-            self.error(
-                value.span(),
-                format!("`{key}` must be one line of 1 to {MAX_NAME} bytes"),
-            );
+            let message = format!("`{key}` must be one line of 1 to {MAX_NAME} bytes");
+            self.error(value.span(), message);
         }
         Some(text.to_owned())
     }
 
-    pub(super) fn required_text(
-        &mut self,
-        table: &DeTable<'_>,
-        key: &str,
-        span: Range<usize>,
-    ) -> String {
-        if table.get(key).is_none() {
-            self.missing(key, span);
-        }
-        self.text(table, key).unwrap_or_default()
+    pub(super) fn required_text(&mut self, key: &'static str) -> String {
+        self.required(key);
+        self.text(key).unwrap_or_default()
     }
 
     pub(super) fn string<'v>(&mut self, value: &'v Value<'_>) -> Option<&'v str> {
         let text = value.get_ref().as_str();
         if text.is_none() {
-            self.error(value.span(), "expected a text in quotes".into());
+            self.error(value.span(), "expected a text in quotes");
         }
         text
     }
 
-    pub(super) fn missing(&mut self, key: &str, span: Range<usize>) {
-        self.error(span, format!("`{key}` is missing"));
-    }
-
-    /// A mistake in a text, `at` bytes into it. In a plain string that place is
-    /// known; in one with escapes it is the whole.
-    pub(super) fn error_inside(&mut self, value: &Value<'_>, at: usize, message: String) {
+    /// A mistake in a text. In a plain string its place is known; in one with escapes it
+    /// is the whole.
+    fn error_inside(&mut self, value: &Value<'_>, error: ExprError) {
         let text = value.get_ref().as_str().unwrap_or_default();
-        let content = self.text.get(value.span().start + 1..);
+        let content = self.source.text.get(value.span().start + 1..);
         let plain = content.is_some_and(|content| content.starts_with(text));
-        let start = value.span().start + if plain { 1 + at } else { 0 };
-        self.error(start..start, message);
+        let start = value.span().start + if plain { 1 + error.at } else { 0 };
+        self.error(start..start, error.message);
     }
 
-    pub(super) fn error(&mut self, span: Range<usize>, message: String) {
-        if self.errors.len() == MAX_ERRORS {
-            return;
-        }
-        let (line, column) = self.position(span.start);
-        self.errors.push(TableError {
-            source_name: self.source.to_owned(),
-            line,
-            column,
-            message,
-        });
+    /// A mistake at `span`.
+    pub(super) fn error(&mut self, span: Range<usize>, message: impl Into<String>) {
+        self.source.error(span.start, message.into());
     }
-
-    /// Line and column, both from 1.
-    pub(super) fn position(&self, offset: usize) -> (u32, u32) {
-        let offset = self.text.floor_char_boundary(offset);
-        let line = self.lines.partition_point(|start| *start <= offset);
-        let start = line.checked_sub(1).and_then(|at| self.lines.get(at));
-        let before = self.text.get(start.copied().unwrap_or(0)..offset);
-        let column = before.map_or(0, |text| text.chars().count());
-        let from_1 = |n: usize| u32::try_from(n + 1).unwrap_or(u32::MAX);
-        (from_1(line), from_1(column))
-    }
-}
-
-pub(super) fn span_of(table: &DeTable<'_>, key: &str) -> Range<usize> {
-    table.get(key).map(Spanned::span).unwrap_or_default()
 }
 
 pub(super) fn is_table_name(name: &str) -> bool {

@@ -8,10 +8,7 @@ use super::glob;
 use super::program::{Field, Program};
 use super::{CallKind, Probe, ResultKind, Role};
 use crate::demangle::demangle;
-use aiprof_common::{
-    FETCH_READ, FETCH_VALUE, FetchOp, MAX_OPS, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_STACK,
-    SPEC_WORK,
-};
+use aiprof_common::{ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_STACK, SPEC_WORK};
 use std::collections::HashMap;
 
 /// A checked table.
@@ -112,16 +109,18 @@ pub struct Function {
     pub(super) full: Program,
 }
 
-/// When the exit of a function is probed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Exit {
-    /// Always: what is read there is needed to understand other calls.
-    Needed,
-    /// If the end and result of every call are asked for.
-    #[default]
-    Useful,
-    /// Never.
-    Never,
+named! {
+    /// When the exit of a function is probed.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Exit {
+        /// Always: what is read there is needed to understand other calls.
+        Needed = "needed",
+        /// If the end and result of every call are asked for.
+        #[default]
+        Useful = "useful",
+        /// Never.
+        Never = "never",
+    }
 }
 
 /// How much is probed.
@@ -138,7 +137,7 @@ pub enum Exits {
     All,
 }
 
-/// What a function becomes.
+/// What a function or a command becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
     /// For the kernel side.
@@ -149,6 +148,18 @@ pub struct Compiled {
     pub sleepable: bool,
     /// The exit needs a sleepable program.
     pub sleepable_exit: bool,
+}
+
+impl Compiled {
+    /// `probe` has the values and data of `program`.
+    pub(super) fn new(program: &Program, symbol: &str, flags: u32, probe: Probe) -> Self {
+        Self {
+            spec: program.spec(function_id(symbol), flags),
+            probe,
+            sleepable: program.entry_sleeps(),
+            sleepable_exit: program.exit_sleeps(),
+        }
+    }
 }
 
 impl Table {
@@ -215,25 +226,21 @@ impl Table {
         ] {
             flags |= if wanted { flag } else { 0 };
         }
-        Compiled {
-            spec: spec(function_id(symbol), flags, program),
-            probe: Probe {
-                layout: None,
-                id: 0,
-                table: self.name.clone(),
-                api: self.api.clone(),
-                function: demangle(symbol).into_owned(),
-                kind: function.kind,
-                role: function.role,
-                is_ioctl: false,
-                values: program.values.clone(),
-                data: program.data.clone(),
-                result: function.result,
-                has_exit,
-            },
-            sleepable: program.entry_sleeps(),
-            sleepable_exit: program.exit_sleeps(),
-        }
+        let probe = Probe {
+            layout: None,
+            id: 0,
+            table: self.name.clone(),
+            api: self.api.clone(),
+            function: demangle(symbol).into_owned(),
+            kind: function.kind,
+            role: function.role,
+            is_ioctl: false,
+            values: program.values.clone(),
+            data: program.data.clone(),
+            result: function.result,
+            has_exit,
+        };
+        Compiled::new(program, symbol, flags, probe)
     }
 }
 
@@ -269,37 +276,6 @@ impl Function {
     }
 }
 
-/// The operations were checked to fit when the table was made.
-fn spec(function: u32, flags: u32, program: &Program) -> ProbeSpec {
-    let mut ops = [FetchOp::default(); MAX_OPS];
-    let all = program.entry.iter().chain(&program.exit);
-    for (to, from) in ops.iter_mut().zip(all) {
-        *to = *from;
-    }
-    let count = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
-    ProbeSpec {
-        function,
-        flags,
-        n_entry: count(program.entry.len()),
-        n_exit: count(program.exit.len()),
-        n_values: count(program.values.len()),
-        pad: 0,
-        exit_slots: exit_slots(&program.exit),
-        pad2: 0,
-        ops,
-    }
-}
-
-/// [`ProbeSpec::exit_slots`] of these operations.
-pub(super) fn exit_slots(exit: &[FetchOp]) -> u16 {
-    let values = exit
-        .iter()
-        .filter(|op| matches!(op.how, FETCH_VALUE | FETCH_READ));
-    values.fold(0, |bits, op| {
-        bits | 1_u16.checked_shl(op.to.into()).unwrap_or(0)
-    })
-}
-
 /// [`ProbeSpec::function`] of a symbol: FNV-1a (RFC 9923), 32 bits; never 0.
 pub fn function_id(symbol: &str) -> u32 {
     let hash = symbol.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
@@ -309,38 +285,6 @@ pub fn function_id(symbol: &str) -> u32 {
 }
 
 impl CallKind {
-    /// All kinds, by the names that tables and filters use.
-    pub const NAMED: [(&str, CallKind); 22] = [
-        ("launch", Self::Launch),
-        ("submit", Self::Submit),
-        ("copy", Self::Copy),
-        ("fill", Self::Fill),
-        ("alloc", Self::Alloc),
-        ("free", Self::Free),
-        ("module", Self::Module),
-        ("kernel", Self::Kernel),
-        ("event", Self::Event),
-        ("synchronize", Self::Synchronize),
-        ("barrier", Self::Barrier),
-        ("collective", Self::Collective),
-        ("compile", Self::Compile),
-        ("queue", Self::Queue),
-        ("context", Self::Context),
-        ("bind", Self::Bind),
-        ("unbind", Self::Unbind),
-        ("resolve", Self::Resolve),
-        ("activity", Self::Activity),
-        ("control", Self::Control),
-        ("host", Self::Host),
-        ("range", Self::Range),
-    ];
-
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        let found = Self::NAMED.iter().find(|(_, kind)| *kind == self);
-        found.map_or("host", |(name, _)| name)
-    }
-
     /// Whether the caller's stack is recorded by default. It is for calls that give the
     /// device work, wait for it, or cost time themselves. It is not for short ones that
     /// prepare or ask, which programs make in great number.
@@ -360,44 +304,6 @@ impl CallKind {
 }
 
 impl Role {
-    /// All roles, by the names that tables use.
-    pub const NAMED: [(&str, Role); 28] = [
-        ("retain", Self::Retain),
-        ("release", Self::Release),
-        ("immediate", Self::Immediate),
-        ("close", Self::Close),
-        ("reset", Self::Reset),
-        ("begin-capture", Self::BeginCapture),
-        ("end-capture", Self::EndCapture),
-        ("query", Self::Query),
-        ("prefetch", Self::Prefetch),
-        ("host", Self::Host),
-        ("shared", Self::Shared),
-        ("host-to-host", Self::HostToHost),
-        ("host-to-device", Self::HostToDevice),
-        ("device-to-host", Self::DeviceToHost),
-        ("device-to-device", Self::DeviceToDevice),
-        ("pause", Self::Pause),
-        ("resume", Self::Resume),
-        ("set", Self::Set),
-        ("assign", Self::Assign),
-        ("unset", Self::Unset),
-        ("clear", Self::Clear),
-        ("wait-all", Self::WaitAll),
-        ("push", Self::Push),
-        ("pop", Self::Pop),
-        ("start", Self::Start),
-        ("stop", Self::Stop),
-        ("mark", Self::Mark),
-        ("add", Self::Add),
-    ];
-
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        let found = Self::NAMED.iter().find(|(_, role)| *role == self);
-        found.map_or("", |(name, _)| name)
-    }
-
     /// Whether functions of a kind can have it.
     pub fn is_of(self, kind: CallKind) -> bool {
         use CallKind::{
@@ -424,23 +330,5 @@ impl Role {
             }
             Self::Push | Self::Pop | Self::Start | Self::Stop | Self::Mark => kind == Range,
         }
-    }
-}
-
-impl ResultKind {
-    /// All kinds, by the names that tables use.
-    pub const NAMED: [(&str, ResultKind); 6] = [
-        ("none", Self::None),
-        ("zero-ok", Self::ZeroOk),
-        ("level0", Self::Level0),
-        ("pointer", Self::Pointer),
-        ("number", Self::Number),
-        ("errno", Self::Errno),
-    ];
-
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        let found = Self::NAMED.iter().find(|(_, kind)| *kind == self);
-        found.map_or("none", |(name, _)| name)
     }
 }

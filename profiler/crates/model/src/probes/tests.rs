@@ -1,9 +1,10 @@
 //! Tests of probe tables: mistakes, what functions become, the built-in ones.
 
 use super::expr::is_name;
-use super::parse::parse;
 use super::table::{Compiled, Exit, Exits, Switch, Table, function_id};
-use super::{CallKind, DataFormat, ResultKind, Role, Tables, ValueFormat, ValueInfo, glob, role};
+use super::{
+    CallKind, DataFormat, ProbeTable, ResultKind, Role, Tables, ValueFormat, ValueInfo, glob, role,
+};
 use aiprof_common as c;
 use aiprof_common::{FetchOp, MAX_OPS, MAX_VALUES};
 use std::collections::{BTreeSet, HashMap};
@@ -13,7 +14,7 @@ const HEAD: &str = "name = \"t\"\napi = \"T\"\n[[library]]\nfiles = [\"libt.so*\
 /// A table with one function `f` of these lines.
 fn table(function: &str) -> Table {
     let text = format!("{HEAD}[[function]]\nsymbols = [\"f\"]\n{function}");
-    parse("t.toml", &text).unwrap_or_else(|errors| panic!("{errors:?}"))
+    Table::parse("t.toml", &text).unwrap_or_else(|errors| panic!("{errors:?}"))
 }
 
 fn compile(function: &str, exits: Exits) -> Compiled {
@@ -22,7 +23,7 @@ fn compile(function: &str, exits: Exits) -> Compiled {
 }
 
 fn mistakes(text: &str) -> Vec<String> {
-    match parse("t.toml", text) {
+    match Table::parse("t.toml", text) {
         Ok(table) => panic!("accepted: {table:?}"),
         Err(errors) => errors.iter().map(ToString::to_string).collect(),
     }
@@ -185,7 +186,7 @@ fn too_much_for_one_probe_is_a_mistake() {
             values.join(", ")
         )
     };
-    assert!(parse("t", &function(&values[1..])).is_ok());
+    assert!(Table::parse("t", &function(&values[1..])).is_ok());
     let found = mistakes(&function(&values));
     assert!(found[0].contains("(limit: 12)"), "{found:?}");
     // Texts take no value, but an operation each.
@@ -376,7 +377,7 @@ fn an_exit_that_is_useful_is_probed_when_all_are_wanted() {
 
 #[test]
 fn exact_symbols_come_before_patterns_and_patterns_in_their_order() {
-    let table = parse(
+    let table = Table::parse(
         "t",
         &format!(
             "{HEAD}[[function]]\nsymbols = [\"aiu*\"]\nkind = \"host\"\n\
@@ -409,7 +410,7 @@ fn exact_symbols_come_before_patterns_and_patterns_in_their_order() {
 
 #[test]
 fn libraries_are_known_by_file_name_or_by_path() {
-    let table = parse(
+    let table = Table::parse(
         "t",
         "name = \"t\"\napi = \"T\"\nonly_with = \"conditional-collection\"\n\
          [[library]]\nfiles = [\"libt.so*\", \"*/opt/t/*\"]\nlayer = 3\n\
@@ -441,11 +442,11 @@ fn libraries_are_known_by_file_name_or_by_path() {
 fn names_of_kinds_are_those_of_the_wire() {
     for (name, kind) in CallKind::NAMED {
         assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{name}\""));
-        assert_eq!(kind.name(), name);
+        assert_eq!(kind.name(), *name);
     }
     for (name, kind) in ResultKind::NAMED {
         assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{name}\""));
-        assert_eq!(kind.name(), name);
+        assert_eq!(kind.name(), *name);
     }
 }
 
@@ -545,7 +546,7 @@ fn roles_are_of_kinds() {
             "name = \"t\"\napi = \"T\"\n[[library]]\nfiles = [\"libt.so\"]\n\
              [[function]]\nsymbols = [\"f\"]\nkind = \"{kind}\"\nrole = \"{role}\"\n"
         );
-        parse("t.toml", &text)
+        Table::parse("t.toml", &text)
     };
     let good = table("kernel", "release").unwrap();
     assert_eq!(good.functions[0].role, Some(Role::Release));
@@ -644,17 +645,14 @@ fn what_is_left_out_of_tables_moves_nothing() {
 
 #[test]
 fn built_in_tables_have_no_mistake_and_compile() {
-    for (source, text) in super::tables::built_in_sources() {
-        if let Err(mistakes) = parse(source, text) {
+    for (source, text) in Table::BUILT_IN {
+        if let Err(mistakes) = Table::parse(source, text) {
             let lines: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
             panic!("{}", lines.join("\n"));
         }
     }
     let tables = Tables::built_in();
-    assert_eq!(
-        tables.iter().count(),
-        super::tables::built_in_sources().len()
-    );
+    assert_eq!(tables.iter().count(), Table::BUILT_IN.len());
     let mut ids: HashMap<u32, &str> = HashMap::new();
     for table in tables.iter() {
         for name in table.names().chain(table.patterns()) {
@@ -862,7 +860,7 @@ fn the_example_of_the_documentation_is_a_table() {
     let page = include_str!("../../../../../docs/probes.md");
     let example = page.split("```toml\n").nth(1).unwrap();
     let example = example.split("```").next().unwrap();
-    let table = parse("docs/probes.md", example).unwrap();
+    let table = Table::parse("docs/probes.md", example).unwrap();
     assert_eq!((table.functions.len(), table.name.as_str()), (2, "mylib"));
     // What it lists is what there is.
     for (name, _) in CallKind::NAMED {

@@ -13,30 +13,45 @@
 //! uvm_linux_ioctl.h of NVIDIA's open kernel modules, with the headers they include
 //! (Debian: nvidia-open-kernel-source).
 
-use super::field::{Field, Member, Place, Type};
-use super::{DriverTable, DriverTables, Numbering};
+use super::{DriverTable, DriverTables, Member, Members, Numbering, members};
+use crate::probes::ProbeTable;
+use crate::probes::expr::Type;
+use crate::probes::program::Field;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::process::Command;
 
 const GOLDEN: &str = include_str!("abi.txt");
 
-const HEADERS: &[&str] = &[
-    "drm/drm.h",
-    "drm/vgem_drm.h",
-    "drm/xe_drm.h",
-    "drm/i915_drm.h",
-    "drm/amdgpu_drm.h",
-    "drm/habanalabs_accel.h",
-    "drm/ivpu_accel.h",
-    "drm/amdxdna_accel.h",
-    "drm/qaic_accel.h",
-    "linux/kfd_ioctl.h",
-    "linux/vfio.h",
-    "linux/iommufd.h",
-    "uvm_linux_ioctl.h",
-    "uvm_ioctl.h",
-];
+/// The headers that a table names in its first lines, in the sentence after `Source:`, as C
+/// includes them.
+fn headers(text: &str) -> Vec<&str> {
+    let comments = text.lines().take_while(|line| line.starts_with('#'));
+    let words = comments.flat_map(|line| line.split([' ', ',', ';', '(', ')']));
+    let mut words = words.skip_while(|word| *word != "Source:");
+    let mut headers = Vec::new();
+    loop {
+        let Some(word) = words.next() else {
+            return headers;
+        };
+        let path = word.strip_suffix('.').unwrap_or(word);
+        if path.ends_with(".h") {
+            headers.push(path.strip_prefix("include/uapi/").unwrap_or(path));
+        }
+        if word.ends_with('.') {
+            return headers;
+        }
+    }
+}
+
+/// The headers of the tables that are compared.
+fn all_headers() -> BTreeSet<&'static str> {
+    let compared = DriverTable::BUILT_IN.iter().filter(|(source, text)| {
+        let table = DriverTable::parse(source, text).unwrap();
+        !claims(&table).is_empty()
+    });
+    compared.flat_map(|(_, text)| headers(text)).collect()
+}
 
 /// What the headers are asked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,7 +107,8 @@ fn claims(table: &DriverTable) -> Vec<Claim> {
             claims.extend(member_claims(ioctl.structure.as_deref(), field));
         }
         for array in &ioctl.arrays {
-            if let (Some(of), Place::At(member)) = (&ioctl.structure, &array.pointer) {
+            let pointer = format!("hex {}", array.pointer.text);
+            if let (Some(of), (_, Members::At(member))) = (&ioctl.structure, members(&pointer)) {
                 claims.push(member_claim(of, member, 8));
             }
             let Some(of) = &array.structure else { continue };
@@ -106,13 +122,13 @@ fn claims(table: &DriverTable) -> Vec<Claim> {
 }
 
 fn member_claims(of: Option<&str>, field: &Field) -> Vec<Claim> {
-    let Type::Number(size, _) = field.kind else {
+    let Type::Scalar { size, .. } = field.expr.ty else {
         return Vec::new();
     };
-    match (&field.place, of) {
-        (Place::At(member), Some(of)) => vec![member_claim(of, member, size)],
+    match (members(&field.text).1, of) {
+        (Members::At(member), Some(of)) => vec![member_claim(of, member, size)],
         (
-            Place::Through {
+            Members::Through {
                 pointer,
                 structure,
                 member,
@@ -126,9 +142,9 @@ fn member_claims(of: Option<&str>, field: &Field) -> Vec<Claim> {
     }
 }
 
-fn member_claim(of: &str, member: &Member, size: u8) -> Claim {
+fn member_claim(of: &str, member: Member<'_>, size: u8) -> Claim {
     (
-        Fact::Member(of.into(), member.name.clone()),
+        Fact::Member(of.into(), member.name.into()),
         vec![u64::from(member.offset), u64::from(size)],
     )
 }
@@ -192,6 +208,16 @@ fn tables_say_what_the_headers_say() {
     assert!(checked > 700, "only {checked} claims");
 }
 
+#[test]
+fn compared_tables_name_their_headers() {
+    let xe = include_str!("../../../../../probes/drivers/xe.toml");
+    assert_eq!(headers(xe), ["drm/xe_drm.h"]);
+    for (source, text) in DriverTable::BUILT_IN {
+        assert!(!headers(text).is_empty(), "{source}");
+    }
+    assert_eq!(all_headers().len(), 15, "{:?}", all_headers());
+}
+
 /// The check itself: a shifted member, a wrong number and a wrong stride are seen.
 #[test]
 fn wrong_claims_are_seen() {
@@ -207,7 +233,7 @@ fn wrong_claims_are_seen() {
         ("vector_of_binds@24", "vector_of_binds@32"),
     ] {
         assert!(good.contains(from), "{from}");
-        let table = super::parse("xe.toml", &good.replace(from, to)).unwrap();
+        let table = DriverTable::parse("xe.toml", &good.replace(from, to)).unwrap();
         let wrong = claims(&table)
             .iter()
             .filter(|claim| wrong(&table, claim, &golden).is_some())
@@ -252,7 +278,7 @@ fn make_abi() {
 
 fn c_program(facts: &BTreeSet<Fact>) -> String {
     let mut text = "#include <stddef.h>\n#include <stdio.h>\n#include <sys/ioctl.h>\n".to_owned();
-    for header in HEADERS {
+    for header in all_headers() {
         writeln!(text, "#include \"{header}\"").unwrap();
     }
     text += "int main(void)\n{\n";

@@ -2,7 +2,7 @@
 //! there.
 //!
 //! A table is a TOML file with `[[device]]` and `[[ioctl]]` entries; docs/probes.md
-//! describes it. [`parse`] checks it whole, [`DriverTable::compile`] makes what the kernel
+//! describes it. [`parse_file`](super::parse_file) checks it whole, [`DriverTable::compile`] makes what the kernel
 //! side runs, [`devices::resolve`] finds the devices of a machine that it is for.
 //!
 //! Commands are distinguished by type and number, never by size: structures grow.
@@ -16,14 +16,13 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-pub use compile::Compiled;
-pub use field::{Field, Place, Type};
-pub use parse::parse;
+pub use super::tables::DriverTables;
+pub use field::{Member, Members, members};
+pub(super) use parse::parse_driver;
 
 use super::ResultKind;
 use super::ioctl::{Action, NumberNames};
-use super::reader::TableError;
-use std::sync::Arc;
+use super::program::Field;
 
 /// A checked table.
 #[derive(Clone, Debug, Default)]
@@ -125,7 +124,7 @@ pub struct Ioctl {
     /// Its number.
     pub number: u32,
     /// What it does.
-    pub action: Option<Action>,
+    pub action: Action,
     /// The C type of its argument, if the header has one.
     pub structure: Option<String>,
     /// What is read at the entry.
@@ -133,7 +132,7 @@ pub struct Ioctl {
     /// What is read at the exit.
     pub out: Vec<Field>,
     /// What the return value means.
-    pub result: Option<ResultKind>,
+    pub result: ResultKind,
     /// Names of numbers, of values and of fields of elements.
     pub names: Vec<NumberNames>,
     /// Arrays that the argument points at.
@@ -145,12 +144,12 @@ pub struct Ioctl {
 }
 
 /// An array that an argument points at.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Array {
     /// Its name.
     pub name: String,
-    /// Where its address is, as a place in the argument.
-    pub pointer: Place,
+    /// Where its address is.
+    pub pointer: Field,
     /// Where the number of elements is.
     pub count: Field,
     /// One element alone lies in the argument where the address would be.
@@ -161,145 +160,4 @@ pub struct Array {
     pub stride: u8,
     /// Fields of an element.
     pub fields: Vec<Field>,
-}
-
-/// The files of the built-in tables.
-const BUILT_IN: &[(&str, &str)] = &[
-    (
-        "drm.toml",
-        include_str!("../../../../../probes/drivers/drm.toml"),
-    ),
-    (
-        "xe.toml",
-        include_str!("../../../../../probes/drivers/xe.toml"),
-    ),
-    (
-        "i915.toml",
-        include_str!("../../../../../probes/drivers/i915.toml"),
-    ),
-    (
-        "amdgpu.toml",
-        include_str!("../../../../../probes/drivers/amdgpu.toml"),
-    ),
-    (
-        "kfd.toml",
-        include_str!("../../../../../probes/drivers/kfd.toml"),
-    ),
-    (
-        "habanalabs.toml",
-        include_str!("../../../../../probes/drivers/habanalabs.toml"),
-    ),
-    (
-        "ivpu.toml",
-        include_str!("../../../../../probes/drivers/ivpu.toml"),
-    ),
-    (
-        "amdxdna.toml",
-        include_str!("../../../../../probes/drivers/amdxdna.toml"),
-    ),
-    (
-        "qaic.toml",
-        include_str!("../../../../../probes/drivers/qaic.toml"),
-    ),
-    (
-        "vfio.toml",
-        include_str!("../../../../../probes/drivers/vfio.toml"),
-    ),
-    (
-        "vfio-device.toml",
-        include_str!("../../../../../probes/drivers/vfio-device.toml"),
-    ),
-    (
-        "iommufd.toml",
-        include_str!("../../../../../probes/drivers/iommufd.toml"),
-    ),
-    (
-        "nvidia.toml",
-        include_str!("../../../../../probes/drivers/nvidia.toml"),
-    ),
-    (
-        "nvidia-uvm.toml",
-        include_str!("../../../../../probes/drivers/nvidia-uvm.toml"),
-    ),
-    (
-        "vgem.toml",
-        include_str!("../../../../../probes/drivers/vgem.toml"),
-    ),
-];
-
-/// The files of the built-in tables: name and text.
-#[cfg(test)]
-pub(super) fn built_in_sources() -> &'static [(&'static str, &'static str)] {
-    BUILT_IN
-}
-
-/// All driver tables.
-#[derive(Clone, Debug, Default)]
-pub struct DriverTables {
-    tables: Vec<Arc<DriverTable>>,
-}
-
-impl DriverTables {
-    /// The built-in tables; a test proves that none of them has a mistake.
-    pub fn built_in() -> Self {
-        let mut tables = Self::default();
-        for (source, text) in BUILT_IN {
-            for mistake in tables.add(source, text).err().unwrap_or_default() {
-                tracing::error!("built-in table: {mistake}");
-            }
-        }
-        tables
-    }
-
-    /// Reads a table and adds it; one of the same name is replaced.
-    ///
-    /// # Errors
-    /// The mistakes in it; nothing is added then.
-    pub fn add(&mut self, source: &str, text: &str) -> Result<(), Vec<TableError>> {
-        let table = Arc::new(parse(source, text)?);
-        match self.tables.iter_mut().find(|t| t.name == table.name) {
-            Some(old) => *old = table,
-            None => self.tables.push(table),
-        }
-        Ok(())
-    }
-
-    /// All tables, built-in ones first.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<DriverTable>> {
-        self.tables.iter()
-    }
-
-    /// The table of this name.
-    pub fn get(&self, name: &str) -> Option<&Arc<DriverTable>> {
-        self.tables.iter().find(|table| table.name == name)
-    }
-
-    /// The commands that a driver has: its table's, then those of the tables it
-    /// includes, directly or not, that it does not have itself. An included table
-    /// that is not there is left out.
-    pub fn commands(&self, table: &Arc<DriverTable>) -> Vec<(Arc<DriverTable>, Ioctl)> {
-        let mut order = vec![table.clone()];
-        let mut at = 0;
-        while let Some(next) = order.get(at).cloned() {
-            for name in &next.includes {
-                let known = order.iter().any(|have| have.name == *name);
-                order.extend(self.get(name).filter(|_| !known).cloned());
-            }
-            at += 1;
-        }
-        let mut seen = std::collections::HashSet::new();
-        let mut commands = Vec::new();
-        for table in order {
-            for ioctl in &table.ioctls {
-                let key = (
-                    table.numbering.mask(),
-                    table.numbering.command(ioctl.number),
-                );
-                if seen.insert(key) {
-                    commands.push((table.clone(), ioctl.clone()));
-                }
-            }
-        }
-        commands
-    }
 }

@@ -2,7 +2,8 @@
 
 use super::devices::{DeviceNode, Observed, resolve};
 use super::*;
-use crate::probes::{CallKind, ValueFormat};
+use crate::probes::table::Compiled;
+use crate::probes::{CallKind, ProbeTable, ValueFormat};
 use aiprof_common::*;
 
 fn tables() -> DriverTables {
@@ -18,14 +19,14 @@ fn compiled(table: &str, name: &str) -> Compiled {
 
 #[test]
 fn built_in_tables_have_no_mistakes() {
-    for (source, text) in built_in_sources() {
-        if let Err(mistakes) = parse(source, text) {
+    for (source, text) in DriverTable::BUILT_IN {
+        if let Err(mistakes) = DriverTable::parse(source, text) {
             let lines: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
             panic!("{}", lines.join("\n"));
         }
     }
     let tables = tables();
-    assert_eq!(tables.iter().count(), built_in_sources().len());
+    assert_eq!(tables.iter().count(), DriverTable::BUILT_IN.len());
     for table in tables.iter() {
         for name in &table.includes {
             assert!(tables.get(name).is_some(), "{name}");
@@ -174,7 +175,7 @@ fn mistakes_have_their_place() {
     const GOOD: &str = "name = \"x\"\napi = \"X\"\ntype = \"d\"\n[[device]]\nmajor = 226\n\
         [[ioctl]]\nname = \"A\"\nnumber = 1\nkind = \"bind\"\nargs = { n = \"u32 n@0\", p = \"hex p@8\" }\n\
         [[ioctl.array]]\nname = \"all\"\npointer = \"p@8\"\ncount = \"u32 n@0\"\nstride = 8\nfields = { v = \"u64 @0\" }\n";
-    assert!(parse("x.toml", GOOD).is_ok());
+    assert!(DriverTable::parse("x.toml", GOOD).is_ok());
     let many = (0..13)
         .map(|i| format!("v{i} = \"u32 v@{i}\""))
         .collect::<Vec<_>>();
@@ -271,7 +272,7 @@ fn mistakes_have_their_place() {
         ("name = \"all\"", "name = 'all", "12:", "invalid"),
     ] {
         assert!(GOOD.contains(from), "{from}");
-        let errors = parse("x.toml", &GOOD.replacen(from, to, 1)).unwrap_err();
+        let errors = DriverTable::parse("x.toml", &GOOD.replacen(from, to, 1)).unwrap_err();
         let all: Vec<_> = errors.iter().map(ToString::to_string).collect();
         let at = format!("x.toml:{place}");
         assert!(
@@ -282,10 +283,15 @@ fn mistakes_have_their_place() {
         );
     }
     let twice = GOOD.to_owned() + "[[ioctl]]\nname = \"B\"\nnumber = 1\nkind = \"free\"\n";
-    let errors = parse("x.toml", &twice).unwrap_err();
+    let errors = DriverTable::parse("x.toml", &twice).unwrap_err();
     assert_eq!(errors[0].line, 17);
     assert!(errors[0].message.contains("line 6"), "{}", errors[0]);
-    assert_eq!(parse("x.toml", &" ".repeat(1 << 21)).unwrap_err().len(), 1);
+    assert_eq!(
+        DriverTable::parse("x.toml", &" ".repeat(1 << 21))
+            .unwrap_err()
+            .len(),
+        1
+    );
 }
 
 fn node(major: u32, minor: u32, major_name: &str, driver: Option<&str>) -> DeviceNode {
