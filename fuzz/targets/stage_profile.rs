@@ -1,4 +1,4 @@
 //! The reader of profiles that choose stages.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| aiprof::analyze::stages::fuzz_profile(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| aiprof::analyze::stages::testing::fuzz_profile(data));

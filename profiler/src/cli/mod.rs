@@ -57,7 +57,8 @@ mod values;
 mod wanted_tables;
 mod windows;
 
-pub use acelyzer::fuzz_acelyzer;
+#[cfg(any(test, feature = "testing"))]
+pub use acelyzer::testing::fuzz_acelyzer;
 pub use advice::advice;
 pub use output::is_broken_pipe;
 

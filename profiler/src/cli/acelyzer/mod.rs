@@ -10,6 +10,8 @@ mod convert;
 mod help;
 mod options;
 mod settings;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -196,22 +198,3 @@ fn execute(
     console.log(Level::Info, &format!("Exported events:  {events}"));
     Ok(code)
 }
-
-/// Fuzzing entry: any bytes as acelyzer's command line, arguments between zeros. No
-/// file is opened.
-#[doc(hidden)]
-pub fn fuzz_acelyzer(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let words: Vec<_> = text.split('\0').map(str::to_owned).collect();
-    if let Ok(Given { mut settings, .. }) = settings::parse(&words) {
-        settings.profile = "default.json".to_owned();
-        let mut messages = Messages::new(Level::Trace);
-        if convert::check(&settings, &mut messages).is_ok() {
-            // A filter may be refused.
-            let _ = convert::config(&settings, &mut messages);
-        }
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("acelyzer_args", fuzz_acelyzer);

@@ -50,11 +50,11 @@ mod sections;
 mod server;
 mod symtab;
 
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "testing"))]
 pub use crate::go::fuzz_go_table;
 pub use client::{Client, NamingError, Patience};
-#[cfg(any(test, fuzzing))]
-pub use jit_dump::fuzz_jit_dump;
+#[cfg(any(test, feature = "testing"))]
+pub use jit_dump::testing::fuzz_jit_dump;
 pub(crate) use jit_names::javascript;
 pub(crate) use jobs::Jobs;
 pub use jobs::{AddressChange, Answer, Job};
@@ -63,8 +63,8 @@ pub(crate) use native::NativeSymbolizer;
 use native::SymbolizeStats;
 pub(crate) use perf_map::PerfMap;
 pub(crate) use perf_map::PerfMapLimits;
-#[cfg(any(test, fuzzing))]
-pub use perf_map::fuzz_perf_map;
+#[cfg(any(test, feature = "testing"))]
+pub use perf_map::testing::fuzz_perf_map;
 pub use server::serve;
 
 use aiprof_model::profile::{BuildId, FrameKind};

@@ -3,6 +3,9 @@
 //! aiprof has no stages of its own; a profile selects which of their effects are wanted.
 //! Names and order are those of acelyzer's profile `everything.json`.
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
 use super::config::{Config, OverlapMode, RankAlignment};
 use super::messages::Messages;
 use serde_json::Value;
@@ -293,12 +296,6 @@ impl Profile {
         }
         set
     }
-
-    /// Whether the profile lets the occurrence run.
-    #[cfg(any(test, fuzzing))]
-    fn allows(&self, stage: Stage) -> bool {
-        self.enabled.has(stage)
-    }
 }
 
 impl Request {
@@ -387,20 +384,6 @@ fn resolve(requests: Vec<Request>) -> Result<StageSet, ProfileError> {
         None => Ok(set),
     }
 }
-
-/// Fuzzing entry: any bytes as a profile.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_profile(data: &[u8]) {
-    if let Ok(text) = std::str::from_utf8(data)
-        && let Ok(profile) = Profile::parse(text)
-    {
-        assert!(!profile.allows(Stage::VerifySort));
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("stage_profile", fuzz_profile);
 
 #[cfg(test)]
 #[path = "stages_tests.rs"]
