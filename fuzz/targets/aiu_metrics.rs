@@ -1,4 +1,4 @@
 //! The reader of the AIU's metrics file, which any program may write.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| aiprof::aiu::metrics::fuzz_metrics(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| aiprof::aiu::metrics::testing::fuzz_metrics(data));

@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    aiprof::analyze::utilization::compiler_log::fuzz_compiler_log(data)
+    aiprof::analyze::utilization::compiler_log::testing::fuzz_compiler_log(data)
 });

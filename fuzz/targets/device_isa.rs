@@ -1,4 +1,4 @@
 //! The decoder of device instructions, whose code any process may hand over.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| aiprof::symbolize::device::isa::fuzz_isa(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| aiprof::symbolize::device::isa::testing::fuzz_isa(data));

@@ -2,6 +2,6 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    aiprof::eu_stall::fuzz_records(data);
-    aiprof::eu_stall::capture::fuzz_capture(data);
+    aiprof::eu_stall::testing::fuzz_records(data);
+    aiprof::eu_stall::capture::testing::fuzz_capture(data);
 });

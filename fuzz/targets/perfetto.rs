@@ -1,4 +1,4 @@
 //! The reader of Perfetto traces, which any program may have written.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| aiprof::import::perfetto::fuzz_perfetto(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| aiprof::import::perfetto::testing::fuzz_perfetto(data));

@@ -234,10 +234,10 @@ fn is_of_tests(name: &str) -> bool {
     let name = name.trim_end_matches(".rs");
     name.ends_with("tests")
         || name.starts_with("tests_")
-        || ["golden", "script", "synthetic"].contains(&name)
+        || ["golden", "script", "synthetic", "testing"].contains(&name)
 }
 
-/// Code without the items behind `#[cfg(test)]` and `#[cfg(any(test, fuzzing))]`.
+/// Code without the items behind `#[cfg(test)]` and `#[cfg(any(test, feature = "testing"))]`.
 fn without_tests<'s>(code: &[Token<'s>]) -> Vec<Token<'s>> {
     let mut kept = Vec::with_capacity(code.len());
     let mut at = 0;

@@ -88,9 +88,8 @@ mod wanted_tables;
 mod windows;
 
 pub use advice::advice;
-pub use compat::fuzz_acelyzer;
-#[cfg(any(test, fuzzing))]
-pub use compat::fuzz_profile;
+#[cfg(any(test, feature = "testing"))]
+pub use compat::{fuzz_acelyzer, fuzz_profile};
 pub use output::is_broken_pipe;
 
 #[cfg(feature = "live")]

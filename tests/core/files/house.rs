@@ -100,7 +100,7 @@ fn files(folder: &str) -> anyhow::Result<BTreeMap<String, String>> {
         for entry in std::fs::read_dir(&at)? {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let is_test = name.ends_with("tests") || name.ends_with("tests.rs") || ["golden.rs", "script.rs"].contains(&&*name);
+            let is_test = name.ends_with("tests") || name.ends_with("tests.rs") || ["golden.rs", "script.rs", "testing.rs"].contains(&&*name);
             if is_test {
                 continue;
             }

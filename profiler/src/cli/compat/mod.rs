@@ -8,9 +8,8 @@ mod options;
 #[cfg(feature = "live")]
 pub(super) mod unitrace;
 
-pub use acelyzer::fuzz_acelyzer;
-#[cfg(any(test, fuzzing))]
-pub use acelyzer::fuzz_profile;
+#[cfg(any(test, feature = "testing"))]
+pub use acelyzer::{fuzz_acelyzer, fuzz_profile};
 
 use std::ffi::OsString;
 use std::path::Path;

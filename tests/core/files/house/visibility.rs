@@ -12,8 +12,8 @@ use std::path::Path;
 use super::source::{CrateSource, VisibleItem, folder_of};
 
 /// Items that only tests and examples outside their crate use: a whole subsystem is
-/// driven there without the rest. Functions that only fuzz targets call are marked with
-/// `fuzzing` instead.
+/// driven there without the rest. Functions that only fuzz targets call are compiled for the
+/// feature `testing` instead.
 const DRIVEN_BY_TESTS: [(&str, &str); 7] = [
     // profiler/tests/ci/files/virtual_stalls.rs
     ("live", "DeviceSamplers"),

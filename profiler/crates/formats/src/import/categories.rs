@@ -1,6 +1,9 @@
 //! Files of categories: unitrace's INI files and the JSON that its `categorize.py` makes of
 //! them.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use aiprof_system::files::caller;
 use aiprof_tables::categories::{Categories, IniError, TreeError};
 use std::io;
@@ -43,26 +46,6 @@ pub fn load_ini(path: &Path, ignores_blanks: bool) -> Result<Categories, Categor
     let text = caller::read_to_string(path, MAX_FILE)?;
     Ok(Categories::of_ini(&text, ignores_blanks)?)
 }
-
-/// Fuzzing entry point: any text is rules or refused, and what is written is read as the same.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_categories(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let rules = match text.starts_with('{') {
-        true => Categories::of_json(&text).ok(),
-        false => Categories::of_ini(&text, data.len().is_multiple_of(2)).ok(),
-    };
-    let Some(rules) = rules else { return };
-    rules.of(&text);
-    if let Ok(json) = rules.to_json() {
-        let again = Categories::of_json(&json.to_string());
-        assert!(again.is_ok_and(|again| again.len() == rules.len()));
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("categories", fuzz_categories);
 
 #[cfg(test)]
 mod tests {

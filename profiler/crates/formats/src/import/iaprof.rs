@@ -11,6 +11,9 @@
 //! iaprof keeps one launch stack per kernel, the latest: its samples are estimates
 //! without a bound.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 mod records;
 mod stacks;
 mod texts;
@@ -350,22 +353,6 @@ impl Shares {
         part
     }
 }
-
-/// Fuzzing entry: any bytes as a file; what was read is written and read again.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_iaprof(data: &[u8]) {
-    let Ok(profile) = read(&mut &*data) else {
-        return;
-    };
-    let mut text = Vec::new();
-    assert!(crate::export::iaprof::write(&profile, &mut text).is_ok());
-    let again = read(&mut text.as_slice());
-    assert!(again.is_ok_and(|again| again.total_count() == profile.total_count()));
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("iaprof", fuzz_iaprof);
 
 #[cfg(test)]
 mod tests;

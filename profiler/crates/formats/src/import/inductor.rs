@@ -2,6 +2,9 @@
 //! its ideal cycles: `DIR/inductor-spyre/KERNEL/perf/ideal_cycles.json`, a list of
 //! `{"ideal_cycles": 2048, "op_category": "Bmm_fp16"}`.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use aiprof_system::files::caller;
 use aiprof_trace::analyze::messages::Messages;
 use aiprof_trace::analyze::utilization::ideal::{IdealTable, IdealTables, Phase};
@@ -89,18 +92,6 @@ fn cycles(value: &Value) -> Option<u64> {
         // Checked above: cycles have no fractions worth keeping.
         .or_else(|| value.as_f64().filter(is_count).map(|f| f as u64))
 }
-
-/// Fuzzing entry: any bytes as the file of one kernel.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_ideal_cycles(data: &[u8]) {
-    let mut table = IdealTable::new(Phase::Unknown);
-    let is_whole = add_kernel(&mut table, "k", data).is_ok();
-    assert!(is_whole || table.rows() <= data.len());
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("ideal_cycles", fuzz_ideal_cycles);
 
 #[cfg(test)]
 mod tests {

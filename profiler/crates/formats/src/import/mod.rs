@@ -15,15 +15,15 @@ pub mod torch_log;
 pub mod unitrace_csv;
 pub mod unitrace_metrics;
 
-#[cfg(any(test, fuzzing))]
-pub use categories::fuzz_categories;
-#[cfg(any(test, fuzzing))]
-pub use iaprof::fuzz_iaprof;
-#[cfg(any(test, fuzzing))]
-pub use inductor::fuzz_ideal_cycles;
-#[cfg(any(test, fuzzing))]
-pub use pprof::fuzz_pprof;
-#[cfg(any(test, fuzzing))]
-pub use unitrace_csv::fuzz_unitrace_csv;
-#[cfg(any(test, fuzzing))]
-pub use unitrace_metrics::fuzz_unitrace_metrics;
+#[cfg(any(test, feature = "testing"))]
+pub use categories::testing::fuzz_categories;
+#[cfg(any(test, feature = "testing"))]
+pub use iaprof::testing::fuzz_iaprof;
+#[cfg(any(test, feature = "testing"))]
+pub use inductor::testing::fuzz_ideal_cycles;
+#[cfg(any(test, feature = "testing"))]
+pub use pprof::testing::fuzz_pprof;
+#[cfg(any(test, feature = "testing"))]
+pub use unitrace_csv::testing::fuzz_unitrace_csv;
+#[cfg(any(test, feature = "testing"))]
+pub use unitrace_metrics::testing::fuzz_unitrace_metrics;

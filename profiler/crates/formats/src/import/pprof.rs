@@ -1,6 +1,9 @@
 //! pprof's `profile.proto`, as folded stacks: of aiprof, Go, gperftools and all others
 //! that write it.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use crate::export::Weight;
 use crate::export::folded::{FoldedStacks, MAX_LINE, MAX_TOTAL};
 use crate::export::pprof::proto::{Label, Location, Profile, Sample};
@@ -307,26 +310,6 @@ fn kind(name: &str, file: &str, is_inlined: bool) -> FrameKind {
         false => FrameKind::Native,
     }
 }
-
-/// Fuzzing entry: any bytes as a profile; what was read is folded and read again.
-#[cfg(any(test, fuzzing))]
-#[doc(hidden)]
-pub fn fuzz_pprof(data: &[u8]) {
-    for wanted in [Weight::Time, Weight::Samples] {
-        let Ok(read) = read(&mut &*data, wanted) else {
-            return;
-        };
-        let mut text = Vec::new();
-        let options = crate::export::ExportOptions::default();
-        let written = crate::export::folded::write_stacks(&read.stacks, &options, &mut text);
-        assert!(written.is_ok());
-        let again = crate::export::folded::read(&mut text.as_slice());
-        assert_eq!(again.map(|again| again.total).ok(), Some(read.stacks.total));
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("pprof", fuzz_pprof);
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,9 @@
 //! hexadecimal even where all their digits are decimal, with `0x` (unitrace before
 //! 2.3) or without. Columns go by their names: newer drivers have more of them.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use crate::export::unitrace_csv::{COLUMNS, IP, KERNEL};
 use aiprof_model::lines::{LineError, Lines};
 use aiprof_model::profile::{StallReason, StallRow, StallTable, StalledDevice};
@@ -254,28 +257,6 @@ fn decimal(field: &str) -> Option<u64> {
     let is_decimal = field.bytes().all(|b| b.is_ascii_digit());
     is_decimal.then(|| field.parse().ok())?
 }
-
-/// Fuzzing entry: any bytes as a file; what was read is written and read again.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_unitrace_csv(data: &[u8]) {
-    let Ok(stalls) = read(&mut &*data) else {
-        return;
-    };
-    let lines = data.iter().filter(|b| **b == b'\n').count() as u64;
-    assert!(stalls.skipped <= lines.saturating_add(1));
-    let mut text = Vec::new();
-    let written = crate::export::unitrace_csv::write_table(&stalls.table, &mut text);
-    assert!(written.is_ok());
-    if stalls.table.devices.is_empty() {
-        return;
-    }
-    let again = read(&mut text.as_slice());
-    assert!(again.is_ok_and(|again| again.table.total() == stalls.table.total()));
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("unitrace_csv", fuzz_unitrace_csv);
 
 #[cfg(test)]
 #[path = "unitrace_csv_tests.rs"]

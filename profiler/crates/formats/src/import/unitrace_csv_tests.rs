@@ -136,7 +136,9 @@ fn a_cut_last_line_is_not_believed() {
 
 #[test]
 fn names_that_vanish_keep_their_counts() {
-    fuzz_unitrace_csv(b"Kernel, IP[Address], SbidStall[Events]\n\"\x01\", 8, 1\n\"\"\", 8, 1\n");
+    testing::fuzz_unitrace_csv(
+        b"Kernel, IP[Address], SbidStall[Events]\n\"\x01\", 8, 1\n\"\"\", 8, 1\n",
+    );
 }
 
 #[test]
@@ -162,11 +164,11 @@ fn other_files_are_refused_and_sums_stop_at_the_end() {
 fn damaged_files_never_panic() {
     let bytes = PVC.as_bytes();
     for i in 0..bytes.len() {
-        fuzz_unitrace_csv(&bytes[..i]);
+        testing::fuzz_unitrace_csv(&bytes[..i]);
         for byte in [0, b',', b'"', b'\n', 0xff, b'9'] {
             let mut damaged = bytes.to_vec();
             damaged[i] = byte;
-            fuzz_unitrace_csv(&damaged);
+            testing::fuzz_unitrace_csv(&damaged);
         }
     }
 }

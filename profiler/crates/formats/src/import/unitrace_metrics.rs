@@ -5,6 +5,9 @@
 //! known by the columns: a header names `GpuTime[ns]`, rows have as many cells. Names of
 //! kernels may be in quotes, or have commas without them, as older releases write them.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use aiprof_model::lines::{LineError, Lines};
 use aiprof_tables::roofline::{FlopKind, KernelWork};
 use std::collections::BTreeMap;
@@ -249,19 +252,6 @@ fn cells(line: &str) -> Vec<String> {
     }
     cells
 }
-
-/// Fuzzing entry point: any text is metrics or refused.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_unitrace_metrics(data: &[u8]) {
-    let mut metrics = KernelMetrics::default();
-    if metrics.read(&mut { data }).is_ok() {
-        metrics.kernels();
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("unitrace_metrics", fuzz_unitrace_metrics);
 
 #[cfg(test)]
 mod tests {

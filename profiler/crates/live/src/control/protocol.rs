@@ -6,6 +6,9 @@
 //! `ok`, or `no` and a reason; behind `ok` a status may follow, line by line, each a key
 //! and a value. Unknown keys are passed over: later versions may have more.
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
 use aiprof_model::visible;
 use std::fmt;
 use std::str::FromStr;
@@ -236,24 +239,6 @@ fn short(text: &str) -> String {
     }
     line
 }
-
-/// Fuzzing entry point: a message is read as either, and what is read is written so that
-/// it is read again.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_control(data: &[u8]) {
-    if let Ok(request) = Request::decode(data) {
-        assert_eq!(request.encode().as_bytes(), data);
-    }
-    if let Some(answer) = Reply::decode(data) {
-        let sent = answer.encode();
-        assert!(sent.len() <= MAX_MESSAGE, "{}", sent.len());
-        assert_eq!(Reply::decode(sent.as_bytes()), Some(answer));
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("control", fuzz_control);
 
 #[cfg(test)]
 mod tests {

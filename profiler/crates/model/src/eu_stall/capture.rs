@@ -22,6 +22,9 @@
 //!          …  records as the driver handed them out
 //! ```
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
 use super::{Layout, Splitter};
 use std::io::{self, Write};
 
@@ -307,27 +310,3 @@ impl<W: Write> CaptureWriter<W> {
         self.to
     }
 }
-
-/// For fuzzing: reads bytes as a capture, whole and in pieces, with the same result.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_capture(data: &[u8]) {
-    let tell = |pieces: usize| {
-        let mut told = Vec::new();
-        let mut reader = CaptureReader::new();
-        let mut result = Ok(());
-        for piece in data.chunks(pieces) {
-            result = reader.read(piece, |part| match part {
-                Part::Header(header) => told.push(format!("{header:?}")),
-                Part::Begin(frame) => told.push(format!("{frame:?}")),
-                Part::Records(records) => told.extend(records.iter().map(u8::to_string)),
-                Part::End => told.push("end".into()),
-            });
-        }
-        (told, result, reader.is_within())
-    };
-    assert_eq!(tell(7), tell(data.len().max(1)));
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("eu_stall", fuzz_capture);

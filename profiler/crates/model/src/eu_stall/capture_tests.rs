@@ -102,7 +102,7 @@ fn other_bytes_are_refused() {
     assert_eq!(broken(34, 1), CaptureError::Header("name"));
     assert_eq!(broken(36 + header().name.len() + 7, 1), CaptureError::Frame);
     for length in 0..capture().len() {
-        fuzz_capture(&capture()[..length]);
+        testing::fuzz_capture(&capture()[..length]);
     }
 }
 

@@ -323,8 +323,8 @@ fn any_bytes_are_decoded() {
     for round in 0..300 {
         let length = number(700) as usize;
         let data: Vec<_> = (0..length).map(|_| number(256) as u8).collect();
-        fuzz_records(&data);
-        fuzz_records(&[&[round as u8, 64], &*vec![0xff; length]].concat());
+        testing::fuzz_records(&data);
+        testing::fuzz_records(&[&[round as u8, 64], &*vec![0xff; length]].concat());
     }
 }
 

@@ -384,7 +384,7 @@ impl<'r> TableReader<'r, '_> {
 
     /// A mistake in a text. In a plain string its place is known; in one with escapes it
     /// is the whole.
-    pub(super) fn error_inside(&mut self, value: &Value<'_>, error: ExprError) {
+    fn error_inside(&mut self, value: &Value<'_>, error: ExprError) {
         let text = value.get_ref().as_str().unwrap_or_default();
         let content = self.source.text.get(value.span().start + 1..);
         let plain = content.is_some_and(|content| content.starts_with(text));

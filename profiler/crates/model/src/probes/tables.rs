@@ -65,7 +65,7 @@ impl ProbeTable for DriverTable {
 
 /// Tables of one kind, each with a name of its own.
 #[derive(Clone, Debug, Default)]
-pub struct TableSet<T> {
+pub struct TableSet<T: ProbeTable> {
     tables: Vec<Arc<T>>,
 }
 

@@ -10,6 +10,8 @@ mod event;
 mod labels;
 pub mod ops;
 mod python;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod trace;
 mod wait;
 
@@ -214,29 +216,6 @@ pub(crate) fn comm(raw: &[u8]) -> String {
     let end = raw.iter().position(|&b| b == 0).unwrap_or(raw.len());
     String::from_utf8_lossy(raw.get(..end).unwrap_or_default()).into_owned()
 }
-
-/// Fuzzing entry point: decodes arbitrary bytes.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_one(data: &[u8]) {
-    match decode(data) {
-        Ok(Record::Sample(sample)) => {
-            assert!(sample.user.len() <= MAX_USER_FRAMES + 1);
-            assert!(sample.kernel.len() <= MAX_KERNEL_FRAMES);
-            assert!(sample.python.len() <= MAX_PYTHON_WORDS);
-        }
-        Ok(Record::Python(record)) => {
-            if let Some(code) = PythonPieces::default().take(record) {
-                let mut table = crate::process::ProcessTable::default();
-                table.python_code(&code);
-            }
-        }
-        _ => {}
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("wire", fuzz_one);
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,9 @@
 //! the sections; each with a header (32 bytes), a directory of metrics, and the
 //! metrics' values, 8 bytes each.
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
 use thiserror::Error;
 
 /// Most bytes of a metrics file that are read.
@@ -387,25 +390,3 @@ impl Data<'_> {
         self.array(at, what).map(u64::from_le_bytes)
     }
 }
-
-/// Entry point for fuzzing: reads arbitrary bytes, also as if they were whole.
-///
-/// # Panics
-/// When the result holds more than the input.
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_metrics(data: &[u8]) {
-    let Ok(metrics) = parse(data) else { return };
-    let values = metrics.sections.iter().flat_map(|s| &s.values);
-    let words: usize = values.map(|value| value.samples.len()).sum();
-    assert!(words * 8 <= data.len(), "more values than bytes");
-    for value in metrics.sections.iter().flat_map(|s| &s.values) {
-        assert!(
-            value
-                .summary()
-                .is_none_or(|number| number.is_finite() && number >= 0.0)
-        );
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("aiu_metrics", fuzz_metrics);

@@ -25,8 +25,8 @@ pub mod timing;
 
 #[cfg(test)]
 use decode::decode_records;
-#[cfg(any(test, fuzzing))]
-pub use decode::fuzz_records;
+#[cfg(any(test, feature = "testing"))]
+pub use decode::testing::fuzz_records;
 pub use decode::{Decoder, RecordError, Unknown};
 pub use layouts::{Kind, Layout, Layouts, LayoutsError, Status};
 pub use record::{ActivityRecord, Context, Endian, EpochNs};

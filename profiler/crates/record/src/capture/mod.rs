@@ -16,8 +16,8 @@ mod tests;
 mod writer;
 
 pub use reader::{Contents, StoredNames, contents, for_each_event};
-#[cfg(any(test, fuzzing))]
-pub use replay::fuzz_capture;
+#[cfg(any(test, feature = "testing"))]
+pub use replay::testing::fuzz_capture;
 pub use replay::{DeviceReplay, ReplayOptions, replay, replay_devices, replay_from, replay_slices};
 pub use scan::{Scan, Scanned, scan, scan_file};
 pub use writer::{CaptureWriter, Known};

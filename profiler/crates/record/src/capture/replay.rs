@@ -1,5 +1,8 @@
 //! From a capture to the profile that the recording would have given.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use super::{
     ImportError, Record,
     reader::{StoredNames, file_records, records},
@@ -233,25 +236,3 @@ pub fn replay_devices(path: &Path) -> Result<DeviceReplay, ImportError> {
         losses: replay.aggregate.losses,
     })
 }
-
-/// Fuzzing entry point: replays arbitrary bytes as an uncompressed stream.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_capture(data: &[u8]) {
-    let options = ReplayOptions {
-        launches: data
-            .first()
-            .filter(|&byte| byte & 1 == 1)
-            .map(|byte| LaunchOptions {
-                timed: byte & 2 == 2,
-            }),
-        ..ReplayOptions::default()
-    };
-    let mut replay = CaptureReplay::new(options);
-    if super::reader::stream_records(data, |record| replay.take(record)).is_some() {
-        replay.finish();
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("capture", fuzz_capture);

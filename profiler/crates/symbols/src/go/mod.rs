@@ -18,6 +18,6 @@ mod tests;
 mod values;
 
 pub(crate) use inline::GoFrame;
-#[cfg(any(test, fuzzing))]
-pub use inline::fuzz_go_table;
+#[cfg(any(test, feature = "testing"))]
+pub use inline::testing::fuzz_go_table;
 pub(crate) use table::{GoFunction, GoReader, GoTable};

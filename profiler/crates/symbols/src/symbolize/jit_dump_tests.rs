@@ -385,6 +385,6 @@ fn arbitrary_bytes_keep_the_invariants() {
             let at = random(writer.0.len() as u64) as usize;
             writer.0[at] = random(256) as u8;
         }
-        fuzz_jit_dump(&writer.0);
+        testing::fuzz_jit_dump(&writer.0);
     }
 }

@@ -47,15 +47,15 @@ mod server;
 mod symtab;
 
 pub use crate::frame::SymFrame;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "testing"))]
 pub use crate::go::fuzz_go_table;
 pub use client::{Client, NamingError, Patience};
-#[cfg(any(test, fuzzing))]
-pub use jit_dump::fuzz_jit_dump;
+#[cfg(any(test, feature = "testing"))]
+pub use jit_dump::testing::fuzz_jit_dump;
 pub use job::{AddressChange, Answer, Job};
 pub use options::SymbolizeOptions;
-#[cfg(any(test, fuzzing))]
-pub use perf_map::fuzz_perf_map;
+#[cfg(any(test, feature = "testing"))]
+pub use perf_map::testing::fuzz_perf_map;
 pub use server::serve;
 
 #[cfg(test)]

@@ -4,6 +4,9 @@
 //! hexadecimal (Linux `tools/perf/Documentation/jit-interface.txt`). The file
 //! grows while the program runs and is written by whoever likes to.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use std::io::{self, BufRead, Read as _};
 
 /// Bounds for one perf map.
@@ -214,34 +217,6 @@ fn push_range(out: &mut Vec<Range>, start: u64, end: u64, of: Range) {
     }
 }
 
-/// Entry point for fuzzing: reads arbitrary bytes as a perf map and looks up the
-/// edges of every range.
-///
-/// # Panics
-/// When an invariant of the map does not hold.
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_perf_map(data: &[u8]) {
-    let limits = PerfMapLimits {
-        entries: 512,
-        name_bytes: 4096,
-        line_bytes: 256,
-    };
-    let (map, stats) = PerfMap::read(data, limits);
-    assert!(stats.accepted <= limits.entries as u64);
-    assert!(map.names.len() <= limits.name_bytes);
-    for pair in map.ranges.windows(2) {
-        assert!(pair[0].end <= pair[1].start, "ranges overlap");
-    }
-    for range in &map.ranges {
-        assert!(range.start < range.end, "empty range");
-        assert!(map.lookup(range.start).is_some());
-        assert!(map.lookup(range.end - 1).is_some());
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("perf_map", fuzz_perf_map);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,7 +345,7 @@ mod tests {
                     alphabet[(state >> 33) as usize % alphabet.len()]
                 })
                 .collect();
-            fuzz_perf_map(&data);
+            testing::fuzz_perf_map(&data);
         }
     }
 }

@@ -1,5 +1,8 @@
 //! One file: its text, identity and pages.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use super::gaps::Functions;
 use super::go::GoUnwind;
 use super::index::Index;
@@ -14,9 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most pages of text: the directory must fit one chunk of the pool. 4 GiB.
 const MAX_PAGES: u64 = ((POOL_CHUNK - size_of::<DirHeader>()) / size_of::<PoolRef>()) as u64;
-/// Pages that [`fuzz_one`] builds: bounded time for each input.
-#[cfg(any(test, fuzzing))]
-const FUZZ_PAGES: u32 = 16;
 
 /// The unwind data of one ELF file (or vdso image), by page of text.
 #[derive(Debug)]
@@ -254,30 +254,3 @@ pub fn build_all<R: ReadAt>(file: &UnwindFile<R>) -> Result<BuildStats, UnwindEr
     }
     Ok(stats)
 }
-
-/// Opens `data` as a file and builds and reads its first pages: for fuzzing.
-/// Whatever the bytes are, it must return, soon.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_one(data: &[u8]) {
-    let Ok(file) = UnwindFile::open(data) else {
-        return;
-    };
-    let mut out = Vec::new();
-    for index in 0..file.n_pages().min(FUZZ_PAGES) {
-        if let Ok(PageContent::Partial) = file.quick_page(index, &mut out) {
-            assert!(super::lookup(&out, 0).is_some(), "a table answers");
-        }
-        if let Ok(PageContent::Table) = file.page(index, &mut out) {
-            for pc in [0, 1, 0x7fff, u16::MAX] {
-                assert!(
-                    super::lookup(&out, pc).is_some(),
-                    "a table answers for every byte"
-                );
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("eh_frame", fuzz_one);

@@ -26,8 +26,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-#[cfg(any(test, fuzzing))]
-pub use file::fuzz_one;
+#[cfg(any(test, feature = "testing"))]
+pub use file::testing::fuzz_one;
 pub use file::{BuildStats, UnwindFile, build_all};
 pub mod walk;
 

@@ -10,11 +10,15 @@ mod convert;
 mod help;
 mod settings;
 mod stages;
+#[cfg(any(test, feature = "testing"))]
+mod testing;
 #[cfg(test)]
 mod tests;
 
-#[cfg(any(test, fuzzing))]
-pub use stages::fuzz_profile;
+#[cfg(any(test, feature = "testing"))]
+pub use stages::testing::fuzz_profile;
+#[cfg(any(test, feature = "testing"))]
+pub use testing::fuzz_acelyzer;
 
 use crate::cli::analysis::{self, Analysis};
 use crate::cli::analysis_plan::{AnalysisPlan, Format};
@@ -183,22 +187,3 @@ fn execute(
     console.log(Level::Info, &format!("Exported events:  {events}"));
     Ok(code)
 }
-
-/// Fuzzing entry: any bytes as acelyzer's command line, arguments between zeros. No
-/// file is opened.
-#[doc(hidden)]
-pub fn fuzz_acelyzer(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let words: Vec<_> = text.split('\0').map(str::to_owned).collect();
-    if let Ok(Given { mut settings, .. }) = settings::parse(&words) {
-        settings.profile = "default.json".to_owned();
-        let mut messages = Messages::new(Level::Trace);
-        if convert::check(&settings, &mut messages).is_ok() {
-            // A filter may be refused.
-            let _ = convert::plan(&settings, &mut messages);
-        }
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("acelyzer_args", fuzz_acelyzer);

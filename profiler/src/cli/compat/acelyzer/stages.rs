@@ -4,6 +4,9 @@
 //! makes a configuration of that. Names and order are those of acelyzer's profile
 //! `everything.json`.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use super::settings::AcelyzerSettings;
 use aiprof_trace::analyze::messages::Messages;
 use serde_json::Value;
@@ -344,20 +347,6 @@ fn resolve(requests: Vec<StageRequest>) -> Result<StageSet, String> {
         None => Ok(set),
     }
 }
-
-/// Fuzzing entry: any bytes as a profile.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_profile(data: &[u8]) {
-    if let Ok(text) = std::str::from_utf8(data)
-        && let Ok(profile) = parse(text)
-    {
-        assert!(!profile.contains(&AcelyzerStage::VerifySort));
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("stage_profile", fuzz_profile);
 
 #[cfg(test)]
 #[path = "stages_tests.rs"]

@@ -246,11 +246,11 @@ fn suffixes_of_our_own_text_are_kinds_again() {
 fn damaged_files_never_panic() {
     let bytes = TEXT.as_bytes();
     for i in 0..bytes.len() {
-        fuzz_iaprof(&bytes[..i]);
+        testing::fuzz_iaprof(&bytes[..i]);
         for byte in [0, b'\t', b';', b'\n', 0xff, b'9'] {
             let mut damaged = bytes.to_vec();
             damaged[i] = byte;
-            fuzz_iaprof(&damaged);
+            testing::fuzz_iaprof(&damaged);
         }
     }
 }

@@ -13,6 +13,8 @@ mod file;
 mod first;
 mod problem;
 mod rescue;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -131,22 +133,6 @@ pub fn read_within(
         day_us,
     })
 }
-
-/// Reads any bytes, for the fuzzer: what was read must be written as JSON.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_trace_json(data: &[u8]) {
-    let mut timeline = Timeline::default();
-    let _ = read(data, "fuzz.json", &mut timeline);
-    for event in &timeline.events {
-        let members = format!("{{{}}}", timeline.texts.get(event.args));
-        let value = serde_json::from_str::<serde::de::IgnoredAny>(&members);
-        assert!(value.is_ok(), "{members}");
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("trace_json", fuzz_trace_json);
 
 /// Each file's device is the first of its process; in the run it is the rank's.
 fn of_rank(devices: &str, rank: u32) -> Option<String> {

@@ -342,7 +342,7 @@ fn whatever_is_cut_or_changed_is_counted_or_told() {
         for value in [0, 0x7f, 0x80, 0xff] {
             let mut bad = whole.clone();
             bad[at] = value;
-            fuzz_perfetto(&bad);
+            testing::fuzz_perfetto(&bad);
         }
     }
 }

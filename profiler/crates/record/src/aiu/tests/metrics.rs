@@ -140,7 +140,7 @@ fn every_cut_and_every_flipped_byte_is_survived() {
         for _ in 0..16 {
             let mut bytes = good.clone();
             bytes[at] = random.next() as u8;
-            fuzz_metrics(&bytes);
+            testing::fuzz_metrics(&bytes);
         }
     }
 }

@@ -27,8 +27,8 @@ pub mod zebin;
 
 pub use dump::{Dump, read_dump_folder};
 pub use listing::{Listed, Listing};
-#[cfg(any(test, fuzzing))]
-pub use module::fuzz_module;
+#[cfg(any(test, feature = "testing"))]
+pub use module::testing::fuzz_module;
 pub use module::{Attributes, Kernel, Module, ModuleError, Problems, SourceFrame, attributes};
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! A module of device code: its kernels, their code, attributes and sources.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use super::isa::Platform;
 use super::limits::MAX_MODULE;
 use super::line_table::LineTable;
@@ -338,23 +341,3 @@ pub(super) fn display(name: &str) -> String {
     let plain = readable.strip_prefix("typeinfo name for ");
     plain.unwrap_or(&readable).to_owned()
 }
-
-/// Reads a module and asks for everything in it. For fuzzing.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_module(data: &[u8]) {
-    let Ok(module) = Module::parse(data) else {
-        return;
-    };
-    assert!(module.memory() < (MAX_MODULE + super::limits::MAX_TEXT) * 4);
-    for kernel in module.kernels.iter().chain(&module.functions) {
-        let size = u32::try_from(kernel.code.len()).unwrap_or(u32::MAX);
-        for offset in (0..size.min(1 << 14)).step_by(8).chain([size, u32::MAX]) {
-            assert!(kernel.source(offset).len() <= 1024);
-            assert!(!kernel.function(offset).is_empty());
-        }
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("zebin", fuzz_module);

@@ -8,6 +8,9 @@
 //! ====== Perf Summary End ======
 //! ```
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::ideal::{IdealTable, IdealTables, NOT_AVAILABLE, Phase, TOTAL};
 use memchr::memmem::Finder;
@@ -237,21 +240,6 @@ fn split_name(name: &str) -> (&str, &str) {
         None => (kernel, NOT_AVAILABLE),
     }
 }
-
-/// Fuzzing entry: any bytes as a compiler log.
-#[doc(hidden)]
-#[cfg(any(test, fuzzing))]
-pub fn fuzz_compiler_log(data: &[u8]) {
-    use crate::analyze::messages::Level;
-    let mut messages = Messages::new(Level::Trace);
-    let tables = read(&mut io::BufReader::with_capacity(7, data), &mut messages);
-    for table in tables.iter().flat_map(IdealTables::tables) {
-        assert!(table.rows() == 0 || !table.categories().is_empty());
-    }
-}
-
-#[cfg(test)]
-aiprof_testkit::survives_seeds!("compiler_log", fuzz_compiler_log);
 
 #[cfg(test)]
 #[path = "compiler_log_tests.rs"]

@@ -253,7 +253,7 @@ fn random_code_is_decoded_within_bounds() {
     for _ in 0..20_000 {
         let length = (next() % 200) as usize;
         let bytes: Vec<u8> = (0..length).map(|_| next() as u8).collect();
-        fuzz_isa(&bytes);
+        testing::fuzz_isa(&bytes);
     }
 }
 
