@@ -4,7 +4,7 @@
 //! Times are microseconds of the trace's own clock; a number that is not known is
 //! `null`.
 
-use super::alignment::Cycle;
+pub use super::alignment::Cycle;
 use super::calibration::RankClock;
 use super::energy::KernelPower;
 use super::pipeline::Outcome;
