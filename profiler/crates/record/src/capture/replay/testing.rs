@@ -13,7 +13,7 @@ pub fn fuzz_capture(data: &[u8]) {
             }),
         ..ReplayOptions::default()
     };
-    let mut replay = Replay::new(options);
+    let mut replay = CaptureReplay::new(options);
     if super::super::reader::stream_records(data, |record| replay.take(record)).is_some() {
         replay.finish();
     }
