@@ -6,7 +6,7 @@
 //! rank is `collective_wait` here; the rest is `other`. HTA's `other` is the two together. Work that
 //! overlaps the one before it makes HTA's gap negative; here there is none.
 //!
-//! Why a device as a whole idles is a matter of the host: [`crate::findings`].
+//! Why a device as a whole idles is a matter of the host: `findings`.
 
 use crate::stretches::Stretches;
 use crate::work::{RankWork, RankedWork, WorkClass};

@@ -2,8 +2,8 @@
 //! waited for the last one.
 
 use crate::analyze::pipeline::Outcome;
-use crate::work::{RankedWork, WorkClass, WorkIndex, name_of, sym_of};
-use aiprof_model::timeline::{Event, Sym, Time, Timeline};
+use crate::work::{RankedWork, SameCollective, WorkClass, WorkIndex, name_of, same_collective};
+use aiprof_model::timeline::{Time, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -62,19 +62,6 @@ impl Collectives {
             false => found,
         }
     }
-}
-
-/// Which kernels are parts of the same collectives: name, process group, its ranks.
-pub(crate) type SameCollective<'t> = (Sym, &'t str, &'t str);
-
-/// The collectives that a kernel belongs to.
-pub(crate) fn same_collective<'t>(timeline: &'t Timeline, event: &Event) -> SameCollective<'t> {
-    let text = |key| timeline.arg(event, key).unwrap_or_default();
-    (
-        sym_of(event),
-        text("Process Group Name"),
-        text("Process Group Ranks"),
-    )
 }
 
 /// Kernels of libraries of communication: the n-th of a name is the same collective on all

@@ -321,6 +321,19 @@ pub fn sym_of(event: &Event) -> Sym {
     }
 }
 
+/// Which kernels are parts of the same collectives: name, process group, its ranks.
+pub(crate) type SameCollective<'t> = (Sym, &'t str, &'t str);
+
+/// The collectives that a kernel belongs to.
+pub(crate) fn same_collective<'t>(timeline: &'t Timeline, event: &Event) -> SameCollective<'t> {
+    let text = |key| timeline.arg(event, key).unwrap_or_default();
+    (
+        sym_of(event),
+        text("Process Group Name"),
+        text("Process Group Ranks"),
+    )
+}
+
 /// What work of a device is for; `None`: it is none.
 fn class_of(timeline: &Timeline, kinds: &Kinds, event: &Event) -> Option<WorkClass> {
     if !kinds.is_device(timeline, event) {

@@ -323,7 +323,7 @@ fn device_powers(
 }
 
 /// Power and energy of each kernel by name, by row group and energy. Takes the
-/// periods of [`crate::analyze::power::run`]; bad ones and those with an unknown number
+/// periods of `power::run`; bad ones and those with an unknown number
 /// of wraps count as not measured.
 pub fn kernels(
     timeline: &Timeline,

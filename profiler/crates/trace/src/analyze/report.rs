@@ -236,7 +236,7 @@ pub struct Report {
     pub compiled: CompileReport,
 }
 
-/// Puts it together, without findings: [`crate::findings::report`] has them. Lines for plots take
+/// Puts it together, without findings: `findings::report` has them. Lines for plots take
 /// long, and may not be wanted.
 pub(crate) fn make(
     timeline: &Timeline,

@@ -7,8 +7,7 @@
 
 use super::build::{Builder, Numbered};
 use super::graph::{EdgeKind, PathEvent, PathRole, begin, end};
-use crate::ranks::{SameCollective, same_collective};
-use crate::work::{RankedWork, WorkClass};
+use crate::work::{RankedWork, SameCollective, WorkClass, same_collective};
 use aiprof_model::timeline::{Dialect, Length, NONE, Sym, Time};
 use rustc_hash::{FxHashMap, FxHashSet};
 
