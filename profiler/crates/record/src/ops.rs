@@ -230,7 +230,7 @@ impl OpCaller {
         }
     }
 
-    fn meet(&mut self, path: &[PythonFrame]) {
+    fn narrow(&mut self, path: &[PythonFrame]) {
         self.stacks += 1;
         let same = self.path.iter().zip(path).take_while(|(a, b)| a == b);
         let exact = same.count();
@@ -297,13 +297,13 @@ pub(crate) fn place(ops: &[Op], stacks: &[(u64, Rc<[PythonFrame]>)]) -> OpsPlace
                 continue;
             };
             match caller {
-                Some(caller) => caller.meet(path),
+                Some(caller) => caller.narrow(path),
                 None => *caller = Some(OpCaller::new(path)),
             }
             if op.kind == OpKind::Annotation {
                 let of_all = marks.entry(&op.name);
                 of_all
-                    .and_modify(|caller| caller.meet(path))
+                    .and_modify(|caller| caller.narrow(path))
                     .or_insert_with(|| OpCaller::new(path));
             }
         }

@@ -7,22 +7,13 @@ use aiprof_model::profile::{LossKind, Losses};
 use aiprof_model::wire::Event;
 use std::io;
 
-/// A recording as it was before an event.
-#[derive(Clone, Copy)]
-pub struct Before<'a> {
-    /// Its processes.
-    pub processes: &'a ProcessTable,
-    /// Its calls.
-    pub tracker: &'a Tracker,
-}
-
 /// What is made of the events of a recording: a profile, a timeline, a capture.
 pub trait RecordingSink {
-    /// Takes an event in.
+    /// Takes an event in. `before`: the recording as it was before it.
     ///
     /// # Errors
     /// Those of the file that is written.
-    fn event(&mut self, before: Before<'_>, event: &Event) -> io::Result<()> {
+    fn event(&mut self, before: &Recording, event: &Event) -> io::Result<()> {
         let _ = (before, event);
         Ok(())
     }
@@ -46,8 +37,8 @@ impl RecordingSink for NoSink {}
 
 /// A closure sees the events.
 impl<F: FnMut(&Event, &ProcessTable)> RecordingSink for F {
-    fn event(&mut self, before: Before<'_>, event: &Event) -> io::Result<()> {
-        self(event, before.processes);
+    fn event(&mut self, before: &Recording, event: &Event) -> io::Result<()> {
+        self(event, &before.processes);
         Ok(())
     }
 }
@@ -90,30 +81,19 @@ impl Recording {
             self.damaged += 1;
             return Ok(false);
         }
-        let before = Before {
-            processes: &self.processes,
-            tracker: &self.tracker,
-        };
         for sink in sinks.iter_mut() {
-            sink.event(before, event)?;
+            sink.event(self, event)?;
         }
         self.track(sinks, |tracker, all| tracker.apply(event, all));
-        Ok(match event {
-            Event::Process(event) => self.processes.apply(event),
-            Event::Labels(labels) => {
-                self.processes.labelled(labels);
-                false
-            }
-            Event::PythonFound(found) => {
-                self.processes.python_found(found);
-                false
-            }
-            Event::PythonCode(code) => {
-                self.processes.python_code(code);
-                false
-            }
-            _ => false,
-        })
+        let mut changed = false;
+        match event {
+            Event::Process(event) => changed = self.processes.apply(event),
+            Event::Labels(labels) => self.processes.labelled(labels),
+            Event::PythonFound(found) => self.processes.python_found(found),
+            Event::PythonCode(code) => self.processes.python_code(code),
+            _ => {}
+        }
+        Ok(changed)
     }
 
     /// Ends all open calls: nothing more will come. `now_ns` is CLOCK_MONOTONIC.

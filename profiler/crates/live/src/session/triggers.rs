@@ -13,7 +13,7 @@ use aiprof_model::{
 };
 use aiprof_record::{
     correlate::{CallView, KernelName, Launch, Tracked},
-    recording::{Before, RecordingSink},
+    recording::{Recording, RecordingSink},
     timeline::Builder,
 };
 use std::io;
@@ -136,7 +136,7 @@ impl Trigger {
 }
 
 impl RecordingSink for Triggers {
-    fn event(&mut self, before: Before<'_>, event: &Event) -> io::Result<()> {
+    fn event(&mut self, before: &Recording, event: &Event) -> io::Result<()> {
         match &mut self.builder {
             Some(builder)
                 if !matches!(event, Event::Sample(_) | Event::Wait(_) | Event::Stalls(_)) =>

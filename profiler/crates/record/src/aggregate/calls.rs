@@ -239,7 +239,7 @@ struct CallAdder<'a> {
 }
 
 /// What a launch and a call have in common.
-struct Origin<'a> {
+struct CallOrigin<'a> {
     pid: u32,
     tid: u32,
     stack: u64,
@@ -289,7 +289,7 @@ impl CallAdder<'_> {
         };
         // Several launches of one call share its time in no known way.
         let work = call.work.first.as_ref().filter(|_| call.work.launches == 1);
-        let origin = Origin {
+        let origin = CallOrigin {
             pid: call.pid,
             tid: call.tid,
             stack: call.stack,
@@ -310,7 +310,7 @@ impl CallAdder<'_> {
             return self.join(launch);
         }
         *self.taken += 1;
-        let origin = Origin {
+        let origin = CallOrigin {
             pid: launch.by.pid,
             tid: launch.by.tid,
             stack: launch.by.stack,
@@ -385,7 +385,7 @@ impl CallAdder<'_> {
         self.losses.add(LossKind::DriverFramesUnknown, count);
     }
 
-    fn add(&mut self, origin: &Origin<'_>, work: Option<&KernelName>, value: SampleValue) {
+    fn add(&mut self, origin: &CallOrigin<'_>, work: Option<&KernelName>, value: SampleValue) {
         if self.table.names.values.len() > self.table.limits.samples {
             self.losses.add(LossKind::TableFull, 1);
             return;
@@ -446,7 +446,7 @@ impl CallAdder<'_> {
     }
 
     /// The stack of a call, with the function and the work at its leaf.
-    fn stack(&mut self, origin: &Origin<'_>, function: u32, work: Option<u32>) -> Option<u32> {
+    fn stack(&mut self, origin: &CallOrigin<'_>, function: u32, work: Option<u32>) -> Option<u32> {
         let launch = origin.launch;
         let executed = launch.and_then(|launch| launch.executed.as_ref());
         let path = StackPath {

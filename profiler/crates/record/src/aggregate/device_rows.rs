@@ -1,7 +1,7 @@
 //! Device samples of an aggregate as samples of a profile.
 
 use super::{
-    Aggregator, Code, SampleTable, aiu_rows,
+    Aggregator, Code, SampleTable,
     devices::{Devices, LaunchPath, StallKey, StallTotals},
     driver::{HostStack, text},
     modules::DescribedKernel,
@@ -147,31 +147,6 @@ pub(super) fn whole(rows: &[(StallKey, StallTotals)]) -> Vec<u64> {
     counts
 }
 
-/// Puts the device samples of an aggregate into a profile. `locate`: the location of
-/// a code of a launch stack.
-pub(super) fn add(
-    aggregate: &Aggregator,
-    builder: &mut ProfileBuilder,
-    locate: &mut Locate<'_>,
-    cgroup: &dyn Fn(u64) -> Option<String>,
-) {
-    let calls = aggregate.calls.as_ref();
-    let Some(devices) = calls.and_then(|calls| calls.devices.as_deref()) else {
-        return;
-    };
-    let mut writer = DeviceRowWriter {
-        table: &aggregate.table,
-        devices,
-        builder,
-        locate,
-        cgroup,
-        launches: FxHashMap::default(),
-        instructions: FxHashMap::default(),
-    };
-    writer.write_stalls();
-    aiu_rows::add(&mut writer);
-}
-
 /// The location of a code of a launch stack.
 pub(super) type Locate<'a> = dyn FnMut(&mut ProfileBuilder, u32) -> LocationId + 'a;
 
@@ -188,8 +163,28 @@ pub(super) struct DeviceRowWriter<'a, 'l> {
     instructions: FxHashMap<(Option<CodeId>, u64), Vec<LocationId>>,
 }
 
-impl DeviceRowWriter<'_, '_> {
-    fn write_stalls(&mut self) {
+impl<'a, 'l> DeviceRowWriter<'a, 'l> {
+    /// Puts device samples of an aggregate into a profile; `None`: it has none. `locate`: the
+    /// location of a code of a launch stack.
+    pub(super) fn new(
+        aggregate: &'a Aggregator,
+        builder: &'a mut ProfileBuilder,
+        locate: &'a mut Locate<'l>,
+        cgroup: &'a dyn Fn(u64) -> Option<String>,
+    ) -> Option<Self> {
+        Some(Self {
+            table: &aggregate.table,
+            devices: aggregate.calls.as_ref()?.devices.as_deref()?,
+            builder,
+            locate,
+            cgroup,
+            launches: FxHashMap::default(),
+            instructions: FxHashMap::default(),
+        })
+    }
+
+    /// Writes what was sampled.
+    pub(super) fn write_stalls(&mut self) {
         let mut ids = Vec::new();
         for stream in &self.devices.streams {
             let device = Device {

@@ -118,8 +118,8 @@ fn below_call<'a>(call: &[Code], ioctl: &'a [Code]) -> Option<&'a [Code]> {
     let callers = call.get(1..)?;
     let first = callers.first().filter(|code| code.cut().is_none())?;
     let found = ioctl.iter().enumerate().filter(|(_, code)| *code == first);
-    let mut places = found.map(|(at, _)| at);
-    let at = places.find(|&at| ioctl.get(at..).is_some_and(|rest| is_same(callers, rest)))?;
+    let mut positions = found.map(|(at, _)| at);
+    let at = positions.find(|&at| ioctl.get(at..).is_some_and(|rest| is_same(callers, rest)))?;
     ioctl.get(..at)
 }
 

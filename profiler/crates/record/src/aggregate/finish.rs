@@ -1,7 +1,8 @@
 //! The aggregated samples with names: the profile.
 
 use super::{
-    Aggregator, Code, SampleKey, SampleValue, SpecialCode, device_rows,
+    Aggregator, Code, SampleKey, SampleTable, SampleValue, SpecialCode, aiu_rows,
+    device_rows::DeviceRowWriter,
     driver::{HostStack, text},
     slices::part,
 };
@@ -114,43 +115,49 @@ fn build_part(
     }
     builder.losses().merge(&aggregate.losses);
     builder.labels(&aggregate.recording_labels.to_vec());
-    let mut locations: Vec<Option<LocationId>> = vec![None; aggregate.table.codes.values.len()];
+    let table = &aggregate.table;
+    let mut locations: Vec<Option<LocationId>> = vec![None; table.codes.values.len()];
+    let mut locate = |builder: &mut ProfileBuilder, id: u32| {
+        let code = table.codes.values.get(id as usize).copied();
+        let code = code.unwrap_or(Code::Special(SpecialCode::UnknownProcess));
+        let mut new = || match text_of(table, code) {
+            Some((name, kind)) => text(builder, name, kind),
+            None => location(builder, files, names, code),
+        };
+        match locations.get_mut(id as usize) {
+            Some(slot) => *slot.get_or_insert_with(new),
+            None => new(),
+        }
+    };
     let mut timed = FxHashMap::default();
     let mut stacks = FxHashMap::default();
     let mut processes = FxHashMap::default();
-    let samples = aggregate.table.samples.iter();
+    let samples = table.samples.iter();
     let mut keys: Vec<_> = samples.filter(|(_, value)| wanted(value)).collect();
     keys.sort_by_key(|(k, _)| (k.pid, k.tid, k.stack, k.comm, k.thread, k.cgroup, k.labels));
     let pieces = keys
         .into_iter()
         .flat_map(|(key, &value)| pieces(aggregate, names, key, value));
     for (key, at, value) in pieces {
-        let Some(codes) = aggregate.table.stacks.values.get(key.stack as usize) else {
+        let Some(codes) = table.stacks.values.get(key.stack as usize) else {
             continue;
         };
         let (stack, cut) = *stacks.entry((key.stack, at)).or_insert_with(|| {
-            let codes = codes.iter().map(|&c| {
-                (
-                    c,
-                    code_at(names, aggregate.table.codes.values[c as usize], at),
-                )
-            });
+            let code = |&id: &u32| (id, code_at(names, table.codes.values[id as usize], at));
+            let codes = codes.iter().map(code);
             let (whole, cut) = split_cut(codes.collect(), names);
             let cut = cut.or_else(|| middle_cut(&whole));
             let mut host = HostStack::default();
             for &(id, code) in whole.iter().rev() {
-                let at = match (code, text_of(aggregate, code)) {
-                    (Code::Function { .. }, Some((name, _))) => {
-                        host.function(&mut builder, name);
+                let at = match code {
+                    Code::Function { name } => {
+                        host.function(&mut builder, table.name(name));
                         continue;
                     }
-                    (Code::JitSince { .. }, _) => *timed
+                    Code::JitSince { .. } => *timed
                         .entry(code)
                         .or_insert_with(|| location(&mut builder, files, names, code)),
-                    (_, named) => *locations[id as usize].get_or_insert_with(|| match named {
-                        Some((name, kind)) => text(&mut builder, name, kind),
-                        None => location(&mut builder, files, names, code),
-                    }),
+                    _ => locate(&mut builder, id),
                 };
                 if matches!(code, Code::Device) {
                     host.end();
@@ -171,21 +178,13 @@ fn build_part(
         if let Some(loss) = cut.and_then(StopReason::loss) {
             builder.losses().add(loss, value.count);
         }
-        let name = |id: u32| {
-            aggregate
-                .table
-                .names
-                .values
-                .get(id as usize)
-                .map_or("", String::as_str)
-        };
         let process = (key.pid, key.comm, key.labels);
         let process = *processes.entry(process).or_insert_with(|| {
-            let labels = aggregate.table.labels.get(&key.labels);
+            let labels = table.labels.get(&key.labels);
             let labels = labels.map(|labels| labels.to_vec()).unwrap_or_default();
-            builder.labelled_process(key.pid, name(key.comm), &labels)
+            builder.labelled_process(key.pid, table.name(key.comm), &labels)
         });
-        let thread = builder.string(name(key.thread));
+        let thread = builder.string(table.name(key.thread));
         let cgroup = names.cgroup(key.cgroup).map(|path| builder.string(path));
         builder.sample(Sample {
             process,
@@ -203,19 +202,12 @@ fn build_part(
             device: None,
         });
     }
-    let mut locate = |builder: &mut ProfileBuilder, id: u32| {
-        let code = aggregate.table.codes.values.get(id as usize).copied();
-        let code = code.unwrap_or(Code::Special(SpecialCode::UnknownProcess));
-        match locations.get_mut(id as usize) {
-            Some(slot) => *slot.get_or_insert_with(|| match text_of(aggregate, code) {
-                Some((name, kind)) => text(builder, name, kind),
-                None => location(builder, files, names, code),
-            }),
-            None => location(builder, files, names, code),
-        }
-    };
     let cgroup = |id| names.cgroup(id).map(str::to_owned);
-    device_rows::add(aggregate, &mut builder, &mut locate, &cgroup);
+    let writer = DeviceRowWriter::new(aggregate, &mut builder, &mut locate, &cgroup);
+    if let Some(mut writer) = writer {
+        writer.write_stalls();
+        aiu_rows::add(&mut writer);
+    }
     builder.finish()
 }
 
@@ -312,7 +304,7 @@ pub(crate) fn ends_at_entry(
 }
 
 /// The text of a frame that is no address, and what kind of code it stands for.
-fn text_of(aggregate: &Aggregator, code: Code) -> Option<(&str, FrameKind)> {
+fn text_of(table: &SampleTable, code: Code) -> Option<(&str, FrameKind)> {
     let (name, kind) = match code {
         Code::Function { name } => (name, FrameKind::Native),
         Code::Work { name } => (name, FrameKind::DeviceSoftware),
@@ -320,8 +312,7 @@ fn text_of(aggregate: &Aggregator, code: Code) -> Option<(&str, FrameKind)> {
         Code::Device => return Some(("-", FrameKind::Native)),
         _ => return None,
     };
-    let text = aggregate.table.names.values.get(name as usize);
-    Some((text.map_or("", String::as_str), kind))
+    Some((table.name(name), kind))
 }
 
 fn location(

@@ -33,7 +33,7 @@ pub use waits::WaitOptions;
 
 use crate::correlate::Tracked;
 use crate::ops::OpsInbox;
-use crate::recording::{Before, RecordingSink};
+use crate::recording::{Recording, RecordingSink};
 use aiprof_model::{
     labels::LabelSet,
     process::ProcessTable,
@@ -174,9 +174,9 @@ impl Aggregator {
         }
     }
 
-    fn sample(&mut self, before: Before<'_>, sample: &Sample) {
-        let processes = before.processes;
-        let is_polling = self.waits.is_some() && before.tracker.is_waiting(sample.thread.tid);
+    fn sample(&mut self, before: &Recording, sample: &Sample) {
+        let processes = &before.processes;
+        let is_polling = self.waits.is_some() && before.tracker().is_waiting(sample.thread.tid);
         if !is_polling && self.waits.is_some_and(|options| !options.wall) {
             return;
         }
@@ -230,8 +230,8 @@ impl Aggregator {
 }
 
 impl RecordingSink for Aggregator {
-    fn event(&mut self, before: Before<'_>, event: &Event) -> io::Result<()> {
-        let processes = before.processes;
+    fn event(&mut self, before: &Recording, event: &Event) -> io::Result<()> {
+        let processes = &before.processes;
         self.note_for_calls(event);
         match event {
             Event::Process(event) => {

@@ -59,6 +59,14 @@ impl SampleTable {
         }
     }
 
+    /// A name by its handle.
+    pub(super) fn name(&self, id: u32) -> &str {
+        self.names
+            .values
+            .get(id as usize)
+            .map_or("", String::as_str)
+    }
+
     /// Whether there are too many codes.
     pub(super) fn has_all_codes(&self) -> bool {
         self.codes.values.len() > self.limits.codes

@@ -2,7 +2,7 @@
 //! or the profiled machine.
 //!
 //! Layout: `MAGIC`, then one zstd stream of records, each a little-endian
-//! `u32` length and that many bytes of a `Record` in postcard's encoding. The
+//! `u32` length and that many bytes of a `CaptureRecord` in postcard's encoding. The
 //! first record is the header, the last one the end mark: without it the capture
 //! was cut off, which is reported, and what is there is used.
 
@@ -73,7 +73,7 @@ pub enum ImportError {
 
 /// What a capture is made of.
 #[derive(Debug, Serialize, Deserialize)]
-enum Record {
+enum CaptureRecord {
     Header {
         meta: Meta,
         period_ns: u64,

@@ -1,6 +1,6 @@
 //! Reads captures: their events, and the report about them at the end.
 
-use super::{ImportError, MAGIC, Record, ReplayOptions};
+use super::{CaptureRecord, ImportError, MAGIC, ReplayOptions};
 use crate::aggregate::{Code, Names};
 use aiprof_common::MAX_PYTHON_WORDS;
 use aiprof_model::{
@@ -72,9 +72,9 @@ impl StoredNames {
     }
 
     /// Takes in a record of names, texts or control groups.
-    pub(super) fn take(&mut self, record: Record, wanted: &ReplayOptions) {
+    pub(super) fn take(&mut self, record: CaptureRecord, wanted: &ReplayOptions) {
         match record {
-            Record::Names(names) => {
+            CaptureRecord::Names(names) => {
                 for (code, mut frames) in names {
                     if !wanted.inlines {
                         frames.retain(|f| f.kind != FrameKind::Inlined);
@@ -88,13 +88,14 @@ impl StoredNames {
                     }
                 }
             }
-            Record::Text { file, segments } => {
+            CaptureRecord::Text { file, segments } => {
                 self.texts.insert(file, segments);
             }
-            Record::Cgroup { id, path } => {
+            CaptureRecord::Cgroup { id, path } => {
                 self.cgroups.insert(id, path);
             }
-            Record::Header { .. } | Record::Events(_) | Record::End { .. } => {}
+            CaptureRecord::Header { .. } | CaptureRecord::Events(_) | CaptureRecord::End { .. } => {
+            }
         }
     }
 }
@@ -128,10 +129,10 @@ pub fn contents(path: &Path, inlines: bool) -> Result<Contents, ImportError> {
     };
     contents.problem = records(path, |record| {
         match record {
-            Record::Header { meta, period_ns } => {
+            CaptureRecord::Header { meta, period_ns } => {
                 (contents.meta, contents.period_ns) = (meta, period_ns);
             }
-            Record::End { meta, losses, busy } => {
+            CaptureRecord::End { meta, losses, busy } => {
                 contents.meta = meta;
                 contents.losses = losses;
                 contents.busy = busy;
@@ -151,7 +152,7 @@ pub fn contents(path: &Path, inlines: bool) -> Result<Contents, ImportError> {
 /// off or damaged gives what is whole.
 pub fn for_each_event(path: &Path, mut take: impl FnMut(Event) -> bool) -> Result<(), ImportError> {
     records(path, |record| match record {
-        Record::Events(events) => events.into_iter().all(&mut take),
+        CaptureRecord::Events(events) => events.into_iter().all(&mut take),
         _ => true,
     })
     .map(drop)
@@ -161,7 +162,7 @@ pub fn for_each_event(path: &Path, mut take: impl FnMut(Event) -> bool) -> Resul
 /// `false`. Returns what cut the stream short, if anything did.
 pub(super) fn records(
     path: &Path,
-    take: impl FnMut(Record) -> bool,
+    take: impl FnMut(CaptureRecord) -> bool,
 ) -> Result<Option<String>, ImportError> {
     let file = caller::open(path).map_err(|source| ImportError::Read {
         path: path.to_owned(),
@@ -174,7 +175,7 @@ pub(super) fn records(
 pub(super) fn file_records(
     path: &Path,
     file: impl Read,
-    take: impl FnMut(Record) -> bool,
+    take: impl FnMut(CaptureRecord) -> bool,
 ) -> Result<Option<String>, ImportError> {
     let stream = open(path, file)?;
     verdict(path, stream_records(stream, take))
@@ -184,7 +185,7 @@ pub(super) fn file_records(
 pub(super) fn records_ahead(
     path: &Path,
     file: impl Read + Send,
-    mut take: impl FnMut(Record) -> bool,
+    mut take: impl FnMut(CaptureRecord) -> bool,
 ) -> Result<Option<String>, ImportError> {
     let stream = open(path, file)?;
     let (to, records) = sync_channel(AHEAD);
@@ -240,10 +241,10 @@ fn open<R: Read>(path: &Path, file: R) -> Result<impl Read + use<R>, ImportError
 /// The same for an opened, uncompressed stream; `None` if there is no header.
 pub(super) fn stream_records(
     mut stream: impl Read,
-    mut take: impl FnMut(Record) -> bool,
+    mut take: impl FnMut(CaptureRecord) -> bool,
 ) -> Option<Option<String>> {
     match read_record(&mut stream) {
-        Ok(Some(header @ Record::Header { .. })) => {
+        Ok(Some(header @ CaptureRecord::Header { .. })) => {
             if !take(header) {
                 return Some(None);
             }
@@ -255,12 +256,12 @@ pub(super) fn stream_records(
     Some(loop {
         match read_record(&mut stream) {
             // Only the first record is a header.
-            Ok(Some(Record::Header { .. })) => {}
+            Ok(Some(CaptureRecord::Header { .. })) => {}
             Ok(Some(mut record)) => {
-                if let Record::Events(events) = &mut record {
+                if let CaptureRecord::Events(events) = &mut record {
                     join_stacks(events, &mut python);
                 }
-                ended |= matches!(record, Record::End { .. });
+                ended |= matches!(record, CaptureRecord::End { .. });
                 if !take(record) {
                     break None;
                 }
@@ -298,7 +299,7 @@ fn join_stacks(events: &mut Vec<Event>, python: &mut Option<PythonStack>) {
 }
 
 /// Reads one record; `None` at the end of the stream.
-fn read_record(stream: &mut impl Read) -> io::Result<Option<Record>> {
+fn read_record(stream: &mut impl Read) -> io::Result<Option<CaptureRecord>> {
     let mut len = [0; 4];
     match stream.read_exact(&mut len) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),

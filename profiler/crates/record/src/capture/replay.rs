@@ -4,7 +4,7 @@
 pub(crate) mod testing;
 
 use super::{
-    ImportError, Record,
+    CaptureRecord, ImportError,
     reader::{StoredNames, file_records, records},
 };
 use crate::aggregate::{
@@ -91,9 +91,9 @@ impl CaptureReplay {
         }
     }
 
-    fn take(&mut self, record: Record) -> bool {
+    fn take(&mut self, record: CaptureRecord) -> bool {
         match record {
-            Record::Header { meta, period_ns } => {
+            CaptureRecord::Header { meta, period_ns } => {
                 self.meta = meta;
                 let of_samples = || Aggregator::new(period_ns, Limits::default());
                 self.aggregate = match (self.options.launches, self.options.waits) {
@@ -108,8 +108,8 @@ impl CaptureReplay {
                     self.aggregate = std::mem::take(&mut self.aggregate).with_times();
                 }
             }
-            Record::Events(events) => events.into_iter().for_each(|event| self.event(event)),
-            Record::End { meta, losses, busy } => {
+            CaptureRecord::Events(events) => events.into_iter().for_each(|event| self.event(event)),
+            CaptureRecord::End { meta, losses, busy } => {
                 self.meta = meta;
                 self.busy = busy;
                 self.aggregate.losses.merge(&losses);

@@ -1,6 +1,6 @@
 //! Reading a capture event by event, for what keeps single events.
 
-use super::{ImportError, Record, ReplayOptions, StoredNames, reader::records_ahead};
+use super::{CaptureRecord, ImportError, ReplayOptions, StoredNames, reader::records_ahead};
 use aiprof_model::{
     profile::{Losses, Meta},
     wire::Event,
@@ -68,11 +68,11 @@ pub fn scan_file(
         })?;
     let mut scanned = Scanned::default();
     records_ahead(path, file, |record| match record {
-        Record::Events(events) => events.into_iter().all(|mut event| {
+        CaptureRecord::Events(events) => events.into_iter().all(|mut event| {
             options.thin(&mut event);
             take(Scan::Event(event)).is_continue()
         }),
-        Record::Header { meta, period_ns } => {
+        CaptureRecord::Header { meta, period_ns } => {
             let known = match period_ns {
                 0 => meta.period_ns,
                 fixed => fixed,
@@ -90,9 +90,9 @@ pub fn scan_file(
 
 impl Scanned {
     /// Takes in what is no event.
-    fn keep(&mut self, record: Record, options: ReplayOptions) {
+    fn keep(&mut self, record: CaptureRecord, options: ReplayOptions) {
         match record {
-            Record::End { meta, losses, .. } => {
+            CaptureRecord::End { meta, losses, .. } => {
                 self.meta = meta;
                 self.losses = losses;
             }

@@ -1,6 +1,6 @@
 //! Writes captures.
 
-use super::{MAGIC, Record};
+use super::{CaptureRecord, MAGIC};
 use crate::aggregate::Code;
 use aiprof_model::{
     process::{FileId, FileTable},
@@ -57,7 +57,7 @@ impl CaptureWriter {
             pending: Vec::with_capacity(EVENTS_PER_RECORD),
             files: FileTable::default(),
         };
-        writer.record(&Record::Header {
+        writer.record(&CaptureRecord::Header {
             meta: meta.clone(),
             period_ns,
         })?;
@@ -128,24 +128,24 @@ impl CaptureWriter {
                 Some((code, frames.clone()))
             });
             let stored = stored.collect();
-            self.record(&Record::Names(stored))?;
+            self.record(&CaptureRecord::Names(stored))?;
         }
         for (file, segments) in known.texts {
             let Some(file) = self.number(*file, known.files) else {
                 continue;
             };
-            self.record(&Record::Text {
+            self.record(&CaptureRecord::Text {
                 file,
                 segments: segments.clone(),
             })?;
         }
         for (id, path) in known.cgroups {
-            self.record(&Record::Cgroup {
+            self.record(&CaptureRecord::Cgroup {
                 id: *id,
                 path: path.clone(),
             })?;
         }
-        self.record(&Record::End {
+        self.record(&CaptureRecord::End {
             meta: meta.clone(),
             losses: losses.clone(),
             busy: busy.clone(),
@@ -168,13 +168,13 @@ impl CaptureWriter {
             return Ok(());
         }
         let events = std::mem::take(&mut self.pending);
-        self.record(&Record::Events(events))?;
+        self.record(&CaptureRecord::Events(events))?;
         // Ends the compressed block: what is written so far can be read even
         // if the rest never comes.
         self.out.flush()
     }
 
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &CaptureRecord) -> io::Result<()> {
         let bytes = postcard::to_stdvec(record).map_err(io::Error::other)?;
         let len = u32::try_from(bytes.len()).map_err(io::Error::other)?;
         self.out.write_all(&len.to_le_bytes())?;

@@ -2,7 +2,7 @@
 //!
 //! * [`Tracker`] finds which work a call gave a device.
 //! * [`device`] finds which launches caused the samples of a device.
-//! * [`RecordedLaunches`] finds which launch a runtime's own record is of.
+//! * `RecordedLaunches` finds which launch a runtime's own record is of.
 
 pub mod device;
 mod epoch;

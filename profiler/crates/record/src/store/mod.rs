@@ -41,13 +41,13 @@ type Take<'a> = dyn FnMut(&Event, Members<'_>) -> io::Result<()> + 'a;
 
 /// Events in memory.
 #[derive(Default)]
-struct Held {
+struct HeldEvents {
     bytes: Vec<u8>,
     /// Key, and where in `bytes` it begins.
     events: Vec<(Key, u32)>,
 }
 
-impl Held {
+impl HeldEvents {
     fn sort(&mut self) {
         self.events.sort_by_key(|(key, _)| *key);
     }
@@ -56,9 +56,9 @@ impl Held {
 /// Events that are being put in order. Events with equal keys keep their order.
 pub struct Store {
     scratch: Scratch,
-    held: Held,
+    held: HeldEvents,
     /// The piece that is being written.
-    spilling: Option<JoinHandle<io::Result<(File, Held)>>>,
+    spilling: Option<JoinHandle<io::Result<(File, HeldEvents)>>>,
     /// Sorted pieces, by size; those of a level are about equal.
     levels: Vec<Vec<File>>,
     limit: usize,
@@ -97,7 +97,7 @@ impl Store {
     fn with_limit(limit: usize, scratch: Scratch) -> Self {
         Self {
             scratch,
-            held: Held::default(),
+            held: HeldEvents::default(),
             spilling: None,
             levels: Vec::new(),
             limit,
@@ -121,10 +121,10 @@ impl Store {
     fn bring(&mut self, to: &mut Batches) -> io::Result<()> {
         self.settle()?;
         self.held.sort();
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<EventPiece> = Vec::new();
         // Larger pieces are older: equal keys keep their order.
         for file in self.levels.drain(..).rev().flatten() {
-            pieces.push(Piece::open(file)?);
+            pieces.push(EventPiece::open(file)?);
         }
         let bytes = &self.held.bytes;
         let mut held = self.held.events.iter().peekable();
@@ -157,9 +157,9 @@ impl Store {
     }
 
     /// Waits for the piece that is being written; gives its memory for more.
-    fn settle(&mut self) -> io::Result<Held> {
+    fn settle(&mut self) -> io::Result<HeldEvents> {
         let Some(spilling) = self.spilling.take() else {
-            return Ok(Held::default());
+            return Ok(HeldEvents::default());
         };
         match spilling.join() {
             Ok(written) => {
@@ -184,7 +184,7 @@ impl Store {
             return Ok(());
         }
         let full = std::mem::take(pieces);
-        let open = full.into_iter().map(Piece::open);
+        let open = full.into_iter().map(EventPiece::open);
         let mut merged = PieceWriter::new((self.scratch)()?)?;
         merge(open.collect::<io::Result<_>>()?, &mut |_, record| {
             merged.add(record)
@@ -252,12 +252,12 @@ impl PieceWriter {
 }
 
 /// A sorted piece that is being read.
-struct Piece {
+struct EventPiece {
     input: zstd::Decoder<'static, BufReader<File>>,
     record: Vec<u8>,
 }
 
-impl Piece {
+impl EventPiece {
     fn open(mut file: File) -> io::Result<Self> {
         file.seek(SeekFrom::Start(0))?;
         Ok(Self {
@@ -286,7 +286,7 @@ impl Piece {
 /// Gives the events of sorted pieces in order; of equal ones those of earlier pieces
 /// first.
 fn merge(
-    mut pieces: Vec<Piece>,
+    mut pieces: Vec<EventPiece>,
     take: &mut dyn FnMut(Key, &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut heap = BinaryHeap::new();

@@ -2,7 +2,7 @@
 
 use super::{Builder, TrackKey, TrackWriter, args, late_names, ranges};
 use crate::correlate::{FinishedCall, Launch, Submission, Tracked};
-use crate::recording::{Before, RecordingSink};
+use crate::recording::{Recording, RecordingSink};
 use aiprof_model::{
     probes::CallKind,
     process::ProcessTable,
@@ -80,8 +80,8 @@ impl<S: EventSink> Builder<S> {
 }
 
 impl<S: EventSink> RecordingSink for Builder<S> {
-    fn event(&mut self, before: Before<'_>, event: &Event) -> io::Result<()> {
-        self.take(before.processes, event)
+    fn event(&mut self, before: &Recording, event: &Event) -> io::Result<()> {
+        self.take(&before.processes, event)
     }
 
     fn found(&mut self, _: &ProcessTable, found: &Tracked<'_>) {

@@ -26,7 +26,7 @@ struct Facts {
     spill_bytes: Option<u64>,
     registers: Option<u64>,
     /// They were written.
-    is_told: bool,
+    is_written: bool,
 }
 
 impl Facts {
@@ -50,10 +50,10 @@ pub(super) struct KernelFacts {
     modules: FxHashMap<[u8; 32], FxHashMap<String, Attributes>>,
     /// How many kernels these are.
     compiled: usize,
-    /// By [`Launch::kernel_number`].
+    /// By `kernel_number` of the launch.
     kernels: FxHashMap<u64, Facts>,
     /// What runtimes returned about kernels, by process and handle.
-    told: FxHashMap<(u32, u64), Facts>,
+    returned: FxHashMap<(u32, u64), Facts>,
 }
 
 impl KernelFacts {
@@ -85,13 +85,13 @@ impl KernelFacts {
             return;
         };
         if &*probe.function == "zeKernelCreate" {
-            self.told.remove(&(call.pid, handle));
+            self.returned.remove(&(call.pid, handle));
             return;
         }
         let Some(simd) = value("subgroup") else {
             return;
         };
-        if self.told.len() >= MAX_KERNELS {
+        if self.returned.len() >= MAX_KERNELS {
             return;
         }
         let facts = Facts {
@@ -102,7 +102,7 @@ impl KernelFacts {
             spill_bytes: value("spill_bytes"),
             ..Facts::default()
         };
-        self.told.insert((call.pid, handle), facts);
+        self.returned.insert((call.pid, handle), facts);
     }
 
     /// Takes note of what a launched kernel is made of, when it is launched first, and of what
@@ -111,17 +111,20 @@ impl KernelFacts {
         if launch.work.kernel_number == 0 || launch.kind != CallKind::Launch {
             return;
         }
-        let told = self.told.get(&(launch.by.pid, launch.work.kernel)).copied();
+        let returned = self
+            .returned
+            .get(&(launch.by.pid, launch.work.kernel))
+            .copied();
         if let Some(known) = self.kernels.get_mut(&launch.work.kernel_number) {
-            if let (Some(told), false) = (told, known.is_told) {
-                known.add(&told);
+            if let (Some(returned), false) = (returned, known.is_written) {
+                known.add(&returned);
             }
             return;
         }
         if self.kernels.len() >= MAX_KERNELS {
             return;
         }
-        let mut facts = told.unwrap_or_default();
+        let mut facts = returned.unwrap_or_default();
         facts.add(&self.of_module(launch));
         self.kernels.insert(launch.work.kernel_number, facts);
     }
@@ -161,7 +164,7 @@ impl KernelFacts {
         if let Some(simd) = facts.simd {
             args.number("simd", simd);
         }
-        if std::mem::replace(&mut facts.is_told, true) {
+        if std::mem::replace(&mut facts.is_written, true) {
             return;
         }
         args.text(

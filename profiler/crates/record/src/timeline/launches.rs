@@ -43,7 +43,7 @@ pub(super) struct LaunchShape {
     pub(super) kind: CallKind,
     /// The function that the program called.
     pub(super) function: Rc<str>,
-    /// [`Launch::kernel_number`].
+    /// `kernel_number` of the launch.
     pub(super) kernel: u64,
     pub(super) groups: [u32; 3],
     pub(super) local: [u32; 3],

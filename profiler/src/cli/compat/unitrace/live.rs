@@ -11,7 +11,7 @@ use aiprof_model::visible;
 use aiprof_model::wire;
 use aiprof_record::aggregate::NoNames;
 use aiprof_record::correlate::Tracked;
-use aiprof_record::recording::{Before, RecordingSink};
+use aiprof_record::recording::{Recording, RecordingSink};
 use aiprof_record::timeline::{Builder, CommandDetail};
 use aiprof_tables::unitrace::{Scope, lines};
 use std::cell::RefCell;
@@ -83,7 +83,7 @@ impl LiveLines {
 pub(super) struct Watcher(pub(super) Rc<RefCell<LiveLines>>);
 
 impl RecordingSink for Watcher {
-    fn event(&mut self, before: Before<'_>, event: &wire::Event) -> io::Result<()> {
+    fn event(&mut self, before: &Recording, event: &wire::Event) -> io::Result<()> {
         let mut lines = self.0.borrow_mut();
         // They are many, and show nothing of devices.
         if !matches!(event, wire::Event::Sample(_)) && !lines.has_failed {

@@ -63,7 +63,7 @@ pub(super) struct BatchRun {
 /// Launches of a kernel from a path that were handed over within a millisecond, or
 /// for longer where room was short.
 #[derive(Clone, Debug)]
-pub(super) struct Batch {
+pub(super) struct LaunchBatch {
     pub(super) of: BatchKey,
     /// The call that handed all of them over; 0: not known.
     pub(super) submit: u64,
@@ -98,7 +98,7 @@ pub(super) struct BatchKey {
     pub(super) device: u64,
 }
 
-impl Batch {
+impl LaunchBatch {
     pub(super) fn new(begun: &Begun) -> Self {
         Self {
             of: BatchKey {

@@ -5,7 +5,7 @@
 //! the times of all samples of a stream add up to the time that the device can have
 //! been busy while its samples were read, never to more.
 
-use super::{Executions, batch::Batch};
+use super::{Executions, batch::LaunchBatch};
 use rustc_hash::FxHashSet;
 
 /// A device that is busy all the time; parts of it are whole numbers, so that what is
@@ -27,7 +27,7 @@ impl DeviceBusy {
     /// Busy time by the kernels that a stream has samples of, by process and number. If no sample
     /// has a known kernel, all kernels count.
     pub(super) fn of(executions: &Executions, seen: &FxHashSet<(u32, u64)>) -> Self {
-        let is_seen = |b: &&Batch| seen.is_empty() || seen.contains(&(b.of.pid, b.of.kernel));
+        let is_seen = |b: &&LaunchBatch| seen.is_empty() || seen.contains(&(b.of.pid, b.of.kernel));
         let (mut steps, mut possible) = (Steps::new(), Steps::new());
         for batch in executions.all().filter(is_seen) {
             let (from, to) = batch.bounds();

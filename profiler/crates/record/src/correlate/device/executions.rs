@@ -8,7 +8,7 @@
 
 use super::{
     PathId,
-    batch::{Batch, BatchKey},
+    batch::{BatchKey, LaunchBatch},
     clock::Tick,
     clocks::Clocks,
 };
@@ -63,7 +63,7 @@ pub enum Waited {
 struct Signal {
     batch: u64,
     submitted_ns: u64,
-    /// [`Batch::drained`] when it was handed over. If that has changed, another wait has ended
+    /// [`LaunchBatch::drained`] when it was handed over. If that has changed, another wait has ended
     /// it.
     drained: u32,
     ended: bool,
@@ -74,7 +74,7 @@ struct Signal {
 #[derive(Debug, Default)]
 pub struct Executions {
     /// In the order in which their first launch became known.
-    batches: VecDeque<Batch>,
+    batches: VecDeque<LaunchBatch>,
     /// Number of the first.
     first: u64,
     /// The newest batch by process, kernel and path.
@@ -95,11 +95,11 @@ impl Executions {
         self.batches.len()
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Batch> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &LaunchBatch> {
         self.batches.iter()
     }
 
-    fn batch(&mut self, number: u64) -> Option<&mut Batch> {
+    fn batch(&mut self, number: u64) -> Option<&mut LaunchBatch> {
         let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.batches.get_mut(at)
     }
@@ -110,7 +110,7 @@ impl Executions {
         let newest = self.newest.get(&key).copied();
         let known = newest.filter(|&n| self.batch(n).is_some_and(|b| b.takes(begun)));
         let number = known.unwrap_or_else(|| {
-            self.batches.push_back(Batch::new(begun));
+            self.batches.push_back(LaunchBatch::new(begun));
             self.first + self.batches.len() as u64 - 1
         });
         self.newest.insert(key, number);
@@ -202,7 +202,7 @@ impl Executions {
                 continue;
             };
             numbers.retain(|&number| {
-                let of_device = |b: &mut Batch| match waited {
+                let of_device = |b: &mut LaunchBatch| match waited {
                     Waited::Device(device) => b.of.device == device,
                     _ => true,
                 };
@@ -272,7 +272,7 @@ impl Executions {
     }
 
     fn date_of(&mut self, is_of: impl Fn(u32) -> bool) {
-        let of = |batch: &&mut Batch| is_of(batch.of.pid) && batch.has_ticks();
+        let of = |batch: &&mut LaunchBatch| is_of(batch.of.pid) && batch.has_ticks();
         for batch in self.batches.iter_mut().filter(of) {
             if let Some(clock) = self.clocks.get(batch.of.pid, batch.of.device) {
                 batch.date(clock);
@@ -300,7 +300,7 @@ impl Executions {
 
     /// Forgets launches that had ended before a time.
     pub(super) fn forget(&mut self, before_ns: u64) {
-        let is_over = |b: &Batch| b.bounds().1 < before_ns;
+        let is_over = |b: &LaunchBatch| b.bounds().1 < before_ns;
         while self.batches.front().is_some_and(is_over) {
             self.drop_first();
         }
@@ -315,7 +315,7 @@ impl Executions {
         // Where each batch is now.
         let mut moved: Vec<Option<u64>> = Vec::with_capacity(self.batches.len());
         let mut single: FxHashMap<BatchKey, usize> = FxHashMap::default();
-        let mut kept: VecDeque<Batch> = VecDeque::new();
+        let mut kept: VecDeque<LaunchBatch> = VecDeque::new();
         for batch in std::mem::take(&mut self.batches) {
             if batch.bounds().1 < before_ns {
                 self.spans -= batch.spans().len();

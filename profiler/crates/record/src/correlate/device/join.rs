@@ -1,8 +1,8 @@
-//! Windows of samples meet the launches that ran in them.
+//! Joins windows of samples with the launches that ran in them.
 
 use super::{
     CodeId, Executions, PathId, Placement,
-    batch::Batch,
+    batch::LaunchBatch,
     placements::Placements,
     round::{Round, Taken},
     unassigned::Unattributed,
@@ -255,13 +255,13 @@ impl Join {
 
     /// Whether all that began before a time has ended before another one.
     fn has_ended(&self, begun_ns: u64, ended_ns: u64) -> bool {
-        let bounds = self.executions.all().map(Batch::bounds);
+        let bounds = self.executions.all().map(LaunchBatch::bounds);
         bounds.filter(|b| b.0 <= begun_ns).all(|b| b.1 <= ended_ns)
     }
 
     /// The last time between two at which nothing can have been running.
     fn quiet(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
-        let mut bounds: Vec<(u64, u64)> = self.executions.all().map(Batch::bounds).collect();
+        let mut bounds: Vec<(u64, u64)> = self.executions.all().map(LaunchBatch::bounds).collect();
         bounds.sort_unstable();
         let (mut last, mut reach) = (None, from_ns);
         for (from, to) in bounds {

@@ -35,21 +35,21 @@ pub(super) type At = u32;
 pub(super) struct Placements {
     all: Vec<Placement>,
     /// Sorted by first address, for absolute and for relative ones.
-    absolute: Index,
-    relative: Index,
+    absolute: PlacementIndex,
+    relative: PlacementIndex,
     is_stale: bool,
 }
 
 /// Ranges by their first address.
 #[derive(Debug, Default)]
-struct Index {
+struct PlacementIndex {
     /// First and last address, and which placement.
     ranges: Vec<(u64, u64, At)>,
     /// The largest last address of all up to each.
     reach: Vec<u64>,
 }
 
-impl Index {
+impl PlacementIndex {
     fn new(mut ranges: Vec<(u64, u64, At)>) -> Self {
         ranges.sort_unstable();
         let reach = ranges
@@ -142,7 +142,7 @@ impl Placements {
                 let fits = !relative || start <= RELATIVE;
                 Some((start, end, At::try_from(at).ok()?)).filter(|_| fits)
             };
-            Index::new(self.all.iter().enumerate().filter_map(of).collect())
+            PlacementIndex::new(self.all.iter().enumerate().filter_map(of).collect())
         };
         self.absolute = ranges(false);
         self.relative = ranges(true);

@@ -2,7 +2,7 @@
 
 use super::{
     CodeId, Executions, PARTS, PathId, Placement,
-    batch::{Batch, BatchRun},
+    batch::{BatchRun, LaunchBatch},
     join::{Share, ShareSink},
     placements::{At, Placements},
     share::{Load, Parts, ShareCandidate, ShareSweep, split},
@@ -14,7 +14,7 @@ use aiprof_model::{
 use rustc_hash::FxHashMap;
 
 /// Batches by process and kernel, with their places among all.
-type ByKernel<'a> = FxHashMap<(u32, u64), Vec<(usize, &'a Batch)>>;
+type ByKernel<'a> = FxHashMap<(u32, u64), Vec<(usize, &'a LaunchBatch)>>;
 
 /// A window of a stream, without its samples.
 #[derive(Clone, Copy, Debug)]
@@ -213,7 +213,7 @@ impl<'a> UnassignedSamples<'a> {
         let to = windows().map(|w| w.to_ns).max().unwrap_or(0).max(until_ns);
         let mut known: FxHashMap<Claimant, u32> = FxHashMap::default();
         let mut jobs: FxHashMap<usize, usize> = FxHashMap::default();
-        let mut batches: Vec<&Batch> = Vec::new();
+        let mut batches: Vec<&LaunchBatch> = Vec::new();
         let all = self.scene.placements;
         let places = self.places.iter().enumerate();
         for (place, placement) in places.filter_map(|(i, &at)| Some((i, all.get(at)?))) {
@@ -258,12 +258,13 @@ impl<'a> UnassignedSamples<'a> {
     }
 
     /// Finds the work of jobs and candidates; `batches`: those of the jobs.
-    fn weigh(&mut self, batches: &[&Batch]) {
+    fn weigh(&mut self, batches: &[&LaunchBatch]) {
         if batches.iter().any(|batch| batch.work == 0) {
             self.method = Method::Launches;
         }
         let by_work = self.method == Method::Work;
-        let units = |batch: &Batch| if by_work { batch.work } else { batch.launches }.max(1) as f64;
+        let units =
+            |batch: &LaunchBatch| if by_work { batch.work } else { batch.launches }.max(1) as f64;
         for candidate in &mut self.candidates {
             if let Some(batch) = batches.get(candidate.job) {
                 let parts = if batch.is_spanned() {

@@ -123,22 +123,7 @@ impl Tracker {
             }
             Event::TracePoint(point) => self.fences.point(point),
             Event::Trace(trace) => self.fences.trace(trace, &mut self.state.losses, sink),
-            Event::Sample(_)
-            | Event::CallStack(_)
-            | Event::ProbedFile(_)
-            | Event::CallData(_)
-            | Event::Clock(_)
-            | Event::Counter(_)
-            | Event::DeviceStream(_)
-            | Event::Stalls(_)
-            | Event::DeviceCode(_)
-            | Event::PythonFound(_)
-            | Event::PythonCode(_)
-            | Event::PythonStack(_)
-            | Event::Labels(_)
-            | Event::Wait(_)
-            | Event::Ops(_)
-            | Event::Pause(_) => {}
+            _ => {}
         }
         self.state.report_kernel_events(sink);
         self.report_facts(sink);

@@ -3,7 +3,7 @@
 use super::{
     KernelStep,
     gone::GoneKernel,
-    handles::{CommandQueue, CreatedKernel, ListKind, ModuleImage, Name},
+    handles::{CreatedKernel, ListKind, ModuleImage, Name},
     meaning::{Effect, HandleKind},
     open::OpenCall,
     state::{KernelChange, TrackerState},
@@ -17,26 +17,32 @@ use std::rc::Rc;
 /// Applies a call that did not fail. `now` is when it was over, or its entry for
 /// one whose end is not seen.
 pub(super) fn apply(open: &mut OpenCall, now: u64, state: &mut TrackerState) {
+    // Whether there was room for it; `None`: it needs none.
     let fits = match open.meaning.effect {
-        Effect::None => true,
+        Effect::None => None,
         Effect::NewKernel => new_kernel(open, now, state),
         Effect::NameKernel => name_kernel(open, state),
         Effect::PlaceKernel => {
             place_kernel(open, now, state);
-            true
+            None
         }
-        Effect::GroupSize => group_size(open, state),
+        Effect::GroupSize => Some(group_size(open, state)),
         Effect::NewModule => new_module(open, now, state),
         Effect::NewList { immediate } => new_list(open, immediate, now, state),
         Effect::BeginCapture => begin_capture(open, state),
         Effect::EndCapture => end_capture(open, now, state),
         Effect::CopyList => copy_list(open, now, state),
         Effect::AddGraph => add_graph(open, state),
-        Effect::CloseList => with_list(open, state, |kind| {
-            if *kind == ListKind::Undecided {
-                *kind = ListKind::Regular;
+        Effect::CloseList => {
+            let list = open.handle(open.meaning.slots.list);
+            if let Some((list, (handles, _))) = list.zip(state.known_handles(open))
+                && let Some(list) = handles.lists.get_mut(list)
+                && list.kind == ListKind::Undecided
+            {
+                list.kind = ListKind::Regular;
             }
-        }),
+            None
+        }
         Effect::ResetList => reset_list(open, now, state),
         Effect::NewQueue => new_queue(open, now, state),
         Effect::Retain(object) => {
@@ -45,7 +51,7 @@ pub(super) fn apply(open: &mut OpenCall, now: u64, state: &mut TrackerState) {
             {
                 handles.retain(object, handle);
             }
-            true
+            None
         }
         Effect::Release(object) => {
             let entered = open.call.start_ns;
@@ -75,7 +81,7 @@ pub(super) fn apply(open: &mut OpenCall, now: u64, state: &mut TrackerState) {
                     .changes
                     .push(KernelChange::Gone(pid, number, now));
             }
-            true
+            None
         }
         Effect::Alloc(memory) => {
             let slots = &open.meaning.slots;
@@ -84,17 +90,17 @@ pub(super) fn apply(open: &mut OpenCall, now: u64, state: &mut TrackerState) {
             };
             let bytes = open.value(slots.bytes).unwrap_or(0);
             let (handles, room) = state.handles(open);
-            handles.alloc(address, bytes, memory, now, room)
+            Some(handles.alloc(address, bytes, memory, now, room))
         }
         Effect::Free => {
             let address = open.handle(open.meaning.slots.address);
             if let Some((address, (handles, room))) = address.zip(state.known_handles(open)) {
                 handles.free(address, open.call.start_ns, room);
             }
-            true
+            None
         }
     };
-    if !fits {
+    if fits == Some(false) {
         state.losses.add(LossKind::HandlesRefused, 1);
     }
 }
@@ -110,15 +116,13 @@ fn object_of(open: &OpenCall, object: HandleKind) -> Option<u64> {
     })
 }
 
-fn new_kernel(open: &OpenCall, now: u64, state: &mut TrackerState) -> bool {
+fn new_kernel(open: &OpenCall, now: u64, state: &mut TrackerState) -> Option<bool> {
     let slots = &open.meaning.slots;
     let seen = open.handle(slots.kernel);
     // Not seen to be put there, but it is.
     let same = slots.kernel.filter(|_| open.is_assumed);
     let same = same.and_then(|slot| open.call.values.get(slot)).copied();
-    let Some(handle) = seen.or(same.filter(|&handle| handle != 0)) else {
-        return true;
-    };
+    let handle = seen.or(same.filter(|&handle| handle != 0))?;
     let module = open.handle(slots.module);
     let (handles, room) = state.handles(open);
     let is_doubtful = seen.is_none();
@@ -126,12 +130,12 @@ fn new_kernel(open: &OpenCall, now: u64, state: &mut TrackerState) -> bool {
         if !old.is_doubtful {
             // It was not destroyed: this call failed, or another handle was put
             // there since.
-            return true;
+            return None;
         }
         if is_doubtful {
             // Either of the two may have failed.
             old.name = Name::Missing;
-            return true;
+            return None;
         }
     }
     let name = open.name.clone();
@@ -152,7 +156,9 @@ fn new_kernel(open: &OpenCall, now: u64, state: &mut TrackerState) -> bool {
         module: module.and_then(|module| handles.module(module)),
         is_doubtful,
     };
-    let fits = handles.new_kernel(handle, kernel, now, room);
+    let fits = handles
+        .within(room, |all| all.kernels.insert(handle, kernel, now))
+        .is_some();
     if is_new && !is_doubtful {
         let step = KernelStep::Created {
             name: open.raw_name(),
@@ -160,29 +166,27 @@ fn new_kernel(open: &OpenCall, now: u64, state: &mut TrackerState) -> bool {
         };
         state.kernel_event(open, now, handle, step);
     }
-    fits
+    Some(fits)
 }
 
 /// `CL_KERNEL_FUNCTION_NAME` (CL/cl.h).
 const CL_KERNEL_FUNCTION_NAME: u64 = 0x1190;
 
-fn name_kernel(open: &OpenCall, state: &mut TrackerState) -> bool {
+fn name_kernel(open: &OpenCall, state: &mut TrackerState) -> Option<bool> {
     let asked = open.meaning.slots.name_info;
     if asked.is_some() && open.value(asked) != Some(CL_KERNEL_FUNCTION_NAME) {
-        return true;
+        return None;
     }
     let handle = open.handle(open.meaning.slots.kernel);
-    let Some((handle, name)) = handle.zip(open.name.clone()) else {
-        return true;
-    };
+    let (handle, name) = handle.zip(open.name.clone())?;
     let (handles, room) = state.handles(open);
     let Some(kernel) = handles.kernel(handle, room) else {
-        return false;
+        return Some(false);
     };
     if !matches!(kernel.name, Name::Known(_)) {
         kernel.name = Name::Known(name);
     }
-    true
+    None
 }
 
 /// The runtime returns where a kernel lies. What was read late may have failed, or have been
@@ -239,11 +243,9 @@ pub(super) fn undo(open: &mut OpenCall, state: &mut TrackerState) {
     }
 }
 
-fn new_module(open: &OpenCall, now: u64, state: &mut TrackerState) -> bool {
+fn new_module(open: &OpenCall, now: u64, state: &mut TrackerState) -> Option<bool> {
     let slots = &open.meaning.slots;
-    let Some(handle) = open.handle(slots.module) else {
-        return true;
-    };
+    let handle = open.handle(slots.module)?;
     let format = open.value(slots.format);
     let own = open.image.as_ref().map(|image| image.finished());
     let inner = || open.inner_image.as_deref().cloned();
@@ -255,14 +257,12 @@ fn new_module(open: &OpenCall, now: u64, state: &mut TrackerState) -> bool {
     let mut image = own.or_else(inner).unwrap_or_else(unseen);
     image.format = format.unwrap_or(image.format);
     let (handles, room) = state.handles(open);
-    handles.new_module(handle, Rc::new(image), now, room)
+    Some(handles.new_module(handle, Rc::new(image), now, room))
 }
 
-fn new_list(open: &OpenCall, immediate: bool, now: u64, state: &mut TrackerState) -> bool {
+fn new_list(open: &OpenCall, immediate: bool, now: u64, state: &mut TrackerState) -> Option<bool> {
     let slots = &open.meaning.slots;
-    let Some(handle) = open.handle(slots.list) else {
-        return true;
-    };
+    let handle = open.handle(slots.list)?;
     let kind = if immediate {
         ListKind::Immediate
     } else {
@@ -271,73 +271,65 @@ fn new_list(open: &OpenCall, immediate: bool, now: u64, state: &mut TrackerState
     let device = open.value(slots.device).unwrap_or(0);
     let (handles, room) = state.handles(open);
     if open.is_assumed && handles.lists.get(handle).is_some() {
-        return true;
+        return None;
     }
-    handles.new_list(handle, kind, device, now, room)
+    Some(handles.new_list(handle, kind, device, now, room))
 }
 
 /// What is put on a list or queue from here on is recorded, and done when the graph
 /// that is made of it is executed.
-fn begin_capture(open: &OpenCall, state: &mut TrackerState) -> bool {
+fn begin_capture(open: &OpenCall, state: &mut TrackerState) -> Option<bool> {
     let slots = &open.meaning.slots;
-    let Some(handle) = open.handle(slots.list).or(open.handle(slots.queue)) else {
-        return true;
-    };
+    let handle = open.handle(slots.list).or(open.handle(slots.queue))?;
     let (handles, room) = state.handles(open);
     let Some(list) = handles.list(handle, room) else {
-        return false;
+        return Some(false);
     };
     // It works at once otherwise.
     list.kind = ListKind::Immediate;
     list.capturing = true;
     room.recorded += std::mem::take(&mut list.entries).len();
-    true
+    None
 }
 
-fn end_capture(open: &OpenCall, now: u64, state: &mut TrackerState) -> bool {
+fn end_capture(open: &OpenCall, now: u64, state: &mut TrackerState) -> Option<bool> {
     let slots = &open.meaning.slots;
-    let Some(handle) = open.handle(slots.list).or(open.handle(slots.queue)) else {
-        return true;
-    };
+    let handle = open.handle(slots.list).or(open.handle(slots.queue))?;
     let graph = open.handle(slots.graph);
     let (handles, room) = state.handles(open);
     let is_captured = handles.lists.get(handle).is_some_and(|list| list.capturing);
     if !is_captured && graph.is_some_and(|graph| handles.lists.get(graph).is_some()) {
         // The inner layer's call, with the same handles, has made the graph already.
-        return true;
+        return None;
     }
     let content = handles.take_entries(handle);
-    match graph {
+    Some(match graph {
         Some(graph) => handles.new_filled(graph, content, now, room),
         None => {
             room.recorded += content.0.len();
             true
         }
-    }
+    })
 }
 
-fn copy_list(open: &OpenCall, now: u64, state: &mut TrackerState) -> bool {
+fn copy_list(open: &OpenCall, now: u64, state: &mut TrackerState) -> Option<bool> {
     let slots = &open.meaning.slots;
     let copy = open.handle(slots.list).or(open.handle(slots.graph));
-    let Some((source, copy)) = open.handle(slots.source).zip(copy) else {
-        return true;
-    };
+    let (source, copy) = open.handle(slots.source).zip(copy)?;
     let (handles, room) = state.handles(open);
     let content = handles.copy_entries(source, room);
-    handles.new_filled(copy, content, now, room)
+    Some(handles.new_filled(copy, content, now, room))
 }
 
-fn add_graph(open: &OpenCall, state: &mut TrackerState) -> bool {
+fn add_graph(open: &OpenCall, state: &mut TrackerState) -> Option<bool> {
     let slots = &open.meaning.slots;
-    let Some((source, graph)) = open.handle(slots.source).zip(open.handle(slots.graph)) else {
-        return true;
-    };
+    let (source, graph) = open.handle(slots.source).zip(open.handle(slots.graph))?;
     let (handles, room) = state.handles(open);
     let (mut entries, mut refused) = handles.copy_entries(source, room);
     let per_list = room.per_list;
     let Some(list) = handles.list(graph, room) else {
         room.recorded += entries.len();
-        return false;
+        return Some(false);
     };
     let fits = per_list
         .saturating_sub(list.entries.len())
@@ -348,51 +340,31 @@ fn add_graph(open: &OpenCall, state: &mut TrackerState) -> bool {
     refused += too_many as u64;
     list.refused += refused;
     room.recorded += too_many;
-    fits_all
-}
-
-fn with_list(
-    open: &OpenCall,
-    state: &mut TrackerState,
-    change: impl FnOnce(&mut ListKind),
-) -> bool {
-    if let Some((handle, (handles, _))) = open
-        .handle(open.meaning.slots.list)
-        .zip(state.known_handles(open))
-        && let Some(list) = handles.lists.get_mut(handle)
-    {
-        change(&mut list.kind);
-    }
-    true
+    Some(fits_all)
 }
 
 /// An emptied list is known again, whatever it held before.
-fn reset_list(open: &OpenCall, now: u64, state: &mut TrackerState) -> bool {
-    let Some(handle) = open.handle(open.meaning.slots.list) else {
-        return true;
-    };
+fn reset_list(open: &OpenCall, now: u64, state: &mut TrackerState) -> Option<bool> {
+    let handle = open.handle(open.meaning.slots.list)?;
     let (handles, room) = state.handles(open);
     handles.reset_list(handle, room);
-    match handles.lists.get_mut(handle) {
+    Some(match handles.lists.get_mut(handle) {
         Some(list) if list.kind == ListKind::Immediate => true,
         Some(list) => {
             list.kind = ListKind::Regular;
             true
         }
         None => handles.new_list(handle, ListKind::Regular, 0, now, room),
-    }
+    })
 }
 
-fn new_queue(open: &OpenCall, now: u64, state: &mut TrackerState) -> bool {
+fn new_queue(open: &OpenCall, now: u64, state: &mut TrackerState) -> Option<bool> {
     let slots = &open.meaning.slots;
-    let Some(handle) = open.handle(slots.queue) else {
-        return true;
-    };
-    let queue = CommandQueue {
-        device: open.value(slots.device).unwrap_or(0),
-    };
+    let handle = open.handle(slots.queue)?;
+    let device = open.value(slots.device).unwrap_or(0);
     let (handles, room) = state.handles(open);
-    handles.new_queue(handle, queue, now, room)
+    let fits = handles.within(room, |all| all.queues.insert(handle, device, now));
+    Some(fits.is_some())
 }
 
 /// A size that devices hold in 32 bits.

@@ -100,12 +100,6 @@ pub(super) struct ListedLaunch {
     pub(super) counted: bool,
 }
 
-/// A queue or stream.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CommandQueue {
-    pub(super) device: u64,
-}
-
 /// An object with what all have.
 #[derive(Clone, Debug)]
 struct HeldObject<T> {
@@ -161,7 +155,7 @@ impl<T> Objects<T> {
             .for_each(change);
     }
 
-    fn insert(&mut self, handle: u64, is: T, since_ns: u64) -> Option<T> {
+    pub(super) fn insert(&mut self, handle: u64, is: T, since_ns: u64) -> Option<T> {
         let held = HeldObject {
             is,
             since_ns,
@@ -222,7 +216,8 @@ pub(super) struct Handles {
     /// module's handle.
     code: FxHashMap<u64, Vec<(Rc<str>, u64, u64)>>,
     pub(super) lists: Objects<CommandList>,
-    pub(super) queues: Objects<CommandQueue>,
+    /// The devices of queues and streams.
+    pub(super) queues: Objects<u64>,
     pub(super) allocations: Allocations,
 }
 
@@ -268,26 +263,13 @@ impl Handles {
         fits
     }
 
-    /// Runs `change`, which adds or removes objects, if there is room; returns
-    /// whether there was.
-    fn within(&mut self, room: &mut Room, change: impl FnOnce(&mut Self)) -> bool {
-        if room.objects == 0 {
-            return false;
-        }
-        self.within_always(room, change);
-        true
-    }
-
-    pub(super) fn new_kernel(
+    /// Runs `change`, which adds or removes objects, if there is room.
+    pub(super) fn within<T>(
         &mut self,
-        handle: u64,
-        kernel: CreatedKernel,
-        now: u64,
         room: &mut Room,
-    ) -> bool {
-        self.within(room, |all| {
-            all.kernels.insert(handle, kernel, now);
-        })
+        change: impl FnOnce(&mut Self) -> T,
+    ) -> Option<T> {
+        (room.objects > 0).then(|| self.within_always(room, change))
     }
 
     /// The number of a kernel that is made, and since when its module's code of that
@@ -332,7 +314,7 @@ impl Handles {
                 is_doubtful: false,
             };
             // Made at an unknown time: any later end ends it.
-            self.new_kernel(handle, unseen, 0, room).then_some(())?;
+            self.within(room, |all| all.kernels.insert(handle, unseen, 0))?;
         }
         self.kernels.get_mut(handle)
     }
@@ -349,25 +331,12 @@ impl Handles {
         if is_new {
             self.code.remove(&handle);
         }
-        self.within(room, |all| {
-            all.modules.insert(handle, image, now);
-        })
+        self.within(room, |all| all.modules.insert(handle, image, now))
+            .is_some()
     }
 
     pub(super) fn module(&self, handle: u64) -> Option<Rc<ModuleImage>> {
         self.modules.get(handle).cloned()
-    }
-
-    pub(super) fn new_queue(
-        &mut self,
-        handle: u64,
-        queue: CommandQueue,
-        now: u64,
-        room: &mut Room,
-    ) -> bool {
-        self.within(room, |all| {
-            all.queues.insert(handle, queue, now);
-        })
     }
 
     pub(super) fn new_list(
@@ -385,9 +354,9 @@ impl Handles {
             capturing: false,
             refused: 0,
         };
-        let mut old = None;
-        let fits = self.within(room, |all| old = all.lists.insert(handle, list, now));
-        room.recorded += old.map_or(0, |list| list.entries.len());
+        let old = self.within(room, |all| all.lists.insert(handle, list, now));
+        let fits = old.is_some();
+        room.recorded += old.flatten().map_or(0, |list| list.entries.len());
         fits
     }
 
@@ -515,7 +484,9 @@ impl Handles {
                     ended.extend(code.into_iter().map(|(_, number, _)| number));
                 }
             }
-            HandleKind::Queue => drop(all.queues.release(handle, entered_ns)),
+            HandleKind::Queue => {
+                all.queues.release(handle, entered_ns);
+            }
             HandleKind::List | HandleKind::Graph => {
                 let list = all.lists.release(handle, entered_ns);
                 recorded = list.map_or(0, |list| list.entries.len());
@@ -525,10 +496,11 @@ impl Handles {
         ended
     }
 
-    fn within_always(&mut self, room: &mut Room, change: impl FnOnce(&mut Self)) {
+    fn within_always<T>(&mut self, room: &mut Room, change: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.objects();
-        change(self);
+        let changed = change(self);
         room.objects = (room.objects + before).saturating_sub(self.objects());
+        changed
     }
 
     pub(super) fn alloc(
@@ -543,8 +515,9 @@ impl Handles {
             return true;
         }
         self.within(room, |all| {
-            all.allocations.insert(address, bytes, memory, now)
+            all.allocations.insert(address, bytes, memory, now);
         })
+        .is_some()
     }
 
     pub(super) fn free(&mut self, address: u64, entered_ns: u64, room: &mut Room) {

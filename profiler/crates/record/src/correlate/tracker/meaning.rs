@@ -181,7 +181,7 @@ impl ProbeMeaning {
             effect: effect(&probe, &slots, &tags, at_exit),
             facts: FactSlots::of(&probe),
             letters: ends_of_copy(&probe),
-            operation: (probe.role == Some(Role::Prefetch)).then(|| "MemoryKind prefetch".into()),
+            operation: (probe.role == Some(Role::Prefetch)).then(|| "Memory prefetch".into()),
             api: probe.api.as_str().into(),
             function: probe.function.as_str().into(),
             probe: Rc::new(probe),

@@ -114,7 +114,7 @@ use std::rc::Rc;
 /// What a [`Tracker`] found.
 #[derive(Clone, Copy, Debug)]
 pub enum Tracked<'a> {
-    /// A call is over. Also reported for parts ([`FinishedCall::is_part`]).
+    /// A call is over. Also reported for parts ([`CallNesting::is_part`]).
     Call(&'a FinishedCall),
     /// Work was given to a device.
     Launch(&'a Launch),
@@ -133,7 +133,7 @@ pub enum Tracked<'a> {
     KernelGone {
         /// Process.
         pid: u32,
-        /// The kernel's number ([`Launch::kernel_number`]).
+        /// The kernel's number ([`DeviceWork::kernel_number`]).
         number: u64,
         /// When, CLOCK_MONOTONIC nanoseconds.
         at_ns: u64,
@@ -194,7 +194,7 @@ impl<F: FnMut(&Tracked<'_>)> CallSink for F {
 /// A kernel at its place.
 #[derive(Clone, Debug)]
 pub struct PlacedKernel {
-    /// The kernel's number ([`Launch::kernel_number`]).
+    /// The kernel's number ([`DeviceWork::kernel_number`]).
     pub number: u64,
     /// Its name.
     pub name: KernelName,

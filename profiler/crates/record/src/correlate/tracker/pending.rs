@@ -355,8 +355,7 @@ fn add_roles(launch: &mut Launch, open: &OpenCall, handles: &mut Handles, room: 
     }
     if let Some(queue) = open.handle(slots.queue) {
         launch.on.queue = queue;
-        let device = handles.queues.get(queue).map_or(0, |q| q.device);
-        if device != 0 {
+        if let Some(&device) = handles.queues.get(queue).filter(|&&device| device != 0) {
             launch.on.device = device;
         }
     }
@@ -494,7 +493,7 @@ fn innermost<'a, T: 'a>(
 
 /// Where a copy comes from and goes to: by the API, else by how the addresses were allocated.
 fn copies(chain: &[Box<OpenCall>], handles: &Handles) -> (MemoryKind, MemoryKind) {
-    let said = innermost(chain, direction);
+    let by_argument = innermost(chain, direction);
     let side = |side: usize| {
         let by_name = innermost(chain, |open| open.meaning.letters[side]);
         let address = innermost(chain, |open| {
@@ -504,7 +503,7 @@ fn copies(chain: &[Box<OpenCall>], handles: &Handles) -> (MemoryKind, MemoryKind
         let by_address = || handles.allocations.memory(address.unwrap_or(0));
         by_name.unwrap_or_else(by_address)
     };
-    said.unwrap_or_else(|| (side(0), side(1)))
+    by_argument.unwrap_or_else(|| (side(0), side(1)))
 }
 
 /// The direction argument of CUDA's and HIP's copies.

@@ -104,7 +104,7 @@ impl CallThread {
         let queue = handles
             .as_ref()
             .and_then(|h| h.queues.get(template.on.queue));
-        template.on.device = queue.map_or(0, |queue| queue.device);
+        template.on.device = queue.copied().unwrap_or(0);
         let list = handles.and_then(|handles| handles.lists.get_mut(handle));
         let Some(list) = list.filter(|list| list.kind != ListKind::Immediate) else {
             self.unknown_lists(index, handle, 1, state);

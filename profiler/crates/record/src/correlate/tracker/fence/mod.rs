@@ -192,7 +192,7 @@ impl Fences {
             Meaning::End => self.end(key, trace.time_ns, sink),
             Meaning::Gone => {
                 if let Some(open) = self.open.remove(&key) {
-                    self.tell(open.what, None, trace.time_ns, sink);
+                    self.report(open.what, None, trace.time_ns, sink);
                 }
             }
         }
@@ -234,7 +234,7 @@ impl Fences {
         }
         if let Some(old) = self.open.remove(&key) {
             // The key is used again: the end of its last use was lost.
-            self.tell(old.what, None, time, sink);
+            self.report(old.what, None, time, sink);
         }
         let what = self.describe(point, key, trace);
         self.admit(key, what, true, losses, sink);
@@ -272,7 +272,9 @@ impl Fences {
         sink: &mut dyn CallSink,
     ) {
         match self.early.remove(&key) {
-            Some(end) if end >= what.submitted_ns => return self.tell(what, Some(end), end, sink),
+            Some(end) if end >= what.submitted_ns => {
+                return self.report(what, Some(end), end, sink);
+            }
             // The end belongs to an earlier use of the key.
             Some(_) => self.unmatched += 1,
             None => {}
@@ -318,7 +320,7 @@ impl Fences {
         let known = self.open.get(&key);
         if known.is_some_and(|open| open.what.submitted_ns <= time) {
             if let Some(open) = self.open.remove(&key) {
-                self.tell(open.what, Some(time), time, sink);
+                self.report(open.what, Some(time), time, sink);
             }
             return;
         }
@@ -346,14 +348,14 @@ impl Fences {
         let mut open: Vec<_> = self.open.drain().collect();
         open.sort_by_key(|(_, open)| open.serial);
         for (_, open) in open {
-            self.tell(open.what, None, now_ns, sink);
+            self.report(open.what, None, now_ns, sink);
         }
         self.order.clear();
         self.unmatched += self.early.drain().count() as u64;
         self.early_order.clear();
     }
 
-    fn tell(
+    fn report(
         &mut self,
         mut what: Submission,
         end: Option<u64>,

@@ -1,4 +1,4 @@
-//! TrackerLimits, and events that make no sense.
+//! Limits, and events that make no sense.
 
 use crate::correlate::TrackerLimits;
 use crate::correlate::script::{LOADER, Script, TOP, probes};
