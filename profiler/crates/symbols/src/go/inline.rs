@@ -6,6 +6,7 @@ use super::table::{GoTable, MAX_HEADER};
 #[cfg(any(test, fuzzing))]
 use crate::elf::FileSpan;
 use crate::elf::{ReadAt, read_full, u32_at};
+use crate::frame::SourceFunction;
 use std::io;
 
 /// Most calls that are inlined into each other.
@@ -13,15 +14,6 @@ const MAX_DEPTH: usize = 32;
 /// Functions that are looked at, and trees, to see whether trees make sense.
 const MAX_PROBED: u32 = 4096;
 const ENOUGH_TREES: u32 = 8;
-
-/// One function at an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct GoFrame {
-    /// Its name, with its package's path.
-    pub(crate) name: String,
-    /// File and line, if known.
-    pub(crate) source: Option<(String, u32)>,
-}
 
 /// An entry of a tree of inlined calls.
 struct InlinedCall {
@@ -36,7 +28,7 @@ impl<R: ReadAt> GoReader<'_, R> {
     ///
     /// # Errors
     /// The source's own.
-    pub(crate) fn frames(&mut self, address: u64, lines: bool) -> io::Result<Vec<GoFrame>> {
+    pub(crate) fn frames(&mut self, address: u64, lines: bool) -> io::Result<Vec<SourceFunction>> {
         self.refill();
         let Some(function) = self.function_at(address)? else {
             return Ok(Vec::new());
@@ -49,7 +41,7 @@ impl<R: ReadAt> GoReader<'_, R> {
             };
             let name = self.text(self.table().names.saturating_add(call.name.into()))?;
             let source = self.source_at(&function, at, lines)?;
-            frames.push(GoFrame { name, source });
+            frames.push(SourceFunction { name, source });
             at = function.start.saturating_add(call.parent.into());
         }
         let name = self.name(&function)?;
@@ -57,7 +49,7 @@ impl<R: ReadAt> GoReader<'_, R> {
             return Ok(Vec::new());
         }
         let source = self.source_at(&function, at, lines)?;
-        frames.push(GoFrame { name, source });
+        frames.push(SourceFunction { name, source });
         frames.reverse();
         Ok(frames)
     }

@@ -17,7 +17,6 @@ mod table;
 mod tests;
 mod values;
 
-pub(crate) use inline::GoFrame;
 #[cfg(any(test, fuzzing))]
 pub use inline::fuzz_go_table;
 pub(crate) use table::{GoFunction, GoReader, GoTable};
