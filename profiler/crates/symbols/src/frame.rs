@@ -1,6 +1,7 @@
 //! The frame that an address is shown as.
 
 use aiprof_model::profile::FrameKind;
+use std::path::Path;
 
 /// One named frame. An address yields several where functions were inlined,
 /// from the outermost function to the innermost.
@@ -25,6 +26,40 @@ impl SymFrame {
             source: None,
         }
     }
+
+    /// The frame that stands for addresses of a file that have no name, for a reason.
+    pub(crate) fn unknown(reason: &str, path: &Path) -> Self {
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        let name = name.to_string_lossy();
+        let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+        Self::plain(format!("[{reason} {name}]"), FrameKind::Unknown)
+    }
+}
+
+/// A function of a file's own description, DWARF or Go's table, around an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SourceFunction {
+    /// Its name: of DWARF the linkage name, else the plain name, else nothing; of Go with its
+    /// package's path.
+    pub(crate) name: String,
+    /// Source file and line of the address (innermost) or of the call to the
+    /// next function.
+    pub(crate) source: Option<(String, u32)>,
+}
+
+/// The frames of functions around an address, outermost first. Without `inlines` only that one
+/// stays, at the line of the outermost call.
+pub(crate) fn frames_of(
+    functions: impl Iterator<Item = SourceFunction>,
+    inlines: bool,
+) -> Vec<SymFrame> {
+    let kinds = std::iter::once(FrameKind::Native).chain(std::iter::repeat(FrameKind::Inlined));
+    let frames = functions.zip(kinds).map(|(function, kind)| SymFrame {
+        name: function.name,
+        kind,
+        source: function.source,
+    });
+    frames.take(if inlines { usize::MAX } else { 1 }).collect()
 }
 
 /// The frame of a function of JavaScript. `what`: what it is, for the case that it has no name;

@@ -5,6 +5,7 @@ pub(crate) mod testing;
 
 use super::table::{GoFunction, GoReader, Version};
 use crate::elf::{ReadAt, read_full, u32_at};
+use crate::frame::SourceFunction;
 use std::io;
 
 /// Most calls that are inlined into each other.
@@ -12,15 +13,6 @@ const MAX_DEPTH: usize = 32;
 /// Functions that are looked at, and trees, to see whether trees make sense.
 const MAX_PROBED: u32 = 4096;
 const ENOUGH_TREES: u32 = 8;
-
-/// One function at an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct GoFrame {
-    /// Its name, with its package's path.
-    pub(crate) name: String,
-    /// File and line, if known.
-    pub(crate) source: Option<(String, u32)>,
-}
 
 /// An entry of a tree of inlined calls.
 struct InlinedCall {
@@ -35,7 +27,7 @@ impl<R: ReadAt> GoReader<'_, R> {
     ///
     /// # Errors
     /// The source's own.
-    pub(crate) fn frames(&mut self, address: u64, lines: bool) -> io::Result<Vec<GoFrame>> {
+    pub(crate) fn frames(&mut self, address: u64, lines: bool) -> io::Result<Vec<SourceFunction>> {
         self.refill();
         let Some(function) = self.function_at(address)? else {
             return Ok(Vec::new());
@@ -48,7 +40,7 @@ impl<R: ReadAt> GoReader<'_, R> {
             };
             let name = self.text(self.table().names.saturating_add(call.name.into()))?;
             let source = self.source_at(&function, at, lines)?;
-            frames.push(GoFrame { name, source });
+            frames.push(SourceFunction { name, source });
             at = function.start.saturating_add(call.parent.into());
         }
         let name = self.name(&function)?;
@@ -56,7 +48,7 @@ impl<R: ReadAt> GoReader<'_, R> {
             return Ok(Vec::new());
         }
         let source = self.source_at(&function, at, lines)?;
-        frames.push(GoFrame { name, source });
+        frames.push(SourceFunction { name, source });
         frames.reverse();
         Ok(frames)
     }

@@ -17,7 +17,6 @@ mod table;
 mod tests;
 mod values;
 
-pub(crate) use inline::GoFrame;
 #[cfg(any(test, feature = "testing"))]
 pub use inline::testing::fuzz_go_table;
 pub(crate) use table::{GoFunction, GoReader, GoTable};

@@ -2,9 +2,8 @@
 
 use super::options::SymbolizeOptions;
 use crate::elf::{CodeFile, ElfError};
-use crate::frame::SymFrame;
-use crate::go::{GoFrame, GoReader, GoTable};
-use aiprof_model::profile::FrameKind;
+use crate::frame::{SymFrame, frames_of};
+use crate::go::{GoReader, GoTable};
 use std::fs::File;
 use std::io;
 use std::time::Instant;
@@ -57,7 +56,7 @@ impl GoNames {
             }
             let frames = reader.frames(address, options.source_lines)?;
             if !frames.is_empty() {
-                found(i, frames_of(frames, options));
+                found(i, frames_of(frames.into_iter(), options.inlines));
             }
         }
         Ok(())
@@ -71,23 +70,4 @@ fn find(file: &File) -> io::Result<Option<GoTable>> {
         Err(ElfError::Io(error)) => Err(error),
         Err(_) => Ok(None),
     }
-}
-
-/// The frames of an address, outermost first. Without `inlines` only that one stays.
-fn frames_of(frames: Vec<GoFrame>, options: &SymbolizeOptions) -> Vec<SymFrame> {
-    let kept = if options.inlines { frames.len() } else { 1 };
-    let frame = |(i, frame): (usize, GoFrame)| SymFrame {
-        name: frame.name,
-        kind: match i {
-            0 => FrameKind::Native,
-            _ => FrameKind::Inlined,
-        },
-        source: frame.source,
-    };
-    frames
-        .into_iter()
-        .take(kept)
-        .enumerate()
-        .map(frame)
-        .collect()
 }

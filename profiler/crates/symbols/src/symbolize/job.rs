@@ -3,7 +3,7 @@
 use crate::frame::SymFrame;
 use crate::java::HotSpot;
 use crate::v8::V8Library;
-use aiprof_model::profile::{BuildId, FrameKind};
+use aiprof_model::profile::BuildId;
 #[cfg(doc)]
 use aiprof_system::os::process;
 use serde::{Deserialize, Serialize};
@@ -55,15 +55,7 @@ impl Job {
 
     /// The frame of an address whose name takes too long to find.
     pub fn too_long(&self) -> SymFrame {
-        let path = self.path();
-        let name = path.file_name().unwrap_or(path.as_os_str());
-        let name = name.to_string_lossy();
-        let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
-        SymFrame {
-            name: format!("[symbols took too long {name}]"),
-            kind: FrameKind::Unknown,
-            source: None,
-        }
+        SymFrame::unknown("symbols took too long", &self.path())
     }
 }
 

@@ -1,12 +1,12 @@
 //! One ELF file that is asked for names: by DWARF, by Go's table and by its symbols.
 
 use super::debug_file::Finder;
-use super::dwarf::{DwarfError, DwarfFile, DwarfFunction, Inflated, Question};
+use super::dwarf::{DwarfError, DwarfFile, Inflated, Question};
 use super::go::GoNames;
 use super::options::SymbolizeOptions;
 use super::{plt, symtab};
 use crate::elf::{ElfError, ElfInfo};
-use crate::frame::SymFrame;
+use crate::frame::{SourceFunction, SymFrame, frames_of};
 use aiprof_model::demangle::{self, demangle};
 use aiprof_model::profile::{BuildId, FrameKind};
 use std::fs::File;
@@ -107,7 +107,7 @@ impl Layer {
             {
                 bare.push(i);
             }
-            found[i] = Some(frames_of(functions, options));
+            found[i] = Some(readable(functions, options));
         });
         if by_dwarf.is_err() {
             self.dwarf = DwarfState::Unused;
@@ -150,7 +150,7 @@ impl Layer {
         vaddrs: &[u64],
         indices: &[usize],
         sources: LayerSources<'_>,
-        mut found: impl FnMut(usize, Vec<DwarfFunction>),
+        mut found: impl FnMut(usize, Vec<SourceFunction>),
     ) -> Result<(), Failure> {
         if indices.is_empty() || matches!(self.dwarf, DwarfState::Unused) {
             return Ok(());
@@ -243,31 +243,15 @@ pub(super) enum Failure {
     Missing,
 }
 
-/// The frames of an address. Without `inlines` only the outermost stays, at the
-/// line of the outermost call.
-fn frames_of(functions: Vec<DwarfFunction>, options: &SymbolizeOptions) -> Vec<SymFrame> {
-    let kept = if options.inlines { functions.len() } else { 1 };
-    let frame = |(i, function): (usize, DwarfFunction)| {
-        let kind = if i == 0 {
-            FrameKind::Native
-        } else {
-            FrameKind::Inlined
-        };
+/// The frames of an address, with names to be read.
+fn readable(functions: Vec<SourceFunction>, options: &SymbolizeOptions) -> Vec<SymFrame> {
+    let named = functions.into_iter().enumerate().map(|(i, function)| {
         let name = match demangle(&function.name) {
             // The outermost may get its symbol's name yet.
             name if name.is_empty() && i > 0 => "[inlined]".to_owned(),
             name => name.into_owned(),
         };
-        SymFrame {
-            name,
-            kind,
-            source: function.source,
-        }
-    };
-    functions
-        .into_iter()
-        .take(kept)
-        .enumerate()
-        .map(frame)
-        .collect()
+        SourceFunction { name, ..function }
+    });
+    frames_of(named, options.inlines)
 }

@@ -8,7 +8,7 @@ use super::mini;
 use super::options::SymbolizeOptions;
 use crate::elf::{self, ElfError, ElfInfo};
 use crate::frame::SymFrame;
-use aiprof_model::profile::{BuildId, FrameKind};
+use aiprof_model::profile::BuildId;
 use aiprof_system::files::others::RootDir;
 use rustc_hash::FxHashSet;
 use std::fs::File;
@@ -158,7 +158,7 @@ impl NativeSymbolizer {
         let mut file = match self.take_or_load(binary) {
             Ok(file) => file,
             Err(error) => {
-                let frame = unknown_frame(reason_of(&error), binary.path);
+                let frame = SymFrame::unknown(reason_of(&error), binary.path);
                 out.extend(vaddrs.iter().map(|_| vec![frame.clone()]));
                 self.count_error(&error);
                 return Err(error);
@@ -203,7 +203,7 @@ impl NativeSymbolizer {
                 .is_none_or(|outermost| outermost.name.is_empty())
             {
                 self.stats.unnamed += 1;
-                let mut unknown = unknown_frame("no symbols", binary.path);
+                let mut unknown = SymFrame::unknown("no symbols", binary.path);
                 unknown.source = frames.first_mut().and_then(|first| first.source.take());
                 frames.splice(..frames.len().min(1), [unknown]);
             }
@@ -544,14 +544,6 @@ pub(crate) enum SymbolizeError {
 /// Opens the path as the process saw it, below its root.
 fn open_below(binary: &BinaryRef<'_>) -> std::io::Result<File> {
     RootDir::at(binary.root.unwrap_or(Path::new("/")))?.open_any(binary.path)
-}
-
-/// The frame that stands for addresses without a name.
-fn unknown_frame(reason: &str, path: &Path) -> SymFrame {
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    let name = name.to_string_lossy();
-    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
-    SymFrame::plain(format!("[{reason} {name}]"), FrameKind::Unknown)
 }
 
 fn reason_of(error: &SymbolizeError) -> &'static str {

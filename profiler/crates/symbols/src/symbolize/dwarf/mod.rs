@@ -25,6 +25,7 @@ pub(super) use sections::MAX_SIZE;
 pub(super) use unit::Question;
 
 use crate::elf::ElfInfo;
+use crate::frame::SourceFunction;
 use limit::WorkLimit;
 use sections::Sections;
 use split::Split;
@@ -35,16 +36,6 @@ use text::{Lines, Names, UnitLists};
 use unit::{Dwarf, load};
 use units::{Supplement, UnitIndex};
 use walk::{Link, UnitWalk};
-
-/// One function at an address.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct DwarfFunction {
-    /// Linkage name, else plain name, else empty.
-    pub name: String,
-    /// Source file and line of the address (innermost) or of the call to the
-    /// next function.
-    pub source: Option<(String, u32)>,
-}
 
 /// The debug information of one file.
 #[derive(Debug)]
@@ -112,7 +103,7 @@ impl DwarfFile {
     pub(super) fn lookup(
         &mut self,
         question: &Question<'_>,
-        found: impl FnMut(usize, Vec<DwarfFunction>),
+        found: impl FnMut(usize, Vec<SourceFunction>),
     ) -> Result<(), DwarfError> {
         self.sections.allow(question.deadline);
         if let Some(supplement) = &self.supplement {
@@ -135,7 +126,7 @@ impl DwarfFile {
         &mut self,
         question: &Question<'_>,
         clock: &mut WorkLimit,
-        mut found: impl FnMut(usize, Vec<DwarfFunction>),
+        mut found: impl FnMut(usize, Vec<SourceFunction>),
     ) -> Result<(), DwarfError> {
         if self.index.is_none() {
             let new = UnitIndex::new(&self.sections, &self.dwarf(), clock)?;
@@ -171,7 +162,7 @@ impl DwarfFile {
         let Answers { done, bare } = batch.answers;
         for (i, (source, done)) in bare.into_iter().zip(done).enumerate() {
             if let (Some(source), false) = (source, done) {
-                let function = DwarfFunction {
+                let function = SourceFunction {
                     name: String::new(),
                     source: Some(source),
                 };
@@ -213,7 +204,7 @@ impl DwarfBatch<'_, '_> {
         &mut self,
         group: &[(usize, u64, usize)],
         clock: &mut WorkLimit,
-        found: &mut impl FnMut(usize, Vec<DwarfFunction>),
+        found: &mut impl FnMut(usize, Vec<SourceFunction>),
     ) -> Result<(), DwarfError> {
         let is_open = |i: usize| self.answers.done.get(i) == Some(&false);
         let open = group.iter().filter(|(_, _, i)| is_open(*i));
@@ -261,10 +252,10 @@ impl Answers {
     fn take(
         &mut self,
         i: usize,
-        functions: Vec<DwarfFunction>,
+        functions: Vec<SourceFunction>,
         lines: Option<&Lines<'_, '_>>,
         slot: usize,
-        found: &mut impl FnMut(usize, Vec<DwarfFunction>),
+        found: &mut impl FnMut(usize, Vec<SourceFunction>),
     ) {
         let (Some(done), Some(bare)) = (self.done.get_mut(i), self.bare.get_mut(i)) else {
             return;
@@ -285,7 +276,7 @@ fn functions(
     slot: usize,
     mut name: impl FnMut(&Link) -> String,
     lines: Option<&Lines<'_, '_>>,
-) -> Vec<DwarfFunction> {
+) -> Vec<SourceFunction> {
     let source = |at: usize| {
         let lines = lines?;
         match chain.get(at + 1) {
@@ -293,7 +284,7 @@ fn functions(
             None => lines.of_address(slot),
         }
     };
-    let one = |(at, link): (usize, &Link)| DwarfFunction {
+    let one = |(at, link): (usize, &Link)| SourceFunction {
         name: name(link),
         source: source(at),
     };
