@@ -1,7 +1,6 @@
 //! `usage:` and `--help` of `aiprof acelyzer`, as wide as the terminal.
 
 use super::super::options::{self, OptionRow, ValueCount};
-use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 /// The help, 80 columns wide.
@@ -41,13 +40,8 @@ pub(super) fn help(width: usize) -> String {
     let width = width.max(INDENT + 20);
     let (opening, rest) = HELP.split_once(HEADING).unwrap_or((HELP, ""));
     let (_, ending) = rest.split_once("\n\n").unwrap_or((rest, ""));
-    let mut out = format!("{}\n{opening}{HEADING}", usage(width));
-    for option in OPTIONS.iter() {
-        out.push_str(&describe(option, width));
-    }
-    // Writing to a string cannot fail.
-    let _ = write!(out, "\n{ending}");
-    out
+    let rows: String = OPTIONS.iter().map(|row| describe(row, width)).collect();
+    format!("{}\n{opening}{HEADING}{rows}\n{ending}", usage(width))
 }
 
 fn describe(option: &OptionRow, width: usize) -> String {

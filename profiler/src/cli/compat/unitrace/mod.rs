@@ -180,8 +180,8 @@ mod tests {
         assert_eq!(settings::OPTIONS.len(), 53);
         for option in settings::OPTIONS.iter() {
             let words = [option.long, "1", "-h", "app"].map(OsString::from);
-            let had = option.value.is_empty();
-            let words: Vec<_> = words.into_iter().filter(|w| !had || w != "1").collect();
+            let is_flag = option.value.is_empty();
+            let words: Vec<_> = words.into_iter().filter(|w| !is_flag || w != "1").collect();
             let found = settings::parse(&words);
             // An option without an effect of its own ends a debug build here.
             assert!(!option.help.is_empty(), "{option:?} {found:?}");
