@@ -2,10 +2,9 @@
 
 use super::output::OutputFile;
 use aiprof_formats::import::categories;
-use aiprof_tables::categories::{Aggregator, Categories};
+use aiprof_tables::categories::Categories;
 use anyhow::{Context as _, Result};
-use clap::builder::PossibleValue;
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -61,39 +60,6 @@ pub(crate) fn run(args: &CategorizeArgs) -> Result<()> {
     serde_json::to_writer(&mut file, &json)?;
     writeln!(file)?;
     file.commit()
-}
-
-/// How values of ranks are aggregated, for the command line.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AggregatorArg(pub(super) Aggregator);
-
-impl ValueEnum for AggregatorArg {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[
-            Self(Aggregator::Min),
-            Self(Aggregator::Max),
-            Self(Aggregator::Mean),
-            Self(Aggregator::Median),
-            Self(Aggregator::Sum),
-            Self(Aggregator::SecondLeast),
-            Self(Aggregator::SecondMost),
-        ]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let mut known = Aggregator::ALL.iter();
-        let name = known.find(|(_, one)| *one == self.0)?.0;
-        let help = match self.0 {
-            Aggregator::Min => "smallest value",
-            Aggregator::Max => "largest value",
-            Aggregator::Mean => "mean of the values",
-            Aggregator::Median => "median of the values",
-            Aggregator::Sum => "sum of the values",
-            Aggregator::SecondLeast => "second smallest value",
-            Aggregator::SecondMost => "second largest value",
-        };
-        Some(PossibleValue::new(name).help(help))
-    }
 }
 
 /// The user's categories.

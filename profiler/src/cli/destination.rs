@@ -185,7 +185,7 @@ fn unknown_extension(path: &Path) -> anyhow::Error {
 mod tests {
     use super::*;
     use OutputPlace::{Directory, File, Stdout};
-    use aiprof_formats::export::formats::{CAPTURE, PERFETTO, PPROF, SVG};
+    use aiprof_formats::export::formats::{CAPTURE, PPROF, SVG};
 
     #[test]
     fn the_destination_follows_from_output_format_and_terminal() {
@@ -231,7 +231,7 @@ mod tests {
             (Some("a/"), Some(&SVG)),
             (None, Some(&TENSORBOARD)),
             (Some("-"), Some(&TENSORBOARD)),
-            (None, Some(&PERFETTO)),
+            (None, FileFormat::named("perfetto")),
             (Some("profile.xyz"), None),
         ] {
             let error = Destination::decide(output.map(Path::new), format, true).unwrap_err();

@@ -6,7 +6,7 @@ use super::input::{self, Counts, ProfileCommand};
 use super::memory::MemoryArgs;
 use super::output::{OutputFile, keep_inputs};
 use super::profile_out::{ValueArgs, ViewArgs};
-use super::values::parse_duration;
+use super::values::{named, parse_duration};
 use super::{Verbosity, usage_error};
 use aiprof_formats::export::diff::{self, ComparedProfile, DiffOptions, SampleCount, Widths};
 use aiprof_formats::export::folded::{self, FoldedStacks};
@@ -76,8 +76,8 @@ pub(crate) struct DiffArgs {
     memory: MemoryArgs,
 
     /// Which of the two profiles determines the widths of frames
-    #[arg(long, value_enum, default_value_t = WidthsArg::default(), help_heading = "View")]
-    widths: WidthsArg,
+    #[arg(long, value_parser = named(WIDTHS), default_value = "after", help_heading = "View")]
+    widths: Widths,
 
     /// Compare processes by their IDs too; IDs differ between recordings
     #[arg(long, help_heading = "View")]
@@ -144,14 +144,18 @@ impl DiffFormat {
 }
 
 /// Which recording gives the frames their widths.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum WidthsArg {
-    /// The second profile: shows what is new or grew, not what vanished
-    #[default]
-    After,
-    /// The first profile: shows what vanished, not what is new
-    Before,
-}
+const WIDTHS: &[(&str, &str, Widths)] = &[
+    (
+        "after",
+        "The second profile: shows what is new or grew, not what vanished",
+        Widths::After,
+    ),
+    (
+        "before",
+        "The first profile: shows what vanished, not what is new",
+        Widths::Before,
+    ),
+];
 
 /// Compares the two and writes the difference.
 ///
@@ -160,10 +164,7 @@ enum WidthsArg {
 pub(crate) fn run(args: &DiffArgs, verbosity: Verbosity) -> Result<()> {
     args.memory.apply()?;
     let mut options = DiffOptions {
-        widths: match args.widths {
-            WidthsArg::After => Widths::After,
-            WidthsArg::Before => Widths::Before,
-        },
+        widths: args.widths,
         keep_pids: args.keep_pids,
         keep_offsets: args.keep_offsets,
         ..DiffOptions::default()

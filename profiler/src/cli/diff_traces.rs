@@ -1,14 +1,11 @@
 //! What `aiprof diff` compares of traces, and of recordings with work of devices.
 
-use super::analyze::{AnalyzeArgs, config, kept, silent};
-use super::{Verbosity, log};
+use super::analyze;
 use aiprof_tables::Table;
 use aiprof_tables::compare::TraceWork;
 use aiprof_tables::compare::traces::{self, ComparedTrace};
-use aiprof_trace::analyze::messages::Messages;
 use aiprof_trace::analyze::report::Finding;
 use anyhow::{Context, Result};
-use clap::{Args as _, FromArgMatches as _};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -38,15 +35,8 @@ pub(super) fn tables(before: &Path, after: &Path) -> Result<Vec<Table>> {
 
 /// Analyses with the defaults of `aiprof analyze`.
 fn analyse(path: &Path) -> Result<Analysed> {
-    let command = AnalyzeArgs::augment_args(clap::Command::new("analyze"));
-    let words: [OsString; 3] = ["analyze".into(), "--".into(), path.into()];
-    let matches = command.try_get_matches_from(words)?;
-    let args = AnalyzeArgs::from_arg_matches(&matches)?;
-    let (config, kept) = (config(&args, Verbosity::default())?, kept(&args)?);
-    let mut messages = Messages::new(config.level);
-    let mut analysis = silent(&config, kept, &mut messages);
-    let found = analysis.for_comparison(path);
-    log::analysis(&messages);
+    let words: [OsString; 2] = ["--".into(), path.into()];
+    let found = analyze::run_with(&words, |analysis| analysis.for_comparison(path));
     let (work, report) = found.with_context(|| format!("cannot compare {}", path.display()))?;
     Ok(Analysed {
         work,

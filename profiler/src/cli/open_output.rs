@@ -28,16 +28,11 @@ const FILE_WIDTH: usize = 100;
 /// An opened file or stdout, and the format that is written to it.
 #[derive(Debug)]
 pub(crate) struct OpenOutput {
-    file: OutputFile,
-    format: &'static FileFormat,
+    pub(crate) file: OutputFile,
+    pub(crate) format: &'static FileFormat,
 }
 
 impl OpenOutput {
-    /// A file that is already open.
-    pub(crate) fn new(file: OutputFile, format: &'static FileFormat) -> Self {
-        Self { file, format }
-    }
-
     /// Opens a place for one result. The file in a directory for TensorBoard is named after `input`.
     ///
     /// # Errors
@@ -54,27 +49,13 @@ impl OpenOutput {
                 bail!("this destination holds several results")
             }
         };
-        Ok(Self::new(file, destination.format))
+        let format = destination.format;
+        Ok(Self { file, format })
     }
 
     /// A line about what is written, if it is a file.
     pub(crate) fn note(&self) -> Option<String> {
         self.file.note(self.format.what)
-    }
-
-    /// What it is made from.
-    pub(crate) fn source(&self) -> &'static FormatSource {
-        &self.format.source
-    }
-
-    /// Whether it is stdout.
-    pub(crate) fn is_stdout(&self) -> bool {
-        self.file.is_stdout()
-    }
-
-    /// That it cannot be written, as the context of an error.
-    pub(crate) fn cannot_write(&self) -> String {
-        self.file.cannot_write()
     }
 
     /// A writer for a capture, which the recording writes.
@@ -83,14 +64,6 @@ impl OpenOutput {
     /// No more descriptors.
     pub(crate) fn capture_writer(&self) -> io::Result<Box<BufWriter<File>>> {
         Ok(Box::new(BufWriter::new(self.file.handle()?)))
-    }
-
-    /// Completes what was written by [`Self::capture_writer`].
-    ///
-    /// # Errors
-    /// The file cannot get its name.
-    pub(crate) fn commit(self) -> Result<()> {
-        self.file.commit()
     }
 
     /// Where events wait until a trace is written: in the directory of the output, where there
@@ -128,7 +101,7 @@ impl OpenOutput {
         warn_of_samples_left_out(profile, writer);
         warn_if_no_label(profile, options);
         let written = (writer.write)(profile, &self.layout(options), &mut self.file);
-        written.with_context(|| self.cannot_write())?;
+        written.with_context(|| self.file.cannot_write())?;
         self.file.commit()
     }
 
@@ -153,13 +126,13 @@ impl OpenOutput {
         };
         let layout = self.layout(options);
         let written = write(&stacks.folded, &caption, &layout, &mut self.file);
-        written.with_context(|| self.cannot_write())?;
+        written.with_context(|| self.file.cannot_write())?;
         self.file.commit()
     }
 
     /// The options, for a text that fits this place.
     fn layout(&self, options: &ExportOptions) -> ExportOptions {
-        let (width, color) = match self.is_stdout() {
+        let (width, color) = match self.file.is_stdout() {
             true => (screen::width(), screen::has_colors()),
             false => (FILE_WIDTH, false),
         };

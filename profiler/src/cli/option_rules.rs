@@ -39,182 +39,103 @@ const STALLS: &str = "stalls";
 /// The format leaves out processes that launched no work.
 const CHOSEN_PROCESSES: &str = "chosen processes";
 
-/// A rule: with one of the options, one of `requires` must hold (if there are any), and none of
-/// `conflicts`. What holds are options that were given, and the constants above.
+/// How options and what else holds relate.
+enum Relation {
+    /// One of these must hold.
+    Requires,
+    /// None of these may hold.
+    Excludes,
+}
+
+/// A rule about options, and about what holds: other options that were given, and the constants
+/// above.
 struct OptionRule {
     options: &'static [&'static str],
-    requires: &'static [&'static str],
-    conflicts: &'static [&'static str],
+    relation: Relation,
+    others: &'static [&'static str],
     /// The error, behind the option.
     why: &'static str,
 }
 
-const fn requires(
-    options: &'static [&'static str],
-    requires: &'static [&'static str],
-    why: &'static str,
-) -> OptionRule {
-    OptionRule {
-        options,
-        requires,
-        conflicts: &[],
-        why,
-    }
-}
-
-const fn conflicts(
-    options: &'static [&'static str],
-    conflicts: &'static [&'static str],
-    why: &'static str,
-) -> OptionRule {
-    OptionRule {
-        options,
-        requires: &[],
-        conflicts,
-        why,
-    }
+/// Rows of a table of rules: options, relation, what else, the error behind the option.
+macro_rules! rules {
+    ($([$($option:expr),+] $relation:ident [$($other:expr),+] $why:literal;)+) => {
+        &[$(OptionRule {
+            options: &[$($option),+],
+            relation: Relation::$relation,
+            others: &[$($other),+],
+            why: $why,
+        }),+]
+    };
 }
 
 /// The rules; of several that are broken, the first is reported.
-const RULES: &[OptionRule] = &[
-    requires(
-        &["--inverted", "--by-stall", "--by"],
-        &[FRAMES],
+const RULES: &[OptionRule] = rules! {
+    ["--inverted", "--by-stall", "--by"] Requires [FRAMES]
         "applies only to folded stacks and flame graphs: use -o FILE.folded or FILE.svg, or \
-         --format",
-    ),
-    conflicts(
-        &["--lines"],
-        &[SOURCE_LINES],
-        "applies only to folded stacks and flame graphs: this format always contains source lines",
-    ),
-    requires(
-        &["--lines"],
-        &[FRAMES],
+         --format";
+    ["--lines"] Excludes [SOURCE_LINES]
+        "applies only to folded stacks and flame graphs: this format always contains source lines";
+    ["--lines"] Requires [FRAMES]
         "applies only to folded stacks and flame graphs: use -o FILE.folded or FILE.svg, or \
-         --format",
-    ),
-    requires(
-        &["--all-processes"],
-        &[CHOSEN_PROCESSES],
-        "applies only to flame graphs, folded stacks, pprof and OTLP: other formats always contain \
-         all processes",
-    ),
-    conflicts(
-        &["--cpu-only"],
-        &[STALLS],
-        "cannot be used with this format, which contains only device samples",
-    ),
-    conflicts(
-        &["--device-only", "--cpu-only"],
-        &[EVENT_FORMAT],
-        "applies only to profiles: traces and captures always contain all samples",
-    ),
-    conflicts(
-        &["--bpf-object"],
-        &[FILE_CAPABILITIES],
-        "cannot be used if the aiprof file itself has capabilities: run it as root",
-    ),
-    requires(
-        &["--only"],
-        &[COMMAND],
-        "needs a COMMAND to record: put it after the options, as in `aiprof --only -o flame.svg -- \
-         make -j8`; for a process that is already running, use -p PID",
-    ),
-    requires(
-        &["--aiu-timing"],
-        &[COMMAND],
-        "needs a COMMAND, because it sets environment variables: a program that is already running \
-         must enable its activity records itself",
-    ),
-    requires(
-        &["--torch-ops"],
-        &[COMMAND, "--pid"],
-        "needs a COMMAND, or -p PID of a program that was started with KINETO_USE_DAEMON=1",
-    ),
-    conflicts(
-        &["--torch-ops"],
-        &["--every"],
-        "cannot be used with --every: PyTorch reports operators after a window has ended, when its \
-         profile may already be written",
-    ),
-    conflicts(
-        &["--torch-ops"],
-        &["--events"],
-        "cannot be used with --events: only traces and profiles of CPU time show operators",
-    ),
-    requires(
-        &["--device-timing", "--ranges"],
-        &[COMMAND],
-        "needs a COMMAND to load a helper into: a program that is already running cannot be changed",
-    ),
-    requires(
-        &["--ranges"],
-        &[EVENTS_KEPT],
+         --format";
+    ["--all-processes"] Requires [CHOSEN_PROCESSES]
+        "applies only to flame graphs, folded stacks, pprof and OTLP: other formats always \
+         contain all processes";
+    ["--cpu-only"] Excludes [STALLS]
+        "cannot be used with this format, which contains only device samples";
+    ["--device-only", "--cpu-only"] Excludes [EVENT_FORMAT]
+        "applies only to profiles: traces and captures always contain all samples";
+    ["--bpf-object"] Excludes [FILE_CAPABILITIES]
+        "cannot be used if the aiprof file itself has capabilities: run it as root";
+    ["--only"] Requires [COMMAND]
+        "needs a COMMAND to record: put it after the options, as in `aiprof --only -o flame.svg \
+         -- make -j8`; for a process that is already running, use -p PID";
+    ["--aiu-timing"] Requires [COMMAND]
+        "needs a COMMAND, because it sets environment variables: a program that is already \
+         running must enable its activity records itself";
+    ["--torch-ops"] Requires [COMMAND, "--pid"]
+        "needs a COMMAND, or -p PID of a program that was started with KINETO_USE_DAEMON=1";
+    ["--torch-ops"] Excludes ["--every"]
+        "cannot be used with --every: PyTorch reports operators after a window has ended, when \
+         its profile may already be written";
+    ["--torch-ops"] Excludes ["--events"]
+        "cannot be used with --events: only traces and profiles of CPU time show operators";
+    ["--device-timing", "--ranges"] Requires [COMMAND]
+        "needs a COMMAND to load a helper into: a program that is already running cannot be \
+         changed";
+    ["--ranges"] Requires [EVENTS_KEPT]
         "applies only to traces and captures, because a profile has no ranges: add -o \
-         trace.json.gz or -o x.aiprof",
-    ),
-    conflicts(
-        &["--events"],
-        &[TRACE],
-        "applies only to profiles: a trace always has launches and samples",
-    ),
-    requires(
-        &["--wakers"],
-        &[WAITS, TRACE_OF_CAPTURE],
-        "needs --off-cpu or --wall",
-    ),
-    requires(&["--min-wait"], &[WAITS], "needs --off-cpu or --wall"),
-    conflicts(
-        &[WAITS],
-        &[FINDINGS],
-        "apply only to profiles, captures and traces: a page of findings shows no waits",
-    ),
-    conflicts(
-        &[WAITS],
-        &[CYCLES],
-        "measure time, and --event cycles counts cycles: use only one of them",
-    ),
-    conflicts(
-        &["--events"],
-        &["--replay-device"],
+         trace.json.gz or -o x.aiprof";
+    ["--events"] Excludes [TRACE]
+        "applies only to profiles: a trace always has launches and samples";
+    ["--wakers"] Requires [WAITS, TRACE_OF_CAPTURE]
+        "needs --off-cpu or --wall";
+    ["--min-wait"] Requires [WAITS]
+        "needs --off-cpu or --wall";
+    [WAITS] Excludes [FINDINGS]
+        "apply only to profiles, captures and traces: a page of findings shows no waits";
+    [WAITS] Excludes [CYCLES]
+        "measure time, and --event cycles counts cycles: use only one of them";
+    ["--events"] Excludes ["--replay-device"]
         "counts launches, and --replay-device adds device samples: use only one of them, or write \
-         a capture and run `aiprof report` on it twice",
-    ),
-    requires(
-        &["--conditional-collection"],
-        &[PROBES],
-        "applies only to launches, which this recording does not contain: add --events, or write a \
-         trace or a capture",
-    ),
-    conflicts(
-        &["--include-kernels", "--exclude-kernels"],
-        &[CAPTURE],
-        ": a capture contains all kernels: use the option with aiprof report, or write a profile",
-    ),
-    conflicts(
-        &["--include-kernels", "--exclude-kernels"],
-        &[TRACE],
-        ": a trace contains all kernels: the option applies only to profiles, such as -o FILE.svg",
-    ),
-    requires(
-        &["--trigger"],
-        &[PROBES],
+         a capture and run `aiprof report` on it twice";
+    ["--conditional-collection"] Requires [PROBES]
+        "applies only to launches, which this recording does not contain: add --events, or write \
+         a trace or a capture";
+    ["--include-kernels", "--exclude-kernels"] Excludes [CAPTURE]
+        ": a capture contains all kernels: use the option with aiprof report, or write a profile";
+    ["--include-kernels", "--exclude-kernels"] Excludes [TRACE]
+        ": a trace contains all kernels: the option applies only to profiles, such as -o FILE.svg";
+    ["--trigger"] Requires [PROBES]
         "needs calls and kernels, which --no-devices turns off: add --events, or write a trace or \
-         a capture",
-    ),
-    conflicts(
-        &["--start-paused"],
-        &["--window"],
-        "cannot be used with --window, which always records: omit --start-paused",
-    ),
-    requires(
-        &["--include-kernels", "--exclude-kernels"],
-        &[PROBES],
+         a capture";
+    ["--start-paused"] Excludes ["--window"]
+        "cannot be used with --window, which always records: omit --start-paused";
+    ["--include-kernels", "--exclude-kernels"] Requires [PROBES]
         "selects launches and device samples, and with --no-devices a profile of CPU time has \
-         neither: leave out --no-devices, or add --events",
-    ),
-];
+         neither: leave out --no-devices, or add --events";
+};
 
 /// The first option that was given.
 pub(crate) fn first_given(
@@ -260,13 +181,13 @@ impl Holding {
     /// # Errors
     /// A usage error: the first rule that is broken.
     pub(crate) fn check(&self) -> Result<()> {
-        let has = |name: &&'static str| self.0.contains(name);
+        let has = |name: &&str| self.0.contains(name);
         for rule in RULES {
             let Some(option) = rule.options.iter().find(|option| has(option)) else {
                 continue;
             };
-            let lacks = !rule.requires.is_empty() && !rule.requires.iter().any(|name| has(&name));
-            if lacks || rule.conflicts.iter().any(|name| has(&name)) {
+            let holds = rule.others.iter().any(has);
+            if holds == matches!(rule.relation, Relation::Excludes) {
                 let space = if rule.why.starts_with(':') { "" } else { " " };
                 return Err(usage_error(format!("{option}{space}{}", rule.why)));
             }

@@ -2,20 +2,21 @@
 
 use super::choice;
 use super::option_rules::WAITS;
+use super::values::named;
 use aiprof_formats::export::{self, ExportOptions, FileFormat, Shown, Weight};
 use aiprof_model::profile::Profile;
 use aiprof_record::aggregate::{LaunchOptions, WaitOptions};
 use clap::ValueEnum;
 
 /// The meanings of `--weight`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum WeightArg {
-    /// On-CPU time, and device time, in microseconds
-    #[default]
-    Time,
-    /// Number of samples
-    Samples,
-}
+const WEIGHTS: &[(&str, &str, Weight)] = &[
+    (
+        "time",
+        "On-CPU time, and device time, in microseconds",
+        Weight::Time,
+    ),
+    ("samples", "Number of samples", Weight::Samples),
+];
 
 /// The weights of `--events`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -42,8 +43,8 @@ impl From<EventsArg> for Weight {
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct ValueArgs {
     /// What the width of a frame shows
-    #[arg(long, hide_short_help = true, value_enum, default_value_t = WeightArg::default())]
-    weight: WeightArg,
+    #[arg(long, hide_short_help = true, value_parser = named(WEIGHTS), default_value = "time")]
+    weight: Weight,
 
     /// Instead of CPU time, show accelerator calls by the call paths that made them
     ///
@@ -101,7 +102,7 @@ impl ValueArgs {
     pub(crate) fn weight(self) -> Weight {
         match self.events {
             Some(events) => events.into(),
-            None => self.weight.into(),
+            None => self.weight,
         }
     }
 
@@ -115,15 +116,6 @@ impl ValueArgs {
     /// Whether all calls must be timed.
     pub(crate) fn times_calls(self) -> bool {
         self.events == Some(EventsArg::TimeInCall)
-    }
-}
-
-impl From<WeightArg> for Weight {
-    fn from(weight: WeightArg) -> Self {
-        match weight {
-            WeightArg::Time => Self::Time,
-            WeightArg::Samples => Self::Samples,
-        }
     }
 }
 

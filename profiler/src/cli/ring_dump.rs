@@ -128,11 +128,12 @@ impl DumpFiles {
     pub(super) fn try_write(&mut self, session: &mut Session) -> Result<()> {
         let directory = output::find_directory(&self.style.directory)?;
         let (file, path) = self.create(&directory)?;
-        let out = OpenOutput::new(file, self.style.format);
-        let extent = match out.source() {
+        let format = self.style.format;
+        let out = OpenOutput { file, format };
+        let extent = match format.source {
             FormatSource::Capture => {
                 let extent = session.dump(out.capture_writer()?)?;
-                out.commit()?;
+                out.file.commit()?;
                 extent
             }
             _ => {

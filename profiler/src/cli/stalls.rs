@@ -5,6 +5,7 @@ use super::memory::MemoryArgs;
 use super::output::OutputFile;
 use super::stall_input::{self, Inputs};
 use super::stall_sources::Sources;
+use super::values::named;
 use super::{Verbosity, screen, usage_error};
 use aiprof_formats::export::ExportError;
 use aiprof_formats::export::html;
@@ -87,8 +88,8 @@ pub(crate) struct StallsArgs {
     min_share: f64,
 
     /// What one row of a table stands for
-    #[arg(long, value_enum, default_value_t = ByArg::Instruction, help_heading = "View")]
-    by: ByArg,
+    #[arg(long, value_parser = named(ROWS), default_value = "instruction", help_heading = "View")]
+    by: By,
 
     /// Show the disassembly of the kernels, with samples at each instruction
     #[arg(long, help_heading = "View")]
@@ -117,29 +118,21 @@ pub(crate) struct StallsArgs {
     memory: MemoryArgs,
 }
 
-/// As [`By`].
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ByArg {
-    /// Source lines
-    Line,
-    /// Instructions and why they stall
-    Instruction,
-    /// Kernels
-    Kernel,
-    /// Instructions, separately for each stall reason
-    Reason,
-}
-
-impl From<ByArg> for By {
-    fn from(by: ByArg) -> Self {
-        match by {
-            ByArg::Line => Self::Line,
-            ByArg::Instruction => Self::Instruction,
-            ByArg::Kernel => Self::Kernel,
-            ByArg::Reason => Self::Reason,
-        }
-    }
-}
+/// What one row stands for.
+const ROWS: &[(&str, &str, By)] = &[
+    ("line", "Source lines", By::Line),
+    (
+        "instruction",
+        "Instructions and why they stall",
+        By::Instruction,
+    ),
+    ("kernel", "Kernels", By::Kernel),
+    (
+        "reason",
+        "Instructions, separately for each stall reason",
+        By::Reason,
+    ),
+];
 
 /// What the report is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -252,7 +245,7 @@ pub(crate) fn run(args: &StallsArgs, verbosity: Verbosity) -> Result<()> {
     let sources = Sources::new(args.source_dir.as_deref())?;
     let source = |file: &str, line: u32| sources.line(file, line);
     let view = StallView {
-        by: args.by.into(),
+        by: args.by,
         top: match (args.top, format) {
             (Some(0), _) | (None, StallsFormat::Csv | StallsFormat::Json) => None,
             (Some(top), _) => Some(top),

@@ -4,12 +4,25 @@
 use aiprof_live::torch::{
     MAX_WINDOW as TORCH_MAX_WINDOW, MIN_WINDOW as TORCH_MIN_WINDOW, TorchOptions,
 };
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Longest duration that an option takes: ten years.
 const MAX_SECONDS: f64 = 10.0 * 365.0 * 86_400.0;
+
+/// Parses a name that stands for a value. `known`: the names, their lines of help, the values.
+pub(crate) fn named<T: Copy + Send + Sync + 'static>(
+    known: &'static [(&'static str, &'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    let listed = known.iter();
+    let listed = listed.map(|(name, help, _)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(listed).try_map(move |given| {
+        let found = known.iter().find(|(name, ..)| *name == given);
+        found.map(|(.., value)| *value).ok_or("unknown name")
+    })
+}
 
 /// Parses `30`, `30s`, `1.5m`, `500ms`, `2h` or `1d`.
 ///

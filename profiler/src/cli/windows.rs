@@ -99,7 +99,8 @@ impl WindowFiles {
         // Each time anew: an always-on recording may outlive its directory.
         let directory = output::find_directory(&self.directory)?;
         let (file, name) = self.create(&directory, start)?;
-        OpenOutput::new(file, self.format).write_profile(profile, &self.options)?;
+        let format = self.format;
+        OpenOutput { file, format }.write_profile(profile, &self.options)?;
         // Only now: the last good files are worth more than this one.
         let bytes = directory
             .stat_of(OsStr::new(&name))

@@ -7,7 +7,9 @@ use aiprof::export::device::DeviceTotals;
 use aiprof::export::diff::{self, ComparedProfile, DiffOptions};
 use aiprof::export::pprof::{self, proto};
 use aiprof::export::summary::{self, SummaryOptions};
-use aiprof::export::{ExportOptions, Shown, Weight, folded, formats, processes_left_out};
+use aiprof::export::{
+    ExportOptions, FileFormat, Shown, Weight, folded, formats, processes_left_out,
+};
 use aiprof::import::{iaprof, unitrace_csv};
 use aiprof::profile::{
     Device, DeviceCode, FrameKind, LossKind, Method, Profile, StallReason, StallTable,
@@ -545,7 +547,11 @@ fn a_replayed_device_without_samples_is_named_too() {
 
 #[test]
 fn tables_of_stalls_survive_unitraces_csv() {
-    let csv = export(&ai(), &formats::UNITRACE_CSV, &ExportOptions::default());
+    let csv = export(
+        &ai(),
+        FileFormat::named("unitrace-csv").unwrap(),
+        &ExportOptions::default(),
+    );
     let read = unitrace_csv::read(&mut csv.as_slice()).unwrap();
     assert_eq!(read.skipped, 0);
     let table = StallTable::of(&ai());
@@ -555,7 +561,7 @@ fn tables_of_stalls_survive_unitraces_csv() {
     check("ai.stalls.csv", &String::from_utf8(csv).unwrap());
     let nothing = export(
         &fixtures::typical(),
-        &formats::UNITRACE_CSV,
+        FileFormat::named("unitrace-csv").unwrap(),
         &ExportOptions::default(),
     );
     assert!(nothing.is_empty());
@@ -563,7 +569,11 @@ fn tables_of_stalls_survive_unitraces_csv() {
 
 #[test]
 fn profiles_survive_iaprofs_text_but_for_what_it_has_no_place_for() {
-    let text = export(&ai(), &formats::IAPROF, &ExportOptions::default());
+    let text = export(
+        &ai(),
+        FileFormat::named("iaprof").unwrap(),
+        &ExportOptions::default(),
+    );
     check("ai.iaprof", std::str::from_utf8(&text).unwrap());
     let again = iaprof::read(&mut text.as_slice()).unwrap();
     assert_eq!(again.losses.iter().count(), 0);
@@ -634,10 +644,14 @@ fn sums_survive_every_format_whatever_the_schedule() {
             devices.attributed + devices.estimated + devices.unattributed,
             devices.device_samples
         );
-        let csv = export(&profile, &formats::UNITRACE_CSV, &options());
+        let csv = export(
+            &profile,
+            FileFormat::named("unitrace-csv").unwrap(),
+            &options(),
+        );
         let table = unitrace_csv::read(&mut csv.as_slice()).unwrap().table;
         assert_eq!(table.total(), devices.device_samples);
-        let text = export(&profile, &formats::IAPROF, &options());
+        let text = export(&profile, FileFormat::named("iaprof").unwrap(), &options());
         let again = iaprof::read(&mut text.as_slice()).unwrap();
         assert_eq!(again.total_count(), devices.device_samples);
     }
@@ -680,7 +694,7 @@ fn what_has_no_instruction_is_in_no_table_and_shares_of_nothing_in_no_stack() {
         (2, 3)
     );
     // The directory is called as the kernel is.
-    let text = export(&profile, &formats::IAPROF, &options());
+    let text = export(&profile, FileFormat::named("iaprof").unwrap(), &options());
     let text = String::from_utf8(text).unwrap();
     assert!(
         text.contains("\tsrc/k.cl\n") && text.contains("\tsrc\n"),

@@ -4,7 +4,9 @@ use crate::fixtures::{self, Fixture};
 use crate::{export, text};
 use aiprof::export::diff::{self, ComparedProfile, DiffOptions, SampleCount};
 use aiprof::export::summary::{self, SummaryOptions};
-use aiprof::export::{ExportError, ExportOptions, Weight, folded, formats, otlp, pprof, svg};
+use aiprof::export::{
+    ExportError, ExportOptions, FileFormat, Weight, folded, formats, otlp, pprof, svg,
+};
 use aiprof::profile::{
     FrameId, FrameKind, LocationId, LossKind, ProcessId, Profile, Sample, StackId, StrId,
 };
@@ -274,7 +276,7 @@ fn dangling_handles_are_survived() {
         &formats::FOLDED,
         &formats::SVG,
         &formats::PPROF,
-        &formats::OTLP,
+        FileFormat::named("otlp").unwrap(),
     ] {
         let bytes = export(&profile, format, &ExportOptions::default());
         assert!(bytes.len() > 100, "{format:?}");

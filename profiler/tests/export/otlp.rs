@@ -3,14 +3,14 @@
 
 use crate::fixtures::{self, PERIOD_NS};
 use aiprof::export::otlp::{convert, proto};
-use aiprof::export::{ExportOptions, Shown, formats};
+use aiprof::export::{ExportOptions, FileFormat, Shown};
 use aiprof::profile::{Profile, Values};
 use prost::Message as _;
 use std::collections::BTreeMap;
 
 /// What is written, read again.
 fn read(profile: &Profile, options: &ExportOptions) -> proto::ProfilesData {
-    let bytes = crate::export(profile, &formats::OTLP, options);
+    let bytes = crate::export(profile, FileFormat::named("otlp").unwrap(), options);
     let read = proto::ProfilesData::decode(&bytes[..]).unwrap();
     assert_eq!(read, convert(profile, options));
     read

@@ -2,7 +2,7 @@
 
 use crate::export;
 use crate::fixtures;
-use aiprof::export::{ExportOptions, Weight, folded, formats, otlp, pprof};
+use aiprof::export::{ExportOptions, FileFormat, Weight, folded, formats, otlp, pprof};
 use prost::Message as _;
 use std::collections::{HashMap, HashSet};
 
@@ -154,7 +154,7 @@ fn output_is_the_same_every_time() {
         &formats::FOLDED,
         &formats::SVG,
         &formats::PPROF,
-        &formats::OTLP,
+        FileFormat::named("otlp").unwrap(),
     ] {
         let make = || {
             let profile = fixtures::random(3, 500, 20, 60);

@@ -2,7 +2,7 @@
 
 use crate::export;
 use crate::fixtures;
-use aiprof::export::{ExportOptions, formats};
+use aiprof::export::{ExportOptions, FileFormat, formats};
 use std::time::{Duration, Instant};
 
 /// Prints the times; `cargo test --release -- --nocapture speed` shows them.
@@ -15,7 +15,7 @@ fn speed_of_twenty_thousand_stacks() {
         &formats::FOLDED,
         &formats::SVG,
         &formats::PPROF,
-        &formats::OTLP,
+        FileFormat::named("otlp").unwrap(),
     ] {
         let start = Instant::now();
         let bytes = export(&profile, format, &ExportOptions::default());

@@ -53,16 +53,19 @@ pub enum FormatSource {
 #[derive(Clone, Copy)]
 pub struct ProfileWriter {
     /// Writes it. `out` needs no buffer of its own.
-    pub write: fn(&Profile, &ExportOptions, &mut dyn Write) -> Result<(), ExportError>,
+    pub write: ProfileFn,
     /// Writes it from stacks that were folded already, whose values are in the unit of the options'
     /// weight; `None`: these are not enough.
-    pub write_stacks: Option<StacksWriter>,
+    pub write_stacks: Option<StacksFn>,
     /// What of the profile it shows.
     pub shows: ProfilePart,
 }
 
+/// Writes a profile.
+type ProfileFn = fn(&Profile, &ExportOptions, &mut dyn Write) -> Result<(), ExportError>;
+
 /// Writes a format from folded stacks.
-pub type StacksWriter =
+type StacksFn =
     fn(&FoldedStacks, &Caption, &ExportOptions, &mut dyn Write) -> Result<(), ExportError>;
 
 /// What a format shows of a profile.
@@ -167,19 +170,48 @@ pub static FORMATS: [&FileFormat; 12] = [
     &SUMMARY,
 ];
 
+/// What rows with this source have in common.
+const fn of(source: FormatSource) -> FileFormat {
+    FileFormat {
+        name: "",
+        help: "",
+        what: "",
+        extensions: &[],
+        is_binary: false,
+        has_source_lines: false,
+        source,
+    }
+}
+
+/// What rows of profiles have in common. Whole samples are binary and have all lines.
+const fn of_profile(
+    write: ProfileFn,
+    write_stacks: Option<StacksFn>,
+    shows: ProfilePart,
+) -> FileFormat {
+    let is_whole = matches!(shows, ProfilePart::Samples);
+    FileFormat {
+        is_binary: is_whole,
+        has_source_lines: is_whole,
+        ..of(FormatSource::Profile(ProfileWriter {
+            write,
+            write_stacks,
+            shows,
+        }))
+    }
+}
+
 /// Folded stacks: one line per unique stack, see [`folded`].
 pub static FOLDED: FileFormat = FileFormat {
     name: "folded",
     help: "Folded stacks: one line per stack, for flame graph tools",
     what: "folded stacks",
     extensions: &["folded", "collapsed", "txt"],
-    is_binary: false,
-    has_source_lines: false,
-    source: FormatSource::Profile(ProfileWriter {
-        write: folded::write,
-        write_stacks: Some(|stacks, _, options, out| folded::write_stacks(stacks, options, out)),
-        shows: ProfilePart::Stacks,
-    }),
+    ..of_profile(
+        folded::write,
+        Some(|stacks, _, options, out| folded::write_stacks(stacks, options, out)),
+        ProfilePart::Stacks,
+    )
 };
 
 /// A flame graph, see [`svg`].
@@ -188,13 +220,7 @@ pub static SVG: FileFormat = FileFormat {
     help: "Flame graph for a browser",
     what: "a flame graph",
     extensions: &["svg"],
-    is_binary: false,
-    has_source_lines: false,
-    source: FormatSource::Profile(ProfileWriter {
-        write: svg::write,
-        write_stacks: Some(svg::write_folded),
-        shows: ProfilePart::Stacks,
-    }),
+    ..of_profile(svg::write, Some(svg::write_folded), ProfilePart::Stacks)
 };
 
 /// pprof's `profile.proto`, gzip-compressed, see [`pprof`].
@@ -203,80 +229,65 @@ pub static PPROF: FileFormat = FileFormat {
     help: "pprof, gzipped",
     what: "a pprof profile",
     extensions: &["pb.gz", "pprof"],
-    is_binary: true,
-    has_source_lines: true,
-    source: FormatSource::Profile(ProfileWriter {
-        write: pprof::write,
-        write_stacks: Some(|stacks, _, options, out| pprof::write_folded(stacks, options, out)),
-        shows: ProfilePart::Samples,
-    }),
+    ..of_profile(
+        pprof::write,
+        Some(|stacks, _, options, out| pprof::write_folded(stacks, options, out)),
+        ProfilePart::Samples,
+    )
 };
 
 /// OpenTelemetry's profiles: a request that can be posted, see [`otlp`].
-pub static OTLP: FileFormat = FileFormat {
+static OTLP: FileFormat = FileFormat {
     name: "otlp",
     help: "OTLP profiles, for OpenTelemetry collectors",
     what: "OTLP profiles",
     extensions: &["otlp"],
-    is_binary: true,
-    has_source_lines: true,
-    source: FormatSource::Profile(ProfileWriter {
-        write: otlp::write,
-        write_stacks: None,
-        shows: ProfilePart::Samples,
-    }),
+    ..of_profile(otlp::write, None, ProfilePart::Samples)
 };
 
 /// Stall counts by instruction, see [`unitrace_csv`].
-pub static UNITRACE_CSV: FileFormat = FileFormat {
+static UNITRACE_CSV: FileFormat = FileFormat {
     name: "unitrace-csv",
     help: "Stall counts by device instruction, as unitrace writes them",
     what: "a stall table",
     extensions: &["stalls.csv"],
-    is_binary: false,
-    has_source_lines: false,
-    source: FormatSource::Profile(ProfileWriter {
-        write: |profile, _, out| unitrace_csv::write(profile, out),
-        write_stacks: None,
-        shows: ProfilePart::Stalls,
-    }),
+    ..of_profile(
+        |profile, _, out| unitrace_csv::write(profile, out),
+        None,
+        ProfilePart::Stalls,
+    )
 };
 
 /// iaprof's interchange text, see [`iaprof`].
-pub static IAPROF: FileFormat = FileFormat {
+static IAPROF: FileFormat = FileFormat {
     name: "iaprof",
     help: "iaprof's interchange text: stalls by launch and instruction",
     what: "iaprof's text",
     extensions: &["iaprof"],
-    is_binary: false,
-    has_source_lines: false,
-    source: FormatSource::Profile(ProfileWriter {
-        write: |profile, _, out| iaprof::write(profile, out),
-        write_stacks: None,
-        shows: ProfilePart::Stalls,
-    }),
+    ..of_profile(
+        |profile, _, out| iaprof::write(profile, out),
+        None,
+        ProfilePart::Stalls,
+    )
 };
 
 /// A Chrome trace, see [`chrome`].
-pub static CHROME: FileFormat = FileFormat {
+static CHROME: FileFormat = FileFormat {
     name: "chrome",
     help: "Chrome trace, for Perfetto and speedscope",
     what: "a Chrome trace",
     extensions: &["json", "json.gz"],
-    is_binary: false,
-    has_source_lines: false,
-    source: FormatSource::Timeline(chrome::write),
+    ..of(FormatSource::Timeline(chrome::write))
 };
 
 /// A trace in Perfetto's own format, see [`perfetto`].
-pub static PERFETTO: FileFormat = FileFormat {
+static PERFETTO: FileFormat = FileFormat {
     name: "perfetto",
     help: "Trace in Perfetto's own format: any length, with the stacks of samples",
     what: "a Perfetto trace",
     extensions: &["pftrace", "perfetto-trace"],
     is_binary: true,
-    has_source_lines: false,
-    source: FormatSource::Timeline(perfetto::recording::write),
+    ..of(FormatSource::Timeline(perfetto::recording::write))
 };
 
 /// A page with findings and tables, see [`html`].
@@ -285,9 +296,7 @@ pub static PAGE: FileFormat = FileFormat {
     help: "HTML page with findings and tables of what devices did",
     what: "a page of findings",
     extensions: &["html"],
-    is_binary: false,
-    has_source_lines: false,
-    source: FormatSource::Report(html::write),
+    ..of(FormatSource::Report(html::write))
 };
 
 /// aiprof's own capture. It is written while recording.
@@ -299,7 +308,7 @@ pub static CAPTURE: FileFormat = FileFormat {
     is_binary: true,
     // A profile with source lines can still be made from it.
     has_source_lines: true,
-    source: FormatSource::Capture,
+    ..of(FormatSource::Capture)
 };
 
 /// A directory with a Chrome trace for TensorBoard.
@@ -308,9 +317,7 @@ pub static TENSORBOARD: FileFormat = FileFormat {
     help: "Trace for TensorBoard's PyTorch plugin, in a directory",
     what: "a Chrome trace",
     extensions: &[],
-    is_binary: false,
-    has_source_lines: false,
-    source: FormatSource::Directory,
+    ..of(FormatSource::Directory)
 };
 
 /// A short text, see [`summary`].
@@ -319,16 +326,14 @@ pub static SUMMARY: FileFormat = FileFormat {
     help: "Short text: totals and hottest functions",
     what: "the summary",
     extensions: &[],
-    is_binary: false,
-    has_source_lines: false,
-    source: FormatSource::Profile(ProfileWriter {
-        write: |profile, options, out| summary::write(profile, &SummaryOptions::from(options), out),
-        write_stacks: Some(|stacks, caption, options, out| {
+    ..of_profile(
+        |profile, options, out| summary::write(profile, &SummaryOptions::from(options), out),
+        Some(|stacks, caption, options, out| {
             let layout = SummaryOptions::from(options);
             summary::write_folded(stacks, &caption.title, options.weight, &layout, out)
         }),
-        shows: ProfilePart::Totals,
-    }),
+        ProfilePart::Totals,
+    )
 };
 
 #[cfg(test)]

@@ -22,14 +22,14 @@ pub enum Aggregator {
 
 impl Aggregator {
     /// All, with their names.
-    pub const ALL: [(&'static str, Self); 7] = [
-        ("min", Self::Min),
-        ("max", Self::Max),
-        ("mean", Self::Mean),
-        ("median", Self::Median),
-        ("sum", Self::Sum),
-        ("min+1", Self::SecondLeast),
-        ("max-1", Self::SecondMost),
+    pub const ALL: [(&'static str, &'static str, Self); 7] = [
+        ("min", "smallest value", Self::Min),
+        ("max", "largest value", Self::Max),
+        ("mean", "mean of the values", Self::Mean),
+        ("median", "median of the values", Self::Median),
+        ("sum", "sum of the values", Self::Sum),
+        ("min+1", "second smallest value", Self::SecondLeast),
+        ("max-1", "second largest value", Self::SecondMost),
     ];
 
     /// Aggregates; of nothing 0.
@@ -62,7 +62,7 @@ mod tests {
     /// Values of the script's functions in Python.
     #[test]
     fn values_are_aggregated() {
-        let all = |values: &[u64]| Aggregator::ALL.map(|(_, one)| one.of(values));
+        let all = |values: &[u64]| Aggregator::ALL.map(|(.., one)| one.of(values));
         let expected = [1.0, 9.0, 4.5, 4.0, 18.0, 3.0, 5.0];
         assert_eq!(all(&[5, 1, 9, 3]), expected);
         assert_eq!(all(&[4, 1]), [1.0, 4.0, 2.5, 2.5, 5.0, 2.0, 2.0]);

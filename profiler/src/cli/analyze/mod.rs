@@ -1,33 +1,31 @@
 //! `aiprof analyze`: traces become calibrated traces, tables and findings.
 
+mod settings;
+mod tables;
+
 use super::analysis::{self, Analysis};
-use super::analysis_plan::{AnalysisPlan, Format};
-use super::categorize::{AggregatorArg, categories_of};
+use super::analysis_plan::AnalysisPlan;
 use super::memory::MemoryArgs;
-use super::output::{self, OutputFile, STDOUT};
+use super::output::{self, STDOUT};
 use super::sibling_files::{self, Written};
 use super::stdout;
 use super::time_arg::{Moment, parse_moment};
+use super::values::named;
 use super::wanted_tables::WantedTables;
 use super::{EXIT_DAMAGED, Verbosity, log, screen, usage_error};
-use aiprof_formats::export::tables::plain::{self, TableFormat};
+use aiprof_formats::export::tables::plain::TableFormat;
 use aiprof_formats::export::{analysis_text, findings};
-use aiprof_formats::import::torch_log;
 use aiprof_model::timeline::Stretch;
 use aiprof_system::files::caller;
 use aiprof_tables::categories::Aggregator;
-use aiprof_tables::unitrace::categories as category_tables;
-use aiprof_tables::{self as tables, Options, Table};
-use aiprof_trace::analyze::config::{
-    AnalysisConfig, EventFilter, OverlapMode, PowerScale, PowerSource, TraceCounters,
-};
-use aiprof_trace::analyze::messages::{Level, Messages};
-use aiprof_trace::critical::{PathOptions, WhatIf};
-use aiprof_trace::torch::log::TorchLog;
-use anyhow::{Context as _, Result, bail};
-use clap::builder::PossibleValue;
-use clap::{Args, ValueEnum, ValueHint};
+use aiprof_trace::analyze::config::OverlapMode;
+use aiprof_trace::analyze::messages::Messages;
+use aiprof_trace::critical::WhatIf;
+use anyhow::{Result, bail};
+use clap::{Args, FromArgMatches as _, ValueEnum, ValueHint};
 use serde_json::json;
+use settings::{config, directory};
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -55,6 +53,27 @@ Exit status:
      a check of --verify failed
   2  the command line is wrong
   3  results were written, but an input is damaged and parts of it are missing";
+
+/// What happens to events of one row that overlap.
+const OVERLAPS: &[(&str, &str, OverlapMode)] = &[
+    (
+        "rows",
+        "put the later span on a lane of its own",
+        OverlapMode::SpareRow,
+    ),
+    ("drop", "leave out the later span", OverlapMode::Drop),
+    (
+        "async",
+        "make the later span an asynchronous span",
+        OverlapMode::Async,
+    ),
+    ("count", "only count the overlaps", OverlapMode::Count),
+    (
+        "shift",
+        "move the later span, if it has to move by less than 5 ns",
+        OverlapMode::Shift,
+    ),
+];
 
 /// Options of `aiprof analyze`.
 #[derive(Debug, Args)]
@@ -155,9 +174,9 @@ pub(crate) struct AnalyzeArgs {
     categories: Option<PathBuf>,
 
     /// How category-summary combines the values of a kernel in several ranks
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = AggregatorArg(Aggregator::Mean),
+    #[arg(long, value_parser = named(&Aggregator::ALL), value_name = "NAME", default_value = "mean",
         help_heading = "Tables")]
-    aggregator: AggregatorArg,
+    aggregator: Aggregator,
 
     /// Log of TORCH_LOGS=graph_breaks,recompiles, to explain graph breaks
     ///
@@ -211,9 +230,9 @@ pub(crate) struct AnalyzeArgs {
     no_job_shifts: bool,
 
     /// What to do with spans that partly overlap on one track
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = Overlap(OverlapMode::SpareRow),
+    #[arg(long, value_parser = named(OVERLAPS), value_name = "MODE", default_value = "rows",
         help_heading = "Trace")]
-    overlap: Overlap,
+    overlap: OverlapMode,
 
     /// Leave out spans of collectives, and arrows between senders and receivers
     #[arg(long, help_heading = "Trace")]
@@ -259,7 +278,7 @@ pub(crate) struct AnalyzeArgs {
 ///
 /// # Errors
 /// A usage error: it ends before it begins.
-pub(super) fn kept(args: &AnalyzeArgs) -> Result<Stretch> {
+fn kept(args: &AnalyzeArgs) -> Result<Stretch> {
     let since = |moment: Option<Moment>| moment.and_then(Moment::since);
     let kept = Stretch {
         from: since(args.from).unwrap_or(Stretch::ALL.from),
@@ -320,36 +339,6 @@ enum Counter {
     Utilization,
 }
 
-/// What happens to events of one row that overlap, as an option.
-#[derive(Clone, Copy, Debug)]
-struct Overlap(OverlapMode);
-
-impl ValueEnum for Overlap {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[
-            Self(OverlapMode::SpareRow),
-            Self(OverlapMode::Drop),
-            Self(OverlapMode::Async),
-            Self(OverlapMode::Count),
-            Self(OverlapMode::Shift),
-        ]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = match self.0 {
-            OverlapMode::SpareRow => ("rows", "put the later span on a lane of its own"),
-            OverlapMode::Drop => ("drop", "leave out the later span"),
-            OverlapMode::Async => ("async", "make the later span an asynchronous span"),
-            OverlapMode::Count => ("count", "only count the overlaps"),
-            OverlapMode::Shift => (
-                "shift",
-                "move the later span, if it has to move by less than 5 ns",
-            ),
-        };
-        Some(PossibleValue::new(name).help(help))
-    }
-}
-
 /// Analyses the traces.
 ///
 /// # Errors
@@ -359,11 +348,11 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
         stdout::require()?;
     }
     if args.table.iter().any(|name| name == "list") {
-        return list_tables();
+        return tables::list_tables();
     }
-    check_format(args)?;
+    tables::check_format(args)?;
     args.memory.apply()?;
-    let tables = wanted_tables(args)?;
+    let wanted = tables::wanted_tables(args)?;
     let config = config(args, verbosity)?;
     let kept = kept(args)?;
     let also = [&args.torch_log, &args.categories];
@@ -377,7 +366,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     let wants_progress = screen::has_progress() && !verbosity.is_quiet();
     let mut analysis = Analysis {
         progress: wants_progress.then_some(&mut show as &mut dyn FnMut(&str)),
-        tables,
+        tables: wanted,
         ..silent(&config, kept, &mut messages)
     };
     let result = match config.verify {
@@ -387,7 +376,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
         false => analysis.run(&files).map(|report| (Some(report), 0)),
     };
     let written = std::mem::take(&mut analysis.written);
-    let tables = std::mem::take(&mut analysis.tables.made);
+    let made = std::mem::take(&mut analysis.tables.made);
     let done = match analysis.is_damaged {
         true => EXIT_DAMAGED,
         false => 0,
@@ -402,7 +391,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
         return Ok(if status == 0 { done } else { status });
     };
     if !args.table.is_empty() {
-        write_tables(args, &tables)?;
+        tables::write_tables(args, &made)?;
         return Ok(done);
     }
     if wants_findings(args) {
@@ -429,102 +418,26 @@ fn wants_findings(args: &AnalyzeArgs) -> bool {
     is_json && args.table.is_empty()
 }
 
-/// Names the tables that there are.
-fn list_tables() -> Result<u8> {
-    let mut out = std::io::stdout().lock();
-    let widest = tables::ALL.iter().map(|entry| entry.name.len()).max();
-    let width = widest.unwrap_or(0);
-    for entry in tables::ALL {
-        writeln!(out, "{:<width$}  {}", entry.name, entry.about)?;
-    }
-    out.flush()?;
-    Ok(0)
-}
-
-/// Whether the format is one of what is asked for.
-fn check_format(args: &AnalyzeArgs) -> Result<()> {
-    let is_of_tables = args.format.map(|format| format.of_tables().is_some());
-    let is_json = args.format == Some(AnalyzeFormat::Json);
-    match (args.table.is_empty(), is_of_tables) {
-        _ if is_json && args.table.is_empty() && args.output.is_none() => {
-            match args.inputs.is_empty() {
-                true => Err(usage_error("no input: name at least one trace")),
-                false => Ok(()),
-            }
-        }
-        (true, Some(true)) => Err(usage_error(
-            "--format text, csv and summary need --table NAME; without --table, --format json \
-             prints to stdout and cannot be used with -o",
-        )),
-        (false, Some(false)) => Err(usage_error(
-            "--table cannot write this format: use --format text, csv or json",
-        )),
-        (true, Some(false)) if args.output.is_none() => Err(usage_error(
-            "--format needs a file to write: name it with -o",
-        )),
-        _ if args.inputs.is_empty() => Err(usage_error("no input: name at least one trace")),
-        _ if args.format == Some(AnalyzeFormat::Summary)
-            && args.table != [category_tables::SUMMARY] =>
-        {
-            Err(usage_error(
-                "--format summary needs --table category-summary and no other table",
-            ))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn wanted_tables(args: &AnalyzeArgs) -> Result<WantedTables> {
-    let entries = args.table.iter().map(|name| tables::entry(name));
-    let entries: Result<Vec<_>, _> = entries.collect();
-    Ok(WantedTables {
-        entries: entries.map_err(usage_error)?,
-        options: Options {
-            sort_by: args.sort_by.clone(),
-            limit: args.limit,
-            path: PathOptions {
-                annotation: args.annotation.clone(),
-                instance: args.instance,
-            },
-            what_if: args.what_if.clone(),
-            operator: args.operator.clone(),
-            by_shape: args.by_shape,
-            categories: categories_of(args.categories.as_deref())?,
-            aggregator: args.aggregator.0,
-        },
-        made: Vec::new(),
-        marks_path: args.critical_path,
-    })
-}
-
-/// Writes the tables where they are wanted, in the format that `--format` or the name gives.
-fn write_tables(args: &AnalyzeArgs, tables: &[Table]) -> Result<()> {
-    let name = args
-        .output
-        .as_deref()
-        .filter(|name| *name != Path::new("-"));
-    let extension = name.and_then(Path::extension);
-    let by_name = match extension.and_then(|extension| extension.to_str()) {
-        Some("csv") => TableFormat::Csv,
-        Some("json") => TableFormat::Json,
-        _ => TableFormat::Text,
-    };
-    let format = args.format.and_then(AnalyzeFormat::of_tables);
-    let format = match args.json {
-        true => TableFormat::Json,
-        false => format.unwrap_or(by_name),
-    };
-    let mut file = OutputFile::open(name)?;
-    plain::write(tables, format, &mut file)?;
-    file.commit()
+/// Runs an analysis that shows no progress, with the words of a command line after
+/// `aiprof analyze`.
+///
+/// # Errors
+/// Those of `run`.
+pub(super) fn run_with<T>(
+    words: &[OsString],
+    run: impl FnOnce(&mut Analysis<'_>) -> Result<T>,
+) -> Result<T> {
+    let command = AnalyzeArgs::augment_args(clap::Command::new("analyze").no_binary_name(true));
+    let args = AnalyzeArgs::from_arg_matches(&command.try_get_matches_from(words)?)?;
+    let (config, kept) = (config(&args, Verbosity::default())?, kept(&args)?);
+    let mut messages = Messages::new(config.level);
+    let result = run(&mut silent(&config, kept, &mut messages));
+    log::analysis(&messages);
+    result
 }
 
 /// An analysis that shows no progress and makes no tables.
-pub(super) fn silent<'a>(
-    config: &'a AnalysisPlan,
-    kept: Stretch,
-    messages: &'a mut Messages,
-) -> Analysis<'a> {
+fn silent<'a>(config: &'a AnalysisPlan, kept: Stretch, messages: &'a mut Messages) -> Analysis<'a> {
     Analysis {
         config,
         other: application(),
@@ -581,210 +494,6 @@ fn files(config: &AnalysisPlan, also: &[&Path]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The output if it is a directory for TensorBoard: its name ends in a slash, it exists as a
-/// directory, or the format requires one.
-fn directory(args: &AnalyzeArgs) -> Option<&Path> {
-    let output = args.output.as_deref().filter(|_| !args.verify)?;
-    let ends_so = output.as_os_str().as_encoded_bytes().ends_with(b"/");
-    let is_directory = match args.format {
-        Some(format) => format == AnalyzeFormat::Tensorboard,
-        None => ends_so || caller::is_dir(output),
-    };
-    is_directory.then_some(output)
-}
-
-/// The output's format, by its extension.
-fn format(args: &AnalyzeArgs) -> Result<Format> {
-    if !args.table.is_empty() {
-        return Ok(Format::Json);
-    }
-    let Some(output) = &args.output else {
-        return Ok(match args.verify {
-            true => Format::Text,
-            false => Format::Json,
-        });
-    };
-    match args.format {
-        _ if args.verify => {}
-        Some(AnalyzeFormat::Chrome | AnalyzeFormat::Tensorboard) => return Ok(Format::Json),
-        Some(AnalyzeFormat::Perfetto) => return Ok(Format::Protobuf),
-        Some(AnalyzeFormat::Page) => return Ok(Format::Html),
-        Some(
-            AnalyzeFormat::Text | AnalyzeFormat::Csv | AnalyzeFormat::Json | AnalyzeFormat::Summary,
-        ) => {}
-        None if directory(args).is_some() => return Ok(Format::Json),
-        None => {}
-    }
-    let extension = output
-        .extension()
-        .map(|extension| extension.to_string_lossy());
-    Ok(match extension.as_deref() {
-        Some("pftrace" | "perfetto-trace") => Format::Protobuf,
-        Some("html" | "htm") => Format::Html,
-        Some("json" | "gz") => Format::Json,
-        _ if args.verify => Format::Text,
-        None => Format::Json,
-        Some(other) => {
-            return Err(usage_error(format!(
-                "unknown extension .{other}: use .json, .json.gz, .pftrace or .html with -o"
-            )));
-        }
-    })
-}
-
-/// The plan that options make.
-///
-/// # Errors
-/// A usage error.
-pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<AnalysisPlan> {
-    let is_stdout = args.output.as_deref() == Some(Path::new("-"));
-    let directory = directory(args);
-    if is_stdout && directory.is_some() {
-        return Err(usage_error(
-            "--format tensorboard writes a directory: name it with -o DIR/",
-        ));
-    }
-    let tensorboard = args.tensorboard || directory.is_some();
-    let write_trace = args.output.is_some() && args.table.is_empty();
-    let format = format(args)?;
-    Ok(AnalysisPlan {
-        inputs: args.inputs.iter().map(|name| stdin_of(name)).collect(),
-        compiler_info: args.compiler_info.clone(),
-        analysis: AnalysisConfig {
-            shorten_names: tensorboard,
-            shows_events: write_trace && format != Format::Html,
-            ..analysis_config(args)?
-        },
-        verify: args.verify,
-        output: match (&args.output, directory) {
-            (Some(_), _) if is_stdout => PathBuf::from(STDOUT),
-            (_, Some(directory)) => {
-                let first = args.inputs.first().map(Path::new).unwrap_or(directory);
-                sibling_files::tensorboard_place(directory, first)
-            }
-            (output, None) => output.clone().unwrap_or_default(),
-        },
-        format,
-        tensorboard,
-        write_trace,
-        write_tables: !args.no_tables && !is_stdout && !is_device(args.output.as_deref()),
-        intermediate: false,
-        shows_ms: false,
-        level: match (verbosity.is_quiet(), verbosity.is_verbose()) {
-            (true, _) => Level::Error,
-            (false, true) => Level::Debug,
-            (false, false) => Level::Warn,
-        },
-    })
-}
-
-/// What is done with the events.
-fn analysis_config(args: &AnalyzeArgs) -> Result<AnalysisConfig> {
-    let (soc, core) = match &args.freq {
-        Some(text) => frequencies(text)?,
-        None => (None, None),
-    };
-    let has = |counter| args.counters.contains(&counter);
-    let base = AnalysisConfig::default();
-    let filters = args.drop.iter().map(|item| EventFilter::parse(item));
-    let filters = filters.collect::<Result<Vec<_>, _>>();
-    let mut limit = base.event_limit.clone();
-    let us = |moment: Option<Moment>| moment.and_then(Moment::us);
-    limit.ts_start = us(args.from).unwrap_or(limit.ts_start);
-    limit.ts_end = us(args.to).unwrap_or(limit.ts_end);
-    Ok(AnalysisConfig {
-        event_filter: filters.map_err(usage_error)?,
-        event_limit: limit,
-        soc_mhz: soc.unwrap_or(base.soc_mhz),
-        is_given: soc.is_some(),
-        is_fitted: soc.is_none(),
-        core_mhz: core.unwrap_or(base.core_mhz),
-        move_jobs: !args.no_job_shifts,
-        align_ranks: !args.no_alignment,
-        overlap: args.overlap.0,
-        keeps_rows: !args.table.is_empty(),
-        counters: TraceCounters {
-            power: has(Counter::Power).then_some(PowerSource::Ts4),
-            collectives: has(Counter::Collectives),
-            transfers: has(Counter::Transfers),
-            preparations: has(Counter::Preparations),
-            utilization: has(Counter::Utilization) && !args.compiler_info.is_empty(),
-        },
-        power_scale: power_scale(&args.power_scale)?,
-        flows: !args.no_flows,
-        collective_spans: !args.no_flows,
-        torch_log: torch_log(args.torch_log.as_deref())?,
-        ..base
-    })
-}
-
-/// The compiler's log.
-fn torch_log(path: Option<&Path>) -> Result<TorchLog> {
-    let Some(path) = path else {
-        return Ok(TorchLog::default());
-    };
-    let shown = path.display();
-    let log = torch_log::load(path).with_context(|| format!("cannot read {shown}"))?;
-    if log.is_empty() {
-        let what = "no graph breaks and no recompilations are in this file";
-        tracing::warn!("{shown}: {what}; use what TORCH_LOGS=graph_breaks,recompiles prints");
-    }
-    if log.lost > 0 {
-        tracing::warn!(
-            "{shown}: {} entries or parts of very long lines exceed the limits and were left out",
-            log.lost
-        );
-    }
-    Ok(log)
-}
-
-/// Whether it is a device or a pipe, which files cannot stand beside.
-fn is_device(output: Option<&Path>) -> bool {
-    let found = output.and_then(|path| caller::metadata(path).ok());
-    found.is_some_and(|found| !found.is_file() && !found.is_dir())
-}
-
-/// `-` is stdin.
-fn stdin_of(name: &str) -> String {
-    match name {
-        "-" => "/dev/stdin".to_owned(),
-        name => name.to_owned(),
-    }
-}
-
-/// `SOC[:CORE]` in MHz.
-fn frequencies(text: &str) -> Result<(Option<f64>, Option<f64>)> {
-    let number = |text: &str| {
-        let number: f64 = text.parse().map_err(|_| {
-            usage_error(format!(
-                "--freq needs frequencies in MHz, such as 557.05:1100; got {text:?}"
-            ))
-        })?;
-        match number > 0.0 && number < 1e6 {
-            true => Ok(Some(number)),
-            false => Err(usage_error(format!(
-                "--freq must be above 0 and below 1000000 MHz; got {number}"
-            ))),
-        }
-    };
-    match text.split_once(':') {
-        Some((soc, core)) => Ok((number(soc)?, number(core)?)),
-        None => Ok((number(text)?, None)),
-    }
-}
-
-fn power_scale(text: &str) -> Result<PowerScale> {
-    if text == "auto" {
-        return Ok(PowerScale::Auto);
-    }
-    match text.parse::<f64>() {
-        Ok(factor) if factor > 0.0 && factor.is_finite() => Ok(PowerScale::Fixed(factor)),
-        _ => Err(usage_error(format!(
-            "--power-scale must be a factor above 0, or auto; got {text:?}"
-        ))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -823,12 +532,5 @@ mod tests {
         let mut config = config(&[&here], none);
         config.compiler_info.push(lost);
         assert!(message(&config).contains("no such file: "));
-    }
-
-    #[test]
-    fn devices_have_nothing_beside_them() {
-        assert!(is_device(Some(Path::new("/dev/null"))));
-        assert!(!is_device(Some(Path::new("/no/such/file"))));
-        assert!(!is_device(Some(Path::new("/"))) && !is_device(None));
     }
 }

@@ -1,46 +1,39 @@
 //! `aiprof COMMAND`: the course of a recording, from the first check to the exit
 //! code.
 
+mod end;
+mod output;
+mod requests;
+
 use super::closing::Totals;
 use super::command;
 use super::control;
 use super::destination::OutputPlace;
 use super::log;
-use super::open_output::OpenOutput;
-use super::profile_out;
 use super::ready::Readiness;
 use super::record::{Plan, RecordArgs};
-use super::ring_dump::{DumpFiles, DumpStyle};
 use super::stop::{self, Ended, Stop};
 use super::values::{grouped, human_duration, plural};
-use super::windows::WindowFiles;
-use super::{EXIT_FAILURE, Verbosity, choice, is_broken_pipe, launching, rank_join, screen};
-use aiprof_formats::export::FormatSource;
+use super::{EXIT_FAILURE, Verbosity, launching, rank_join, screen};
 use aiprof_formats::import::kineto_ops::read_ops;
 use aiprof_live::config::RecordConfig;
-use aiprof_live::control::{Asked, RecordState, Reply, Request};
+use aiprof_live::control::{RecordState, Reply, Request};
 use aiprof_live::device::DeviceOptions;
 use aiprof_live::doctor;
 use aiprof_live::job::{self, JobPart, RankJob, Recorder};
 use aiprof_live::launch::{Exit, Held, LaunchOptions};
-use aiprof_live::runtime::Tally;
-use aiprof_live::session::{AiuUse, CollectError, Finished, Keep, KnownProcess, Progress, Session};
+use aiprof_live::session::{Keep, Progress, Session};
 use aiprof_live::signals::BlockedSignals;
 use aiprof_live::torch::{TorchDaemon, TorchReports};
 use aiprof_model::profile::Profile;
-use aiprof_model::timeline::recorded::Recorded;
-use aiprof_record::aiu::timing;
 use aiprof_record::kernel_choice::KernelsLeftOut;
-use aiprof_record::recording::RecordingSink;
-use aiprof_record::store::Store;
-use aiprof_record::timeline::CommandDetail;
 use aiprof_system::errors::chain;
-use aiprof_system::files::caller;
 use aiprof_system::os::privileges::{self, StillToDo};
 use aiprof_system::remote;
 use anyhow::{Context, Result};
+use output::RecordingOutput;
+pub(super) use output::Taker;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Instant;
 
 /// What the processes of readers do.
@@ -52,24 +45,6 @@ pub(super) const READERS: remote::Work = remote::Work {
     ],
     say: log::relay,
 };
-
-/// What becomes of the events of COMMAND and its children, once it has ended.
-pub(super) struct Taker {
-    /// Where the events wait.
-    pub(super) store: Store,
-    /// What of devices' commands there is among them.
-    pub(super) detail: CommandDetail,
-    /// Gets them, and COMMAND's process.
-    pub(super) take: Box<dyn FnOnce(Recorded, Store, u32) -> Result<()>>,
-    /// Gets each event as it happens.
-    pub(super) watcher: Option<Box<dyn RecordingSink>>,
-}
-
-impl std::fmt::Debug for Taker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Taker").finish_non_exhaustive()
-    }
-}
 
 /// Records COMMAND and its children for somebody who takes their events in the end, and
 /// returns the exit code. The plan is one of a trace.
@@ -205,75 +180,6 @@ fn user_of(plan: &Plan) -> (u32, u32) {
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
         ),
-    }
-}
-
-/// What a recording becomes, opened.
-#[derive(Debug, Default)]
-enum RecordingOutput {
-    /// One result.
-    One(OpenOutput),
-    /// A file per window.
-    Windows(WindowFiles),
-    /// Files of the last seconds.
-    Dumps(Box<DumpFiles>),
-    /// Nothing that is written here.
-    Taken(Box<Taker>),
-    /// It has been written.
-    #[default]
-    Written,
-}
-
-impl RecordingOutput {
-    fn open(plan: &Plan, quiet: bool) -> Result<Self> {
-        let format = plan.destination.format;
-        Ok(match &plan.destination.place {
-            OutputPlace::Dumps(directory) => {
-                let style = DumpStyle {
-                    directory: directory.clone(),
-                    format,
-                    replay: plan.replay,
-                    export: plan.export.clone(),
-                    kernels: plan.kernels.clone(),
-                };
-                Self::Dumps(Box::new(DumpFiles::open(style, &plan.steering, quiet)?))
-            }
-            OutputPlace::Windows {
-                directory, keep, ..
-            } => {
-                let export = plan.export.clone();
-                Self::Windows(WindowFiles::open(directory, format, export, *keep)?)
-            }
-            _ => Self::One(OpenOutput::open(&plan.destination, Path::new("aiprof"))?),
-        })
-    }
-
-    /// What is kept of single events.
-    fn keep(&mut self) -> Result<Keep> {
-        Ok(match self {
-            Self::Taken(taker) => {
-                let empty = Store::new(Box::new(caller::scratch));
-                Keep::Timeline(std::mem::replace(&mut taker.store, empty), taker.detail)
-            }
-            Self::One(out) => match out.source() {
-                FormatSource::Profile(_) => Keep::Nothing,
-                FormatSource::Capture => Keep::Capture(out.capture_writer()?),
-                FormatSource::Timeline(_) | FormatSource::Report(_) | FormatSource::Directory => {
-                    Keep::Timeline(out.store()?, CommandDetail::default())
-                }
-            },
-            Self::Windows(_) | Self::Dumps(_) | Self::Written => Keep::Nothing,
-        })
-    }
-
-    /// An error of the session; one in writing the capture names its file.
-    fn explain(&self, error: CollectError) -> anyhow::Error {
-        match (self, error) {
-            (Self::One(out), CollectError::Capture(error)) if !out.is_stdout() => {
-                anyhow::Error::new(error).context(out.cannot_write())
-            }
-            (_, error) => error.into(),
-        }
     }
 }
 
@@ -525,95 +431,6 @@ impl Recording<'_> {
         }
     }
 
-    /// Answers those who wait for a state that the recording has now reached.
-    fn look_how_far(&mut self, session: &mut Session, stop: &mut Stop) {
-        let mut done = Vec::new();
-        if !session.is_paused() {
-            done.extend(self.ready.reach(RecordState::Sampling));
-        }
-        for KnownProcess { pid, is_followed } in session.known().take() {
-            let state = RecordState::Known(pid);
-            if is_followed {
-                done.extend(self.ready.reach(state));
-            } else {
-                done.extend(self.ready.take(|wanted| wanted == state));
-            }
-        }
-        if !done.is_empty() {
-            let status = self.status(session);
-            done.into_iter()
-                .for_each(|asked| stop.answer(asked, &status));
-        }
-        for pid in session.known().take_ended() {
-            let ended = Reply::Refused(format!("process {pid} ended first"));
-            let late = self.ready.take(|state| state == RecordState::Known(pid));
-            late.into_iter()
-                .for_each(|asked| stop.answer(asked, &ended));
-        }
-    }
-
-    /// Somebody waits for a state.
-    fn await_state(
-        &mut self,
-        asked: Asked,
-        state: RecordState,
-        session: &mut Session,
-        stop: &mut Stop,
-    ) {
-        let is_reached = match state {
-            RecordState::Known(pid) => session.known().contains(pid),
-            state => self.ready.has(state),
-        };
-        let refused = match state {
-            _ if is_reached => return stop.answer(asked, &self.status(session)),
-            RecordState::Known(pid) if !session.known().request(pid) => {
-                format!(
-                    "process {pid} does not exist, or too many `aiprof ctl` commands are waiting"
-                )
-            }
-            _ if !self.ready.wait(asked, state, |asked| stop.has(asked)) => {
-                "too many `aiprof ctl` commands are already waiting".to_owned()
-            }
-            _ => return,
-        };
-        stop.answer(asked, &Reply::Refused(refused));
-    }
-
-    fn status(&mut self, session: &mut Session) -> Reply {
-        let what = self.what();
-        control::answer(session, Request::Status, self.dumps(), &what)
-    }
-
-    /// Where the last seconds go, if they are kept.
-    fn dumps(&mut self) -> Option<&mut DumpFiles> {
-        match &mut self.output {
-            RecordingOutput::Dumps(files) => Some(files),
-            _ => None,
-        }
-    }
-
-    /// Something happened that was waited for, if anything did.
-    fn fired(&mut self, session: &mut Session) {
-        let Some(fired) = session.triggers().take() else {
-            return;
-        };
-        match self.dumps() {
-            Some(files) => files.fired(fired, session),
-            None => self.say(&format!("aiprof: recording: {}", fired.what)),
-        }
-    }
-
-    /// What is recorded and where to, for who steers it.
-    fn what(&self) -> String {
-        let config = &self.plan.config;
-        let of = match (config.command.as_str(), config.pids.as_slice()) {
-            ("", []) => "the machine".to_owned(),
-            ("", pids) => format!("processes {pids:?}"),
-            (command, _) => command.to_owned(),
-        };
-        format!("{of}; writes {}", self.plan.destination.place())
-    }
-
     /// The own command has ended; those of other ranks have not.
     fn await_others(&self, running: usize) {
         if running > 0 {
@@ -624,14 +441,6 @@ impl Recording<'_> {
         }
     }
 
-    /// Leaves out the kernels that are not wanted.
-    fn keep_kernels(&mut self, profile: &mut Profile) {
-        let out = self.plan.kernels.keep(profile);
-        self.left_out.count = self.left_out.count.saturating_add(out.count);
-        self.left_out.kernels.extend(out.kernels);
-        self.left_out.none_left &= out.none_left;
-    }
-
     fn window(&mut self, profile: &Profile) {
         self.totals.add(profile);
         if let RecordingOutput::Windows(files) = &mut self.output {
@@ -639,178 +448,11 @@ impl Recording<'_> {
         }
     }
 
-    /// Writes the result and prints the summary; false if windows are missing.
-    fn conclude(&mut self, mut session: Session, other_ranks: usize) -> Result<bool> {
-        let dumps = self.dumps().map(|files| {
-            files.end(&mut session);
-            (files.written(), files.failures())
-        });
-        let Finished {
-            mut profile,
-            usage,
-            paused,
-            probes,
-            aiu,
-            device_problems,
-            timeline,
-            ..
-        } = session
-            .finish()
-            .map_err(|error| self.output.explain(error))?;
-        self.keep_kernels(&mut profile);
-        self.totals.add(&profile);
-        let options = self.plan.export.clone();
-        let mut failures = dumps.map_or(0, |(_, failures)| failures);
-        let mut notes = Vec::new();
-        let format = self.plan.destination.format;
-        let shown = profile_out::note_of_processes(&profile, format, &options);
-        match std::mem::take(&mut self.output) {
-            RecordingOutput::One(out) => {
-                notes = self.write(out, &profile, timeline)?;
-                if self.plan.destination.is_shown_summary() {
-                    self.say(&format!(
-                        "for a flame graph: {}",
-                        self.flame_graph_command()
-                    ));
-                }
-            }
-            RecordingOutput::Taken(taker) => {
-                let (recorded, events) = timeline.context("the recording kept no events")?;
-                (taker.take)(recorded, events, self.command)?;
-            }
-            RecordingOutput::Dumps(_) | RecordingOutput::Written => {}
-            RecordingOutput::Windows(mut files) => {
-                files.write(&profile);
-                failures = files.failures();
-            }
-        }
-        let is_shown = self.plan.destination.is_shown_summary();
-        let mut lines = self.totals.lines(&usage, is_shown);
-        if let (Some((written, _)), Some(first)) = (dumps, lines.first_mut()) {
-            // What was added up is what names are wanted of.
-            let files = plural(usize::try_from(written).unwrap_or(usize::MAX));
-            *first = format!("aiprof: wrote {} window file{files}", grouped(written));
-        }
-        for line in lines {
-            self.say(&line);
-        }
-        if !paused.is_zero() {
-            let paused = human_duration(paused);
-            self.say(&format!(
-                "  paused for {paused}, excluded from all numbers above"
-            ));
-        }
-        if !self.plan.kernels.is_all() {
-            self.say(&format!("  {}", choice::kernels_left_out(&self.left_out)));
-        }
-        if other_ranks > 0 {
-            let (n, s) = (grouped(other_ranks as u64), plural(other_ranks));
-            self.say(&format!("  {n} more rank{s} joined this recording"));
-        }
-        if let Some(line) = probes.and_then(|tally| probe_line(&tally)) {
-            self.say(&line);
-        }
-        if let Some(line) = aiu_line(aiu, !self.plan.command.is_empty(), self.plan.aiu_timing) {
-            self.say(&line);
-        }
-        if let Some(shown) = shown {
-            self.say(&format!("  {shown}"));
-        }
-        for problem in &device_problems {
-            self.say(&format!("  device: {problem}"));
-        }
-        notes.iter().for_each(|note| self.say(note));
-        Ok(failures == 0)
-    }
-
-    /// Writes the one result; gives a line for each file that was written.
-    fn write(
-        &mut self,
-        out: OpenOutput,
-        profile: &Profile,
-        timeline: Option<(Recorded, Store)>,
-    ) -> Result<Vec<String>> {
-        let note = out.note();
-        match out.source() {
-            // The session wrote it.
-            FormatSource::Capture => out.commit()?,
-            FormatSource::Profile(_) => {
-                let may_be_left = out.is_stdout();
-                let written = out.write_profile(profile, &self.plan.export);
-                match may_be_left {
-                    true => written.or_else(unless_broken_pipe)?,
-                    false => written?,
-                }
-            }
-            FormatSource::Timeline(_) | FormatSource::Report(_) | FormatSource::Directory => {
-                let (recorded, events) = timeline.context("the recording kept no events")?;
-                self.totals.add_losses(&recorded.losses);
-                let written = out.write_trace(&recorded, events, Path::new("the recording"));
-                let noted = written.map(|(totals, lines)| {
-                    self.totals.add_trace(&totals);
-                    lines
-                });
-                return noted.or_else(|error| unless_broken_pipe(error).map(|()| Vec::new()));
-            }
-        }
-        Ok(note.into_iter().collect())
-    }
-
     fn say(&self, line: &str) {
         if !self.quiet {
             screen::say(line);
         }
     }
-
-    fn flame_graph_command(&self) -> String {
-        match self.plan.config.command.as_str() {
-            "" => "sudo aiprof -o flame.svg -d 10".to_owned(),
-            command => format!("sudo aiprof -o flame.svg {command}"),
-        }
-    }
-}
-
-/// A reader that has gone wants no more; the command's exit code still counts.
-fn unless_broken_pipe(error: anyhow::Error) -> Result<()> {
-    if is_broken_pipe(&error) {
-        Ok(())
-    } else {
-        Err(error)
-    }
-}
-
-/// What of the runtimes was probed; nothing where there are none.
-fn probe_line(tally: &Tally) -> Option<String> {
-    let Tally {
-        files,
-        functions,
-        refused,
-        ..
-    } = *tally;
-    (files > 0).then(|| {
-        let refused = match refused {
-            0 => String::new(),
-            n => format!(", {} not possible", grouped(n)),
-        };
-        let (functions, files) = (grouped(functions), grouped(files));
-        format!("  probes: {functions} functions in {files} libraries{refused}")
-    })
-}
-
-/// What is known of AIU devices, if only because they were called.
-fn aiu_line(aiu: AiuUse, has_command: bool, asked: bool) -> Option<String> {
-    if aiu.launches == 0 || aiu.records > 0 {
-        return None;
-    }
-    let remedy = match (asked, has_command) {
-        (true, _) => "the program enabled none, despite --aiu-timing",
-        (false, true) => timing::HINT_COMMAND,
-        (false, false) => timing::HINT_RUNNING,
-    };
-    Some(format!(
-        "  AIU: no activity records, so device times are only known to lie between launch and \
-         wait calls: {remedy}"
-    ))
 }
 
 fn progress_line(now: &Progress) -> String {
