@@ -14,11 +14,11 @@ use crate::test::{self, Options, built, nextest};
 
 pub(crate) const HELP: &str = "
 Builds aiprof without the feature `live` for s390x (big-endian), ppc64le and aarch64, with Debian's
-cross compilers. Under qemu's user emulation it then runs, on each: the unit tests of record,
-trace, tables and formats; acelyzer's parity cases and the tests of Kineto traces, with that
-aiprof; and reports of a capture, which must equal those of the aiprof of this machine, byte for
-byte. None of it needs libbpf or root. It takes about half an hour. rustup adds the targets to the
-toolchain, and the builds are in target/foreign.
+cross compilers, and tests it under qemu's user emulation. On each it runs the unit tests of the
+crates that need no libbpf, acelyzer's parity cases, and the tests of Kineto traces. Reports of a
+capture must equal those that the aiprof of this machine makes, byte for byte. It takes about half
+an hour and needs no root. rustup adds the targets to the toolchain, and the builds are in
+target/foreign.
 ";
 
 /// A machine that aiprof is built for.

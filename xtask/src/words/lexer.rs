@@ -263,7 +263,16 @@ impl Lexer<'_> {
     }
 }
 
-/// The lines that a string holds: a line that an escape begins is a hard one.
+/// Whether a line describes a column of a table, as reports and pages list them. It has the look
+/// of the cells (`name`, `bar` or a number of decimals), the head, a colon and the meaning.
+fn is_column(line: &str) -> bool {
+    let look = line.split(' ').next().unwrap_or_default();
+    let is_look = matches!(look, "name" | "bar") || look.parse::<u8>().is_ok();
+    is_look && line.contains(": ")
+}
+
+/// The lines that a string holds: a line that an escape begins is a hard one, and so is a column
+/// of a table.
 pub(super) fn decode(token: &Token<'_>) -> Vec<Line> {
     let mut lines = vec![Line::new(token.line, String::new())];
     let mut number = token.line;
@@ -274,7 +283,11 @@ pub(super) fn decode(token: &Token<'_>) -> Vec<Line> {
         match char {
             '\n' => {
                 number += 1;
-                lines.push(Line::new(number, String::new()));
+                let rest: String = chars.clone().take_while(|char| *char != '\n').collect();
+                lines.push(match is_column(rest.trim_start()) {
+                    true => Line::hard(number, String::new()),
+                    false => Line::new(number, String::new()),
+                });
             }
             '\\' if !is_raw => match chars.next() {
                 Some('n') => lines.push(Line::hard(number, String::new())),

@@ -62,7 +62,7 @@ pub(crate) fn frames_of(
     frames.take(if inlines { usize::MAX } else { 1 }).collect()
 }
 
-/// The frame of a function of JavaScript. `what`: what it is, for the case that it has no name;
+/// The frame of a function of JavaScript. `what`: its kind, for the case that it has no name;
 /// `file`: what its script is called, which may be nothing; `line` 0: not known.
 pub(crate) fn script_frame(function: &str, what: &str, file: &str, line: u32) -> SymFrame {
     let path = file.strip_prefix("file://").unwrap_or(file);

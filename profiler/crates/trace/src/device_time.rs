@@ -1,9 +1,9 @@
 //! The time of devices: when they are busy, and what their streams wait for.
 //!
-//! A stream waits for one of HTA's causes: the host had not launched the next work yet
-//! (`host_wait`); the gap is what it takes to begin a kernel behind another (`kernel_wait`);
-//! something else. In the last case the time in which a collective ran on another stream of the
-//! rank is `collective_wait` here; the rest is `other`. HTA's `other` is the two together. Work that
+//! A stream waits for one of HTA's causes. With `host_wait`, the host had not launched the next
+//! work yet. With `kernel_wait`, the gap is what it takes to begin a kernel behind another. In all
+//! other gaps, the time in which a collective ran on another stream of the rank is
+//! `collective_wait` here, and the rest is `other`. HTA's `other` is the two together. Work that
 //! overlaps the one before it makes HTA's gap negative; here there is none.
 //!
 //! Why a device as a whole idles is a matter of the host: `findings`.

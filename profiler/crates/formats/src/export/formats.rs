@@ -20,7 +20,7 @@ use std::path::Path;
 pub struct FileFormat {
     /// Its name, as `--format` reads it.
     pub name: &'static str,
-    /// What it is and for what, as a line of a help text.
+    /// Its purpose, as a line of a help text.
     pub help: &'static str,
     /// What a file of this format is, for people: `a flame graph`.
     pub what: &'static str,
@@ -31,7 +31,7 @@ pub struct FileFormat {
     pub is_binary: bool,
     /// Whether it has the source lines of frames, whatever the options are.
     pub has_source_lines: bool,
-    /// What it is made from, and how.
+    /// Its source, with the function that writes it.
     pub source: FormatSource,
 }
 

@@ -1,4 +1,4 @@
-//! The headers of a file: what it is, its segments, its sections and its notes.
+//! The headers of a file: its kind, its segments, its sections and its notes.
 
 use super::read::{ElfError, FileRange, ReadAt, read_all, read_full};
 use aiprof_model::profile::BuildId;

@@ -34,8 +34,8 @@ pub fn student_quantile(p: f64, freedom: f64) -> f64 {
 }
 
 /// Which of many chances hold against all of them at a level: Holm's step-down procedure, with
-/// weights (Scandinavian Journal of Statistics 6, 1979), so that what matters is not lost among much
-/// that does not: each has its part of the level. Weights must not know the change: take the mean of
+/// weights (Scandinavian Journal of Statistics 6, 1979). Each chance has its part of the level, so
+/// that an important one is not lost among many that are not. Weights must not know the change: take the mean of
 /// before and after. What has no chance or no weight is no comparison. The result is in the order of
 /// `chances`.
 pub fn hold(chances: &[(Option<f64>, f64)], level: f64) -> Vec<bool> {

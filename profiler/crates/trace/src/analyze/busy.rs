@@ -7,7 +7,7 @@ pub(super) struct BusySpans {
 }
 
 impl BusySpans {
-    /// Of these spans, in any order.
+    /// The busy time of these spans, in any order.
     pub(super) fn new(mut spans: Vec<(f64, f64)>) -> Self {
         spans.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let mut merged: Vec<(f64, f64, f64)> = Vec::new();

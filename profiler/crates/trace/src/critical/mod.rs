@@ -98,14 +98,14 @@ pub struct CriticalPath {
     group_of: Vec<usize>,
 }
 
-/// A part of a path, and what it is bound by.
+/// A part of a path, and its bound.
 #[derive(Clone, Copy, Debug)]
 pub struct PathPart {
     /// Rank, in the index.
     pub rank: u32,
     /// The event of the timeline; `NONE`: it is of several.
     pub event: u32,
-    /// What it is bound by.
+    /// The bound of a part.
     pub bound: BoundBy,
     /// How long it takes.
     pub took: Length,
