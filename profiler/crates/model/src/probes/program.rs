@@ -1,4 +1,4 @@
-//! From expressions to the operations of a [`ProbeSpec`](aiprof_common::ProbeSpec).
+//! From expressions to the operations of a [`ProbeSpec`].
 
 use super::expr::{Address, Count, Expr, Part, Place, Type};
 use super::ioctl::ArrayLayout;

@@ -1,6 +1,6 @@
 //! Probe tables: which functions of a runtime are probed, and what is read there.
 //!
-//! [`parse`](super::parse::parse) makes a [`Table`] of a TOML file and checks it
+//! [`parse_file`](super::parse_file) makes a [`Table`] of a TOML file and checks it
 //! whole; [`Table::compile`] makes what the kernel side runs. docs/probes.md
 //! describes the files.
 
