@@ -92,7 +92,7 @@ pub(super) struct CallSums {
 
 impl CallSums {
     /// For the join with samples of devices, of at most `limit` instructions.
-    pub(super) fn for_devices(limit: usize) -> Self {
+    fn for_devices(limit: usize) -> Self {
         Self {
             devices: Some(Box::new(Devices::new(limit))),
             ..Self::default()

@@ -16,7 +16,7 @@ mod syncs;
 mod what_if;
 
 pub use graph::LongestPath;
-pub use what_if::{NoWhatIf, WhatIf};
+pub use what_if::WhatIf;
 
 use crate::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of};
 use aiprof_model::timeline::{Length, Time, Timeline};

@@ -14,20 +14,18 @@ pub struct WhatIf {
     pub factor: f64,
 }
 
-/// A text that is no [`WhatIf`].
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "`{0}` is not NAME=FACTOR; for example, gemm=0.5 halves the time of kernels with gemm in \
-     their name"
-)]
-pub struct NoWhatIf(String);
-
 impl std::str::FromStr for WhatIf {
-    type Err = NoWhatIf;
+    /// What it must look like.
+    type Err = String;
 
     /// Reads `NAME=FACTOR`; the last `=` counts, names of kernels have some.
-    fn from_str(text: &str) -> Result<Self, NoWhatIf> {
-        let refused = || NoWhatIf(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || {
+            format!(
+                "`{text}` is not NAME=FACTOR; for example, gemm=0.5 halves the time of kernels \
+                 with gemm in their name"
+            )
+        };
         let (name, factor) = text.rsplit_once('=').ok_or_else(refused)?;
         let factor: f64 = factor.trim().parse().map_err(|_| refused())?;
         if name.is_empty() || !(0.0..=1e6).contains(&factor) {

@@ -17,7 +17,7 @@ const ACTIVE: &str = "Total Kernel Time  \t  Elapsed Time\t  Start Time\t       
 ///
 /// # Errors
 /// As `out`.
-pub fn write_summary(
+pub(crate) fn write_summary(
     out: &mut impl Write,
     timeline: &Timeline,
     statistics: &Statistics,
