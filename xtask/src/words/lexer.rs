@@ -263,16 +263,16 @@ impl Lexer<'_> {
     }
 }
 
-/// Whether a line describes a column of a table, as reports and pages list them. It has the look
-/// of the cells (`name`, `bar` or a number of decimals), the head, a colon and the meaning.
+/// Whether a line describes a column of a report's table: `LOOK HEAD: MEANING`. LOOK is `name`,
+/// `bar` or a number of decimals.
 fn is_column(line: &str) -> bool {
     let look = line.split(' ').next().unwrap_or_default();
     let is_look = matches!(look, "name" | "bar") || look.parse::<u8>().is_ok();
     is_look && line.contains(": ")
 }
 
-/// The lines that a string holds: a line that an escape begins is a hard one, and so is a column
-/// of a table.
+/// The lines that a string holds. A line that an escape begins is a hard one, and so is a line that
+/// describes a column.
 pub(super) fn decode(token: &Token<'_>) -> Vec<Line> {
     let mut lines = vec![Line::new(token.line, String::new())];
     let mut number = token.line;

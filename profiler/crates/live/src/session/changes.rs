@@ -76,7 +76,7 @@ impl Session {
         known.follow(command, &others, Instant::now());
     }
 
-    /// Which processes are known, of those that somebody wants to know that of.
+    /// The processes that commands wait for, and which of them are known.
     pub fn known(&mut self) -> &mut KnownProcesses {
         &mut self.collector.known
     }

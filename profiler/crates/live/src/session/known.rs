@@ -32,7 +32,7 @@ pub struct KnownProcess {
     pub is_followed: bool,
 }
 
-/// Which processes are known, of those that somebody wants to know that of.
+/// The processes that commands wait for, and which of them are known.
 #[derive(Debug, Default)]
 pub struct KnownProcesses {
     /// Whether children of processes are followed.

@@ -1,8 +1,8 @@
 //! `aiprof acelyzer`: acelyzer 1.3.0's command line, word for word.
 //!
-//! It is read as Python's argparse reads it (`argparse`), kept under acelyzer's names (`settings`),
-//! which also go into the output, and turned into the plan
-//! of an analysis (`convert`). Which steps that has, acelyzer's stages (`stages`) decide.
+//! `argparse` reads it as Python's argparse does. `settings` keeps it under acelyzer's names, which
+//! also go into the output. `convert` makes the plan of an analysis of it; acelyzer's stages
+//! (`stages`) decide which steps the plan has.
 
 mod argparse;
 mod console;
