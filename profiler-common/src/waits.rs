@@ -5,9 +5,8 @@ pub const KIND_WAIT: u32 = 9;
 
 /// Threads that can wait at a time and be known: by their ids, modulo this.
 pub const WAIT_SLOTS: usize = 1 << 16;
-/// Waits that are over and whose threads have not left the kernel yet: by their ids,
-/// modulo this.
-pub const WAITS_OVER: usize = 1 << 10;
+/// Waits that are over and whose threads have not left the kernel yet.
+pub const WAITS_OVER: usize = 1 << 12;
 /// Addresses of the kernel's part of a wait's stack.
 pub const MAX_WAIT_FRAMES: usize = 48;
 /// Of waits outside of system calls (of preempted threads, and of page faults) the length is

@@ -179,7 +179,7 @@ pub struct IoctlCall {
 #[btf_map]
 pub static WAIT_SLOTS: Array<WaitSlot, { aiprof_common::WAIT_SLOTS }> = Array::new();
 
-/// Waits that are over, by thread id, until their threads leave the kernel.
+/// Waits that are over, until their threads leave the kernel: [`WaitSlot::over`] has the place.
 #[btf_map]
 pub static WAITS_OVER: Array<WaitOver, { aiprof_common::WAITS_OVER }> = Array::new();
 
@@ -207,6 +207,11 @@ pub struct WaitSlot {
     pub drawn: u32,
     /// [`WaitRecord::flags`].
     pub flags: u32,
+    /// Place in [`WAITS_OVER`] that the thread holds, plus one; 0: none. The place's owner
+    /// decides whether it still is the thread's.
+    pub over: u32,
+    /// Zero.
+    pub pad: u32,
 }
 
 /// A wait that is over.

@@ -43,8 +43,14 @@ use crate::{
 
 /// [`WaitOver::owner`] of one that somebody writes or reads.
 pub const TAKEN: u64 = u64::MAX;
-/// Nanoseconds after which a wait that is over is given up: its thread was killed.
+/// Nanoseconds after which a wait that is over is given up: its thread's slot was taken by
+/// another thread, so that nobody will ask for it.
 const GIVEN_UP_NS: u64 = 1_000_000_000;
+/// Places that a thread tries before its wait counts as lost.
+const TRIES: u32 = 8;
+/// Distance between two places that a thread tries. Odd, so that all places are different;
+/// not small, because threads of one program have successive ids.
+const STRIDE: u32 = 509;
 /// `task_struct.__state`: it does not come back (`TASK_DEAD`, include/linux/sched.h).
 const TASK_DEAD: u32 = 0x80;
 
@@ -92,29 +98,20 @@ pub fn waking(ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "sys_exit")]
 pub fn left_syscall(ctx: BtfTracePointContext) -> i32 {
     let ids = bpf_get_current_pid_tgid();
-    let tid = u64::from(ids as u32);
+    let tid = ids as u32;
     // It runs, and no switch to it was reported: kernels can hide those from some threads.
-    if let Some(slot) = slot_of(ids as u32)
-        && slot.tid == ids as u32
+    if let Some(slot) = slot_of(tid)
+        && slot.tid == tid
         && slot.begin_ns != 0
         && slot.state != 0
     {
         // SAFETY: helpers without preconditions.
         unsafe { comes(bpf_get_current_task_btf(), bpf_ktime_get_ns()) };
     }
-    let Some(over) = WAITS_OVER.get_ptr_mut(tid as u32 % WAITS_OVER_LEN) else {
+    let Some(over) = take_over(tid) else {
         return 0;
     };
-    // SAFETY: a field of a checked map value, aligned.
-    let owner = unsafe { &raw mut (*over).owner };
-    // SAFETY: as above.
-    if unsafe { owner.read_volatile() } != tid
-        || unsafe { atomic::compare_exchange(owner, tid, TAKEN) } != tid
-    {
-        return 0;
-    }
-    // SAFETY: a checked map value, which is claimed.
-    let (over, regs) = (unsafe { &mut *over }, ctx.arg::<*const pt_regs>(0));
+    let regs = ctx.arg::<*const pt_regs>(0);
     // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe.
     let is_same = unsafe { (*regs).orig_rax } == over.record.syscall;
     if !is_same {
@@ -130,8 +127,7 @@ pub fn left_syscall(ctx: BtfTracePointContext) -> i32 {
         let ring = Ring::of(&CALLS);
         send(&over.record, wakeup(ring, over.record.time_ns));
     }
-    // SAFETY: a field of a checked map value, aligned; written last.
-    unsafe { owner.write_volatile(0) };
+    set_owner(over, 0);
     0
 }
 
@@ -230,7 +226,11 @@ fn waits_in(slot: &WaitSlot, task: *mut task_struct) -> (u64, [u64; 2]) {
 fn leaves(task: *mut task_struct, state: u32, now: u64) {
     let tid = word(task, setting!(task_pid));
     let is_kernel = word(task, setting!(task_flags)) & PF_KTHREAD != 0;
-    if tid == 0 || is_kernel || state & TASK_DEAD != 0 {
+    if tid == 0 || is_kernel {
+        return;
+    }
+    if state & TASK_DEAD != 0 {
+        dies(tid, now);
         return;
     }
     let Some(slot) = slot_of(tid) else {
@@ -239,6 +239,9 @@ fn leaves(task: *mut task_struct, state: u32, now: u64) {
     if slot.tid != tid && slot.begin_ns != 0 && now.wrapping_sub(slot.begin_ns) < GIVEN_UP_NS {
         // Another waits, and is not known any more.
         lost();
+    }
+    if slot.tid != tid {
+        slot.over = 0;
     }
     if slot.tid == tid && slot.begin_ns != 0 && slot.begin_ns >= recording_since() {
         count(COUNT_WAITS_UNENDED);
@@ -254,6 +257,22 @@ fn leaves(task: *mut task_struct, state: u32, now: u64) {
     if waits_in(slot, task).0 == NO_SYSCALL {
         draw(slot);
     }
+}
+
+/// A thread ends: the wait inside of the system call that ends it is recorded without a stack,
+/// because the thread will not leave that call.
+#[inline(always)]
+fn dies(tid: u32, now: u64) {
+    let Some(over) = take_over(tid) else {
+        return;
+    };
+    if is_chosen(over.record.tgid) != 0 {
+        over.record.time_ns = now;
+        over.record.stack = 0;
+        over.record.flags = 0;
+        send(&over.record, NO_WAKEUP);
+    }
+    set_owner(over, 0);
 }
 
 /// Takes the stack of a wait that begins, or of one in [`BLIND_SHARE`] where there are many.
@@ -345,7 +364,7 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
         blocked_ns = blocked_ns * period / took;
         queued_ns = period.saturating_sub(blocked_ns);
     }
-    let Some((over, before)) = claim(tid, now) else {
+    let Some((over, before)) = claim(slot, tid, now) else {
         lost();
         return 0;
     };
@@ -354,8 +373,7 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
         over.record.end_ns = now;
         over.record.blocked_ns += blocked_ns;
         over.record.queued_ns += queued_ns;
-        // SAFETY: a field of a checked map value, aligned; written last.
-        unsafe { (&raw mut over.owner).write_volatile(u64::from(tid)) };
+        set_owner(over, tid.into());
         return 0;
     }
     if before != 0 {
@@ -376,28 +394,71 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
     over.record.arguments = arguments;
     over.record.state = slot.state;
     kernel_stack(over, task);
-    // SAFETY: a field of a checked map value, aligned; written last.
-    unsafe { (&raw mut over.owner).write_volatile(u64::from(tid)) };
+    set_owner(over, tid.into());
     0
 }
 
-/// Takes the place in `WAITS_OVER` that is a thread's, and whose it was; `None`: it is
-/// another's.
+/// Takes a place in `WAITS_OVER`: the thread's own, or one of the first [`TRIES`] that is free.
+/// Also whose it was before, 0: nobody's; `None`: none is free.
 #[inline(always)]
-fn claim(tid: u32, now: u64) -> Option<(&'static mut WaitOver, u64)> {
-    let over = WAITS_OVER.get_ptr_mut(tid % WAITS_OVER_LEN)?;
-    // SAFETY: fields of a checked map value, aligned.
+fn claim(slot: &mut WaitSlot, tid: u32, now: u64) -> Option<(&'static mut WaitOver, u64)> {
+    if let Some(over) = take_over_of(slot, tid) {
+        return Some((over, tid.into()));
+    }
+    for i in 0..TRIES {
+        let place = tid.wrapping_add(i * STRIDE) % WAITS_OVER_LEN;
+        let over = WAITS_OVER.get_ptr_mut(place)?;
+        // SAFETY: fields of a checked map value, aligned.
+        let (before, since) = unsafe {
+            (
+                (&raw const (*over).owner).read_volatile(),
+                (*over).record.end_ns,
+            )
+        };
+        let is_free = before == 0 || before != TAKEN && now.wrapping_sub(since) > GIVEN_UP_NS;
+        // SAFETY: as above.
+        if is_free
+            && unsafe { atomic::compare_exchange(&raw mut (*over).owner, before, TAKEN) } == before
+        {
+            slot.over = place + 1;
+            // SAFETY: a checked map value, which is claimed.
+            return Some((unsafe { &mut *over }, before));
+        }
+    }
+    None
+}
+
+/// Takes the place in `WAITS_OVER` that a thread holds, if it holds one.
+#[inline(always)]
+fn take_over(tid: u32) -> Option<&'static mut WaitOver> {
+    let slot = slot_of(tid)?;
+    if slot.tid != tid {
+        return None;
+    }
+    take_over_of(slot, tid)
+}
+
+/// Does what [`take_over`] does, for the slot of the thread.
+#[inline(always)]
+fn take_over_of(slot: &mut WaitSlot, tid: u32) -> Option<&'static mut WaitOver> {
+    let place = slot.over.checked_sub(1)?;
+    let over = WAITS_OVER.get_ptr_mut(place)?;
+    let tid = u64::from(tid);
+    // SAFETY: a field of a checked map value, aligned.
     unsafe {
         let owner = &raw mut (*over).owner;
-        let (before, since) = (owner.read_volatile(), (*over).record.end_ns);
-        let is_free = before == 0
-            || before == u64::from(tid)
-            || before != TAKEN && now.wrapping_sub(since) > GIVEN_UP_NS;
-        if !is_free || atomic::compare_exchange(owner, before, TAKEN) != before {
+        if owner.read_volatile() != tid || atomic::compare_exchange(owner, tid, TAKEN) != tid {
             return None;
         }
-        Some((&mut *over, before))
+        Some(&mut *over)
     }
+}
+
+/// Gives a place in `WAITS_OVER` that was taken to a thread, or, with 0, to nobody.
+#[inline(always)]
+fn set_owner(over: &mut WaitOver, owner: u64) {
+    // SAFETY: a field of a checked map value, aligned; written last.
+    unsafe { (&raw mut over.owner).write_volatile(owner) };
 }
 
 /// Takes the kernel stack of a task that does not run.
