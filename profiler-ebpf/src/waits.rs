@@ -41,10 +41,10 @@ use crate::{
     stacks::wait_stack,
 };
 
-/// [`WaitOver::owner`] of one that somebody writes or reads.
+/// [`WaitOver::owner`] while a program writes or reads the place.
 pub const TAKEN: u64 = u64::MAX;
-/// Nanoseconds after which a wait that is over is given up: its thread's slot was taken by
-/// another thread, so that nobody will ask for it.
+/// Nanoseconds after which a wait that is over is given up: another thread took the slot that
+/// refers to it.
 const GIVEN_UP_NS: u64 = 1_000_000_000;
 /// Places that a thread tries before its wait counts as lost.
 const TRIES: u32 = 8;
@@ -169,7 +169,8 @@ fn count(counter: u32) {
     }
 }
 
-/// Records the current thread's stack: its id, and flags that say why there is none.
+/// Records the current thread's stack. Returns its id, and flags with the reason where there is
+/// none.
 #[inline(always)]
 fn take_stack<const LOCKED: bool>(ids: u64, kernel: u64, bytes: u64) -> (u64, u32) {
     let Some(counts) = WAIT_COUNTS.get_ptr_mut(0) else {
@@ -399,7 +400,7 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
 }
 
 /// Takes a place in `WAITS_OVER`: the thread's own, or one of the first [`TRIES`] that is free.
-/// Also whose it was before, 0: nobody's; `None`: none is free.
+/// Also the thread that held it before (0: none); `None`: none is free.
 #[inline(always)]
 fn claim(slot: &mut WaitSlot, tid: u32, now: u64) -> Option<(&'static mut WaitOver, u64)> {
     if let Some(over) = take_over_of(slot, tid) {
@@ -454,7 +455,7 @@ fn take_over_of(slot: &mut WaitSlot, tid: u32) -> Option<&'static mut WaitOver> 
     }
 }
 
-/// Gives a place in `WAITS_OVER` that was taken to a thread, or, with 0, to nobody.
+/// Gives a place in `WAITS_OVER` that was taken to a thread; with 0 it is free.
 #[inline(always)]
 fn set_owner(over: &mut WaitOver, owner: u64) {
     // SAFETY: a field of a checked map value, aligned; written last.
