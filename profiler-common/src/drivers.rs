@@ -40,7 +40,7 @@ pub const TRACE_TEXT_BYTES: usize = 32;
 /// A [`TraceRecord`].
 pub const KIND_TRACE: u32 = 6;
 
-/// Where a field lies in a tracepoint's own record.
+/// Place of a field in a tracepoint's own record.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceField {

@@ -514,7 +514,7 @@ pub struct Settings {
     pub include_idle: u32,
     /// 1: record kernel stacks.
     pub kernel_stacks: u32,
-    /// Stacks of calls that one CPU walks in a second at most.
+    /// Most stacks of calls that one CPU walks in a second.
     pub call_stack_limit: u32,
     /// aiprof's own process: its calls are not recorded.
     pub own_tgid: u32,
@@ -536,22 +536,21 @@ pub struct Settings {
     pub file_dentry: u32,
     /// `dentry.d_name.name`.
     pub dentry_name: u32,
-    /// Files without a device are observed too: entries of `FILES`.
+    /// 1: files without a device are observed, too, if `FILES` has their names.
     pub named_files: u32,
-    /// The user whom aiprof records for: programs wait for pages in root's and
-    /// this user's processes only.
+    /// aiprof's caller, a user id. Programs wait for pages only in processes of root and of this
+    /// user.
     pub caller_uid: u32,
-    /// 1: texts, arrays and blobs are read in this user's processes only.
+    /// 1: texts, arrays and blobs are read only in this user's processes.
     pub own_data_only: u32,
-    /// 1: calls are recorded of the processes in `CHOSEN`, and of their descendants,
-    /// only.
+    /// 1: calls are recorded only of the processes in `CHOSEN` and of their descendants.
     pub chosen_only: u32,
-    /// Calls are recorded in this control group (cgroup v2 id, low half first), and in
-    /// those below it, only; 0: in all.
+    /// Control group (cgroup v2 id, low half first) in which calls are recorded, together with
+    /// those below it; 0: all.
     pub cgroup: [u32; 2],
     /// `task_struct.pid`.
     pub task_pid: u32,
-    /// Nanoseconds of waiting that a drawn wait stands for; longer waits are all recorded.
+    /// Nanoseconds that a wait drawn at random stands for; all longer waits are recorded.
     pub wait_period_ns: u32,
     /// Microseconds below which a wait is not recorded.
     pub wait_least_us: u32,
@@ -561,12 +560,12 @@ pub struct Settings {
     pub nsproxy_mounts: u32,
     /// `mnt_namespace.ns.inum`.
     pub mounts_number: u32,
-    /// aiprof's own mount namespace; 0: not known. Root's processes in others are in
+    /// aiprof's own mount namespace; 0: not known. Root's processes with another one are in
     /// containers.
     pub own_mounts: u32,
 }
 
-/// Offset value that means "this kernel has no such field".
+/// Offset of a field that this kernel does not have.
 pub const NO_FIELD: u32 = u32::MAX;
 
 /// `task_struct.flags`: forked but did not exec (include/linux/sched.h).

@@ -61,7 +61,7 @@ pub const fn python_index(word: u64) -> Option<u64> {
 
 /// CPython 3.8 to 3.10: frames are `PyFrameObject`s, one activation for each.
 pub const PYTHON_FRAMES: u32 = 1;
-/// CPython 3.11: marks are `_PyCFrame`s, behind frames with `is_entry`.
+/// CPython 3.11: marks are `_PyCFrame`s, after frames with `is_entry`.
 pub const PYTHON_ENTRIES: u32 = 2;
 /// CPython 3.12 and newer: marks are frames of their own (`FRAME_OWNED_BY_CSTACK`).
 pub const PYTHON_SHIMS: u32 = 3;

@@ -63,7 +63,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Sets the fields that are not known yet when a call begins to 0. One by one, because the
+    /// Sets to 0 the fields that are not known yet when a call begins. One by one, because the
     /// compiler would otherwise call memset, whose loop the verifier follows byte by byte.
     #[inline(always)]
     pub fn clear(&mut self) {

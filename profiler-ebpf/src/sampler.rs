@@ -109,7 +109,7 @@ fn sample(ctx: &PerfEventContext, ids: u64, scratch: *mut Scratch) {
 #[inline(always)]
 fn kernel_stack(ctx: &PerfEventContext, s: &mut Scratch, len: u64) {
     const BYTES: usize = MAX_KERNEL_FRAMES * 8;
-    // SAFETY: `len <= MAX_USER_FRAMES`, behind which there is room for BYTES.
+    // SAFETY: `len <= MAX_USER_FRAMES`, after which there is room for BYTES.
     let rc = unsafe {
         let to = s.frames.as_mut_ptr().add(len as usize);
         bpf_get_stack(ctx.as_ptr(), to.cast::<c_void>(), BYTES as u32, 0)

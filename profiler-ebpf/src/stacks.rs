@@ -395,10 +395,10 @@ extern "C" fn hash_words(index: u64, context: *mut Hashing) -> i64 {
     0
 }
 
-/// Sets the slot's `hash` to one of `start` and of the stack memory that would be sent: of its
-/// address, and of all words in it that can be addresses. A walk that continues there depends
-/// on nothing else, so stacks with equal hashes have equal ends. Counters in their frames may
-/// differ.
+/// Sets the slot's `hash` to a hash of `start` and of the stack memory that would be sent. It
+/// takes in where that memory is, and all words in it that can be addresses. A walk that
+/// continues there depends on nothing else, so stacks with equal hashes have equal ends.
+/// Counters in their frames may differ.
 #[inline(never)]
 fn hash_memory(slot: *mut CallSlot, start: u64) -> u32 {
     // SAFETY: a claimed map value; the callback has bpf_loop's signature, and its context

@@ -1,10 +1,10 @@
 //! The pending calls of a thread: which call is inside which, and what an exit needs from its
 //! entry.
 //!
-//! A call is open until its thread has left its slot, the place on the stack that holds its
-//! return address, and as long as that address is still there. If the stack is walked for
-//! another reason, its frames must also return there: a slot that was not overwritten keeps the
-//! address of a call that is over.
+//! A call is open under two conditions: its thread has not left its *slot*, the place on the
+//! stack that holds its return address, and that address is still there. If the stack is walked
+//! for another reason, its frames must also return there, because a slot that was not
+//! overwritten keeps the address of a call that is over.
 
 use aiprof_common::{
     ADDR_EXACT, ADDR_GUESSED, MAX_PENDING, MAX_USER_FRAMES, PendingCall, SPEC_EXIT, STOP_END,
