@@ -1,51 +1,49 @@
 //! Calls of probed functions and ioctls: the second half of the wire contract.
 //!
-//! User space compiles its probe tables into [`ProbeSpec`]s, one for each
-//! function, and attaches the probe programs with the cookie
-//! `library << 32 | index of the spec`. A program runs the spec's
-//! [`FetchOp`]s, the entry's or the exit's, and sends a [`CallRecord`]; texts and
-//! larger data follow in records of their own ([`DataHeader`]), stacks go ahead
-//! of it once ([`KIND_CALL_STACK`]).
+//! User space compiles its probe tables into [`ProbeSpec`]s, one for each function. It attaches
+//! the probe programs with the cookie `library << 32 | index of the spec`. At the entry and at
+//! the exit, a program runs the spec's [`FetchOp`]s and sends a [`CallRecord`]. Texts and
+//! larger data follow in records of their own ([`DataHeader`]). A stack is sent once, before
+//! the first call that has it ([`KIND_CALL_STACK`]).
 //!
 //! # Pairing, and calls without an exit probe
 //!
-//! A call is named by its thread and its stack pointer at entry, [`CallRecord::sp`]:
-//! the address of the slot that holds its return address. At a `ret`
-//! instruction, and in a return probe after subtracting 8, it is the same. A
-//! call whose exit is not probed, or was left by an exception or `longjmp`, is
-//! over as soon as its thread is seen above its slot. What it gave through
-//! pointers is still there then as a rule, and is read ([`SPEC_LATE`]).
+//! A call is identified by its thread and by its stack pointer at entry, [`CallRecord::sp`]:
+//! the address of its *slot*, which holds its return address. The stack pointer is the same at
+//! a `ret` instruction; in a return probe it is 8 higher. A call whose exit is not probed, or
+//! that was left by an exception or `longjmp`, is over as soon as its thread is seen above its
+//! slot. The values that it returned through pointers are usually still there then, and are
+//! read ([`SPEC_LATE`]).
 
 use crate::SampleHeader;
 
 /// A [`CallRecord`].
 pub const KIND_CALL: u32 = 3;
-/// A stack, laid out as a CPU sample ([`SampleHeader`]) whose `period` is the
-/// stack's id. Sent ahead of the first call that has it.
+/// A stack, laid out as a CPU sample ([`SampleHeader`]) whose `period` is the stack's id. It is
+/// sent before the first call that has it.
 pub const KIND_CALL_STACK: u32 = 4;
-/// A [`DataHeader`] and what it describes.
+/// A [`DataHeader`] and its data.
 pub const KIND_CALL_DATA: u32 = 5;
 
 /// Most fetch operations of a probe, those of the entry and the exit together.
 pub const MAX_OPS: usize = 16;
 /// Most values of a call.
 pub const MAX_VALUES: usize = 12;
-/// Most bytes of a text ([`FETCH_TEXT`]), its NUL included: kernels of C++ templates
-/// have names of several hundred.
+/// Most bytes of a text ([`FETCH_TEXT`]), its NUL included. Names of kernels that are C++
+/// templates have several hundred.
 pub const TEXT_BYTES: usize = 1024;
 /// Most bytes of an array ([`FETCH_BYTES`]).
 pub const ARRAY_BYTES: usize = 256;
 /// Bytes of one record of a blob ([`FETCH_BLOB`]).
 pub const BLOB_BYTES: usize = 4096;
-/// Most bytes of a blob; what is beyond is not sent and told by `total`.
+/// Most bytes of a blob; the rest is not sent, and `total` shows how much that is.
 pub const MAX_BLOB: u64 = 16 << 20;
-/// Most calls of one thread that wait for their exit, one inside the other.
+/// Most nested calls of one thread that wait for their exit.
 pub const MAX_PENDING: usize = 8;
 
-/// One thing to read when a probe is hit.
+/// One value or piece of data to read when a probe is hit.
 ///
-/// The base is chosen by `from` and `index`; `offset` is added where it is an
-/// address to read at.
+/// `from` and `index` choose the base. `offset` is added if the base is an address to read at.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FetchOp {
@@ -57,37 +55,37 @@ pub struct FetchOp {
     pub how: u8,
     /// Bytes of a value: 1, 2, 4 or 8; the rest of the `u64` is zero.
     pub size: u8,
-    /// Right shift of a [`FETCH_VALUE`], in bits: the upper half of a register.
+    /// Right shift of a [`FETCH_VALUE`], in bits, for the upper half of a register.
     pub shift: u8,
-    /// The value slot it goes to ([`FETCH_VALUE`], [`FETCH_READ`]), or the tag of
-    /// the data ([`DataHeader::tag`]).
+    /// The value slot for the result ([`FETCH_VALUE`], [`FETCH_READ`]), or the tag of the data
+    /// ([`DataHeader::tag`]).
     pub to: u8,
-    /// Of [`FETCH_BYTES`] and [`FETCH_BLOB`]: the value slot that holds the count.
+    /// The value slot that holds the count, for [`FETCH_BYTES`] and [`FETCH_BLOB`].
     pub count: u8,
-    /// Bytes of one counted thing.
+    /// Bytes of one counted element.
     pub unit: u8,
-    /// Added to the base where it is an address.
+    /// Bytes added to the base if that is an address.
     pub offset: i32,
     /// Zero.
     pub pad: u32,
 }
 const _: () = assert!(size_of::<FetchOp>() == 16);
 
-/// Base: integer argument `index`, 0..=5 (rdi, rsi, rdx, rcx, r8, r9); of an
-/// ioctl 0..=2 (descriptor, command, argument).
+/// Base: integer argument `index`, 0..=5 (rdi, rsi, rdx, rcx, r8, r9). For an ioctl, 0..=2
+/// (descriptor, command, argument).
 pub const FROM_ARGUMENT: u8 = 0;
 /// Base: the address of the call's return address; the first argument on the
 /// stack is at offset 8.
 pub const FROM_STACK: u8 = 1;
-/// Base: value `index`, fetched earlier; at the exit also those of the entry, if
-/// the spec has [`SPEC_KEEP`].
+/// Base: value `index`, fetched earlier. At the exit, values of the entry count if the spec has
+/// [`SPEC_KEEP`].
 pub const FROM_VALUE: u8 = 2;
-/// Base: the return value (rax). At the exit only.
+/// Base: the return value (rax), at the exit only.
 pub const FROM_RESULT: u8 = 3;
 
 /// The base itself is the value.
 pub const FETCH_VALUE: u8 = 0;
-/// The value is what user memory holds at base + offset.
+/// The value is read from user memory at base + offset.
 pub const FETCH_READ: u8 = 1;
 /// The NUL-terminated text at base + offset, up to TEXT_BYTES.
 pub const FETCH_TEXT: u8 = 2;
@@ -101,9 +99,8 @@ pub const FETCH_BLOB: u8 = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeSpec {
-    /// Identity of the function's name, the same in every library, never 0: a
-    /// stub that jumps to the next library's function of the same name is one
-    /// call, not two.
+    /// Identity of the function's name, the same in every library, never 0. A stub that jumps
+    /// to the function of the same name in the next library is thus one call, not two.
     pub function: u32,
     /// `SPEC_*` bits.
     pub flags: u32,
@@ -115,8 +112,7 @@ pub struct ProbeSpec {
     pub n_values: u8,
     /// Zero.
     pub pad: u8,
-    /// With [`SPEC_LATE`]: the value slots that the exit's operations write, a bit
-    /// each.
+    /// With [`SPEC_LATE`]: the value slots that the exit's operations write, one bit each.
     pub exit_slots: u16,
     /// Zero.
     pub pad2: u16,
@@ -135,10 +131,10 @@ pub const SPEC_EXIT: u32 = 4;
 pub const SPEC_EXIT_ONLY: u32 = 8;
 /// Record the kernel stack too (ioctls).
 pub const SPEC_KERNEL_STACK: u32 = 16;
-/// Where the exit was not seen, read at the thread's next call what the exit would
-/// have read ([`CALL_LATE`]).
+/// If the exit was not seen, the thread's next call reads what the exit would have read
+/// ([`CALL_LATE`]).
 pub const SPEC_LATE: u32 = 32;
-/// No call of it begins to be recorded while the recording is paused.
+/// No call of this function starts to be recorded while the recording is paused.
 pub const SPEC_WORK: u32 = 64;
 
 /// One probed call: its entry or its exit.
@@ -157,16 +153,16 @@ pub struct CallRecord {
     pub tid: u32,
     /// Index of the spec.
     pub probe: u32,
-    /// Upper half of the cookie: which attached file. Of an ioctl: the file's
-    /// device number (`i_rdev`, kernel encoding).
+    /// Upper half of the cookie: the attached file. For an ioctl, the file's device number
+    /// (`i_rdev`, kernel encoding).
     pub library: u32,
     /// Id of the user stack at the entry; 0: none recorded.
     pub stack: u64,
-    /// The call's identity on its thread (see the module); 0 for an ioctl.
+    /// The call's identity on its thread (see the module's documentation); 0 for an ioctl.
     pub sp: u64,
-    /// At an entry, when the call began that is open around this one; 0: none is. At
-    /// an exit, when the call began that ends; of one whose entry is not known
-    /// ([`CALL_ENTRY_UNKNOWN`]), as at an entry. All calls of the thread that began
+    /// At an entry, the start time of the pending call around this one; 0 if there is none. At
+    /// an exit, the start time of the call that ends. If the entry of that call is not known
+    /// ([`CALL_ENTRY_UNKNOWN`]), the same as at an entry. All calls of the thread that started
     /// later are over.
     pub around_ns: u64,
     /// Return value; 0 at the entry.
@@ -175,44 +171,43 @@ pub struct CallRecord {
     pub unread: u16,
     /// `CALL_*` bits.
     pub flags: u16,
-    /// Calls of this thread that were pending outside of this one.
+    /// Calls of this thread that were pending around this one.
     pub depth: u8,
-    /// Values that mean something.
+    /// Values in use.
     pub n_values: u8,
     /// Zero.
     pub pad: u16,
-    /// The values fetched; those of the entry too if kept.
+    /// The values fetched, with those of the entry if they were kept.
     pub values: [u64; MAX_VALUES],
 }
 const _: () = assert!(size_of::<CallRecord>() == 72 + 8 * MAX_VALUES);
 
 /// This is the exit.
 pub const CALL_EXIT: u16 = 1;
-/// The pending call around it is the same call in an outer library, which
-/// jumped here: no stack, and not a call of its own.
+/// The pending call around it is the same call in an outer library, which jumped here. It has
+/// no stack of its own and is not a call of its own.
 pub const CALL_TAIL: u16 = 2;
-/// The limiter left the stack out.
+/// The stack was left out because of the limit.
 pub const CALL_STACK_LIMITED: u16 = 4;
 /// No scratch memory was free for the stack.
 pub const CALL_STACK_BUSY: u16 = 8;
-/// The entry of this exit is not known: values kept are missing.
+/// The entry of this exit is not known: the entry's values are missing.
 pub const CALL_ENTRY_UNKNOWN: u16 = 16;
 /// A kernel stack is part of the stack.
 pub const CALL_KERNEL_STACK: u16 = 32;
-/// Data of this call were left out: the ring had no room, or the caller may not
-/// have them.
+/// Data of this call were left out: the ring had no room, or aiprof's caller may not read them.
 pub const CALL_DATA_LOST: u16 = 64;
-/// With [`CALL_EXIT`]: not seen at the exit, but when the thread was seen again
-/// outside of the call. When it ended and its result are not known; values that
-/// are what they were at the entry are marked as unread, but there.
+/// With [`CALL_EXIT`]: the exit was not seen, but the thread was seen again outside of the
+/// call. The end of the call and its result are not known. Values that have not changed since
+/// the entry are marked as unread, but are there.
 pub const CALL_LATE: u16 = 128;
 
-/// There was no memory to follow the calls of this thread:
-/// [`CallRecord::around_ns`] says nothing.
+/// There was no memory to follow the calls of this thread: [`CallRecord::around_ns`] has no
+/// meaning.
 pub const CALL_UNTRACKED: u16 = 256;
 
-/// Header of data read for a call, followed by TEXT_BYTES, ARRAY_BYTES or BLOB_BYTES bytes of
-/// which the first `len` count.
+/// Header of data read for a call. TEXT_BYTES, ARRAY_BYTES or BLOB_BYTES bytes follow, of which
+/// the first `len` count.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataHeader {
@@ -220,7 +215,7 @@ pub struct DataHeader {
     pub kind: u32,
     /// CPU it was seen on.
     pub cpu: u32,
-    /// Time of the call's record; with the thread it names the record.
+    /// Time of the call's record; with the thread it identifies the record.
     pub time_ns: u64,
     /// Process id (tgid).
     pub tgid: u32,
@@ -234,9 +229,9 @@ pub struct DataHeader {
     pub unread: u8,
     /// Bytes that count.
     pub len: u16,
-    /// Where they begin in the whole.
+    /// Offset of the first of them in the whole data.
     pub offset: u64,
-    /// Bytes of the whole in the program's memory; of a text 0.
+    /// Bytes of the whole data in the program's memory; 0 for a text.
     pub total: u64,
 }
 const _: () = assert!(size_of::<DataHeader>() == 48);
@@ -263,10 +258,10 @@ pub struct PendingCall {
     pub flags: u32,
     /// Zero.
     pub pad: u32,
-    /// The return address that its slot held at the entry.
+    /// The return address that was in its slot at the entry.
     pub return_address: u64,
-    /// The entry's values, if kept; with [`SPEC_LATE`] also what the exit's would
-    /// have been then.
+    /// The entry's values, if kept. With [`SPEC_LATE`], also those that the exit's operations
+    /// read at the entry.
     pub values: [u64; MAX_VALUES],
 }
 const _: () = assert!(size_of::<PendingCall>() == 56 + 8 * MAX_VALUES);
@@ -292,25 +287,25 @@ pub struct ProbeCounts {
     pub calls: u64,
     /// Records lost because the ring was full.
     pub lost: u64,
-    /// Stacks the limiter left out.
+    /// Stacks that were left out because of the limit.
     pub stacks_limited: u64,
     /// Stacks left out because no scratch memory was free.
     pub stacks_busy: u64,
     /// Data records lost because the ring was full.
     pub data_lost: u64,
-    /// Calls whose exit cannot be told, for want of memory for the thread's state
-    /// or because [`MAX_PENDING`] calls were pending already.
+    /// Calls whose exit cannot be recorded: there was no memory for the thread's state, or
+    /// [`MAX_PENDING`] calls were pending already.
     pub untracked: u64,
-    /// Values and data of other users' processes that were not in memory: a program
-    /// waits for a page in processes of root and of the caller only.
+    /// Values and data of other users' processes that were not in memory. A program waits for a
+    /// page only in processes of root and of aiprof's caller.
     pub absent: u64,
-    /// Calls of other users' processes whose data were not read, for the caller may
-    /// not have them ([`Settings::own_data_only`](crate::Settings::own_data_only)).
+    /// Calls of other users' processes whose data were not read because aiprof's caller may not
+    /// read them ([`Settings::own_data_only`](crate::Settings::own_data_only)).
     pub withheld: u64,
 }
 
-/// Scratch slots of each CPU for stacks of calls: programs can be preempted, so
-/// several may be at it.
+/// Scratch slots of each CPU for stacks of calls: programs can be preempted, so several may
+/// need one at the same time.
 pub const CALL_SLOTS: u32 = 8;
 
 /// Bytes of the header that a stack record shares with a sample.

@@ -1,31 +1,30 @@
 //! The contract between aiprof's user space and its eBPF programs.
 //!
-//! Layouts and limits only: no policy, no helpers beyond what both sides must
-//! compute identically, and beyond how limits are shared, which is tested here. All structures are `repr(C)`, hold integers only, pad
-//! explicitly and assert their size at compile time.
+//! It holds layouts and limits, and only those helpers that both sides must compute
+//! identically. The one exception is how limits are shared ([`Shares`]), which is here so that
+//! it can be tested. All structures are `repr(C)`, hold integers only, pad explicitly and
+//! assert their size at compile time.
 //!
 //! # The unwind pool
 //!
-//! Everything the kernel-side unwinder reads lives in one memory-mapped BPF
-//! array, the *pool*: [`POOL_CHUNK`]-byte map values ("chunks"), carved by user
-//! space into blocks that never straddle a chunk and start on a
-//! [`POOL_UNIT`]-byte boundary. A [`PoolRef`] names a block. Five kinds of
-//! block exist:
+//! Everything the kernel-side unwinder reads is in one memory-mapped BPF array, the *pool*. Its
+//! values are *chunks* of [`POOL_CHUNK`] bytes, which user space divides into blocks. A block
+//! never straddles a chunk and starts on a [`POOL_UNIT`]-byte boundary. A [`PoolRef`] names a
+//! block. These kinds of block exist:
 //!
-//! * a **mapping list** ([`MapListHeader`]): the executable mappings of an
-//!   address space, sorted by start address; the `PROCS` hash map leads from a
-//!   process to its list;
-//! * a **directory** ([`DirHeader`]): one per file, a `u32` reference for each
+//! * a **mapping list** ([`MapListHeader`]): the executable mappings of an address space,
+//!   sorted by start address. The hash map `PROCS` leads from a process to its list;
+//! * a **directory** ([`DirHeader`]): one per file, with a `u32` reference for each
 //!   [`PAGE_SIZE`] bytes of text, so tables are resident page by page;
 //! * a **table page** ([`PageHeader`]): the unwind rules of one page of text;
-//! * a **layout** ([`PythonLayout`]): where a process's Python interpreter has its data;
-//! * others ([`JavaLayout`], [`V8Layout`]): where its HotSpot has generated code, and how
-//!   its V8 describes functions.
+//! * a **layout** of an interpreter or runtime: where a process's Python keeps its data
+//!   ([`PythonLayout`]), where its HotSpot has generated code ([`JavaLayout`]), and how its V8
+//!   describes functions ([`V8Layout`]).
 //!
-//! Every block starts with an owner tag. User space clears the reference before
-//! it reuses a block and changes the tag; the unwinder compares the tag before
-//! and after reading, so a block that is replaced under it yields a counted
-//! failure, never a wrong frame.
+//! Every block starts with an owner tag. Before user space reuses a block, it clears the
+//! reference and changes the tag. The unwinder compares the tag before and after it reads. A
+//! block that is replaced meanwhile therefore causes a failure, which is counted, and never a
+//! wrong frame.
 
 #![no_std]
 
@@ -56,8 +55,8 @@ pub const POOL_UNIT: usize = 64;
 pub const POOL_UNIT_BITS: u32 = 12;
 const _: () = assert!(POOL_CHUNK / POOL_UNIT == 1 << POOL_UNIT_BITS);
 
-/// A block in the pool: `chunk << POOL_UNIT_BITS | unit`. Unit 0 of chunk 0 is
-/// never handed out, so that the values below stay free for special meanings.
+/// A block in the pool: `chunk << POOL_UNIT_BITS | unit`. Unit 0 of chunk 0 is never used, so
+/// that the values below stay free for special meanings.
 pub type PoolRef = u32;
 /// Directory entry: the page is not resident; the unwinder reports a miss.
 pub const REF_ABSENT: PoolRef = 0;
@@ -84,28 +83,26 @@ pub const MAX_MAPPINGS: usize = 4096;
 
 /// Most user frames in one sample.
 pub const MAX_USER_FRAMES: usize = 1024;
-/// Of a deeper stack, the frames that are kept at its root, in the second half of the
-/// addresses: frame `n` of those from half on is at half + `n` % half, so that the
-/// last ones stay. As many are kept at its leaf.
+/// Frames that are kept at the root of a stack with more than [`MAX_USER_FRAMES`]; as many are
+/// kept at its leaf. The root's frames are in the second half of the addresses, a ring: frame
+/// `n` is at half + `n` % half, so that the last ones stay.
 pub const ROOT_FRAMES: usize = MAX_USER_FRAMES / 2;
-/// Most user frames that are walked.
+/// Most user frames that the unwinder walks.
 pub const MAX_WALKED_FRAMES: usize = 8192;
-/// Stands in the addresses of a sample in user space for the frames that were not kept
-/// in the middle: no address, for an exact instruction has no such one.
+/// Stands in a sample's addresses, in user space, for the frames in the middle that were not
+/// kept. It is no address: no instruction has the address 0.
 pub const ADDR_MIDDLE: u64 = ADDR_EXACT;
-/// Most kernel frames in one sample (the kernel's default
-/// `perf_event_max_stack`).
+/// Most kernel frames in one sample (the Linux kernel's default for `perf_event_max_stack`).
 pub const MAX_KERNEL_FRAMES: usize = 127;
 
-/// Header of a table page, followed by `n_groups` `u16` anchors (the offset in
-/// the page of the first row of each group), padding to 8 bytes, `n_rules`
-/// [`Rule`]s and `n_groups` groups of [`GROUP_BYTES`].
+/// Header of a table page. It is followed by `n_groups` `u16` anchors, padding to 8 bytes,
+/// `n_rules` [`Rule`]s and `n_groups` groups of [`GROUP_BYTES`]. An anchor is the offset in the
+/// page of the first row of its group.
 ///
-/// Row `i` of a group starts at `anchor + delta[0] + ... + delta[i]` with
-/// `delta[0] == 0` and applies up to the next row. A gap over 255 bytes is
-/// bridged by repeating a row. Unused rows at the end of the last group repeat
-/// the last rule with delta 255; they are unreachable or equal. The first
-/// anchor is 0: a page states the rule at its first byte.
+/// Row `i` of a group starts at `anchor + delta[0] + ... + delta[i]` with `delta[0] == 0` and
+/// applies up to the next row. A gap over 255 bytes is bridged by repeating a row. Unused rows
+/// at the end of the last group repeat the last rule with delta 255; they are unreachable or
+/// equal. The first anchor is 0, so a page has a rule for its first byte.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageHeader {
@@ -128,15 +125,15 @@ const _: () = assert!(size_of::<PageHeader>() == 24);
 
 /// How to find the caller's frame: one unwind rule, x86-64.
 ///
-/// The caller's stack pointer is the CFA; its return address is at CFA - 8
-/// unless the kind says otherwise.
+/// The caller's stack pointer is the CFA; its return address is at CFA - 8, except for the
+/// kinds that define it otherwise.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Offset that goes with `kind`.
     pub cfa_off: i32,
-    /// Caller's rbp is at CFA + this when `rbp == RBP_AT_CFA`, at the current
-    /// rbp + this when `rbp == RBP_AT_RBP`, in bytes.
+    /// Offset of the caller's rbp in bytes: from the CFA when `rbp == RBP_AT_CFA`, from the
+    /// current rbp when `rbp == RBP_AT_RBP`.
     pub rbp_off: i16,
     /// One of the `CFA_*` constants.
     pub kind: u8,
@@ -146,8 +143,9 @@ pub struct Rule {
 const _: () = assert!(size_of::<Rule>() == 8);
 
 impl Rule {
-    /// Of [`CFA_DEREF_RBP`] and [`CFA_DEREF_RSP`]: what is added to the register for
-    /// the address of a word of memory, and what to that word for the CFA.
+    /// The two numbers of [`CFA_DEREF_RBP`] and [`CFA_DEREF_RSP`], in bytes. The first, added
+    /// to the register, gives the address of a word of memory. The second, added to that word,
+    /// gives the CFA.
     #[inline(always)]
     pub const fn dereferenced(&self) -> (u64, u64) {
         let offset = self.cfa_off << 8 >> 8;
@@ -168,44 +166,45 @@ pub const CFA_RBP: u8 = 3;
 pub const CFA_DEREF_RBP: u8 = 4;
 /// CFA = *(rsp + offset) + added, see [`Rule::dereferenced`].
 pub const CFA_DEREF_RSP: u8 = 5;
-/// The part of `cfa_off` that is the offset of these two kinds, signed; the byte
-/// above it is what is added, in words of 8 bytes.
+/// The bits of `cfa_off` that are the signed offset of these two kinds. The byte above them is
+/// the number to add, in words of 8 bytes.
 pub const DEREF_OFFSET_MASK: i32 = 0xff_ffff;
 /// A PLT entry: CFA = rsp + 8 + ((rip & 15) >= cfa_off ? 8 : 0).
 pub const CFA_PLT: u8 = 6;
 /// A signal frame: rip, rsp and rbp come from the `ucontext` at rsp + cfa_off
 /// (linux/arch/x86/include/uapi/asm/sigcontext.h).
 pub const CFA_SIGNAL: u8 = 7;
-/// The file's rule is one that the unwinder does not implement.
+/// The file has a rule that the unwinder does not implement.
 pub const CFA_UNSUPPORTED: u8 = 8;
-/// A function of Go's runtime that changes stacks: how is in `rbp`, one of the `GO_*`.
+/// A function of Go's runtime that changes stacks; `rbp` is one of the `GO_*` constants.
 /// `cfa_off` has four numbers of words, a byte each, the lowest first: `a`, `b`, `c`, `d`.
 /// `rbp_off` is the offset of the thread's goroutine `g` from the thread's fs base. The
 /// caller's rbp is not known.
 pub const CFA_GO: u8 = 9;
-/// Code without unwind data, whose instructions were not read yet: to be asked for as a
-/// page that is absent.
+/// Code without unwind data whose instructions user space has not read yet. The unwinder
+/// reports it like an absent page.
 pub const CFA_LATER: u8 = 10;
-/// CFA = register (kind - CFA_REG) + cfa_off, by DWARF number; only where all
-/// registers are known, that is in the innermost frame.
+/// CFA = register (kind - CFA_REG) + cfa_off, by DWARF number. Only the innermost frame has
+/// such a rule, because only there all registers are known.
 pub const CFA_REG: u8 = 16;
-/// CFA = register (kind - CFA_KEPT) + cfa_off, behind a call of a function that leaves
-/// the register as it is and calls nothing; only where that one is the innermost frame.
+/// CFA = register (kind - CFA_KEPT) + cfa_off, after a call of a function that does not change
+/// the register and calls nothing. It applies only if that function is the innermost frame.
 pub const CFA_KEPT: u8 = 32;
 
-/// With `m = *(g + a)` and `x = *(m + b)`: CFA = *(x + c) + d; where `c` is
-/// [`GO_NO_STEP`], CFA = x + d. Once in a walk for each of the two.
+/// With `m = *(g + a)` and `x = *(m + b)`: `CFA = *(x + c) + d`; if `c` is [`GO_NO_STEP`],
+/// `CFA = x + d`. A walk uses each of the two forms once at most.
 pub const GO_RETURNS: u8 = 0;
-/// The goroutine `x` goes on where it left its stack: rsp = *(x + c), rip the word behind.
+/// The goroutine `x` continues where it left its stack: `rsp = *(x + c)`; rip is the next word.
 pub const GO_RESUMES: u8 = 1;
-/// As [`GO_RETURNS`]; in a walk that was there before, CFA = *(what was *(x + c) then) + d.
+/// As [`GO_RETURNS`]. In a walk that was here before, `CFA = *s + d`, where `s` is what
+/// `*(x + c)` was then.
 pub const GO_CALLBACK: u8 = 2;
-/// CFA = *(*(rsp + a) + c) - *(rsp + b) + d.
+/// `CFA = *(*(rsp + a) + c) - *(rsp + b) + d`.
 pub const GO_CALLS_C: u8 = 3;
-/// CFA = rsp + `cfa_off`, which is a number here; what the function returns to was
-/// interrupted and did not call it.
+/// CFA = rsp + `cfa_off`, which is one number here. The function was injected: the code that it
+/// returns to was interrupted and did not call it.
 pub const GO_INJECTED: u8 = 4;
-/// `c` of a rule of [`CFA_GO`] that has none.
+/// `c` of a [`CFA_GO`] rule without this step.
 pub const GO_NO_STEP: u8 = 255;
 
 /// Caller's rbp is the current rbp.
@@ -214,7 +213,7 @@ pub const RBP_SAME: u8 = 0;
 pub const RBP_AT_CFA: u8 = 1;
 /// Caller's rbp is not known.
 pub const RBP_UNDEFINED: u8 = 2;
-/// Caller's rbp is at the current rbp + rbp_off: gcc's realigned stacks, whose
+/// Caller's rbp is at the current rbp + rbp_off. gcc's realigned stacks have this rule; their
 /// CFA is [`CFA_DEREF_RBP`].
 pub const RBP_AT_RBP: u8 = 3;
 
@@ -260,33 +259,35 @@ pub struct MapEntry {
 }
 const _: () = assert!(size_of::<MapEntry>() == 32);
 
-/// File-backed text, or the vdso: unwound by its tables.
+/// File-backed text, or the vdso. It is unwound by its tables.
 pub const MAP_FILE: u32 = 0;
-/// Anonymous executable memory (JIT code): unwound by a table where there is one and a
-/// call confirms the step, else by frame pointers.
+/// Anonymous executable memory (JIT code). It is unwound by a table if there is one and a call
+/// instruction confirms the step, else by frame pointers.
 pub const MAP_ANON: u32 = 1;
-/// The kernel's `[uprobes]` area: out-of-line single steps and the return
-/// trampoline.
+/// The Linux kernel's `[uprobes]` area: out-of-line single steps and the return trampoline.
 pub const MAP_UPROBES: u32 = 2;
 /// The `[vsyscall]` page: the return address is at rsp.
 pub const MAP_VSYSCALL: u32 = 3;
 
-/// One entry of the rule cache: the rule found last time for a return address, or for the
-/// instruction that was interrupted.
-/// Calls come from the same places again and again, so most frames need no
-/// search at all. Four entries share a cache line, and neighbouring addresses
-/// share lines: at usual rates a sample finds all memory cold, and the lines it
-/// touches are what it costs.
+/// One entry of the rule cache: the rule found last time for a return address, or for an
+/// interrupted instruction. Calls come from the same places again and again, so most frames
+/// need no search at all. Four entries share a cache line, and neighbouring addresses share
+/// lines. That matters because at usual sampling rates all memory is cold at each sample, so
+/// the cost is the number of cache lines touched.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CachedRule {
-    /// The address, and in the upper 16 bits the lower 16 bits of the
-    /// owner tag of the mapping list it was found by: another image, or another
-    /// mapping at the same address, has another list.
+    /// The address. Its upper 16 bits are the lower 16 bits of the owner tag of the mapping
+    /// list that led to the rule. Another image, or another mapping at the same address, has
+    /// another list.
     pub key: u64,
-    /// From bit 0: CFA offset (24 bits), rbp offset below the CFA (16 bits, 0:
-    /// unchanged), 1 if the CFA is from rbp and not rsp (1 bit), 1 if the address is
-    /// not a return address (1 bit), padding, and from bit 48 the upper 16 bits of the owner tag.
+    /// The rule, from bit 0:
+    ///
+    /// * 24 bits: the CFA offset;
+    /// * 16 bits: the rbp offset below the CFA, 0 if rbp is unchanged;
+    /// * 1 bit: 1 if the CFA is from rbp and not rsp;
+    /// * 1 bit: 1 if the address is not a return address;
+    /// * padding, and from bit 48 the upper 16 bits of the owner tag.
     pub rule: u64,
 }
 const _: () = assert!(size_of::<CachedRule>() == 16);
@@ -302,8 +303,8 @@ pub struct ProcEntry {
     pub maps: PoolRef,
     /// Owner tag of that list.
     pub owner: u32,
-    /// Identity of the address space, new at every exec; echoed in samples so
-    /// that user space can reject a stack unwound with a dead image's list.
+    /// Identity of the address space, new at every exec. Samples carry it, so that user space
+    /// can reject a stack that was unwound with the list of an earlier image.
     pub space: u32,
     /// The [`PythonLayout`] of its interpreter, or [`NO_PYTHON`].
     pub python: PoolRef,
@@ -314,21 +315,22 @@ pub struct ProcEntry {
 }
 const _: () = assert!(size_of::<ProcEntry>() == 24);
 
-/// First field of every record in a ring buffer: what it is. A CPU sample.
+/// Value of `kind`, the first field of every record in a ring buffer: a CPU sample.
 pub const KIND_SAMPLE: u32 = 1;
 /// A [`StackPage`] that belongs to a sample.
 pub const KIND_STACK_PAGE: u32 = 2;
 
-/// Header of a CPU sample, followed by `user_len` user addresses (leaf first),
-/// `kernel_len` kernel addresses (leaf first) and `python_len` words of Python
-/// frames, each `u64`.
+/// Header of a CPU sample. It is followed by `user_len` user addresses (leaf first),
+/// `kernel_len` kernel addresses (leaf first) and `python_len` words of Python frames, each
+/// `u64`.
 ///
-/// User addresses after the first are return addresses, except those that
-/// directly follow a signal frame: bit 63 ([`ADDR_EXACT`]) marks an address
-/// that is an interrupted instruction and not a return address, bit 62
-/// ([`ADDR_GUESSED`]) one whose caller, the next address, is a guess, bit 61
-/// ([`ADDR_METHOD`]) one that is a method and no code, bit 60 ([`ADDR_JS`]) one that is a
-/// function.
+/// User addresses after the first are return addresses, except those that directly follow a
+/// signal frame. Four bits mark special addresses:
+///
+/// * bit 63 ([`ADDR_EXACT`]): an interrupted instruction and not a return address;
+/// * bit 62 ([`ADDR_GUESSED`]): the caller, which is the next address, is a guess;
+/// * bit 61 ([`ADDR_METHOD`]): a Java method, not code;
+/// * bit 60 ([`ADDR_JS`]): a JavaScript function, not code.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleHeader {
@@ -346,12 +348,12 @@ pub struct SampleHeader {
     pub comm: [u8; 16],
     /// cgroup v2 id, 0 if unknown.
     pub cgroup: u64,
-    /// What the sample stands for in the event's unit: nanoseconds for
-    /// cpu-clock, cycles for a hardware counter.
+    /// Value of the sample in the event's unit: nanoseconds for cpu-clock, cycles for a
+    /// hardware counter.
     pub period: u64,
     /// Identity of the address space whose list was used, 0 if none.
     pub space: u32,
-    /// Directory of the page whose absence ended the walk (`STOP_PAGE_ABSENT`).
+    /// Directory of the absent page that ended the walk (`STOP_PAGE_ABSENT`).
     pub miss_dir: PoolRef,
     /// Index in that directory.
     pub miss_page: u32,
@@ -363,31 +365,30 @@ pub struct SampleHeader {
     pub stop: u8,
     /// `FLAG_*` bits.
     pub flags: u8,
-    /// Words of Python frames behind the kernel addresses, see [`PythonLayout`].
+    /// Words of Python frames after the kernel addresses, see [`PythonLayout`].
     pub python_len: u16,
-    /// Frames that were walked and not kept, see [`ROOT_FRAMES`].
+    /// Frames that were walked but not kept, see [`ROOT_FRAMES`].
     pub omitted: u32,
-    /// Instruction pointer of the last user address recorded: together with
-    /// the next two what user space needs to continue a walk that ended for
-    /// want of a table.
+    /// Instruction pointer of the last user address recorded. With this and the next two
+    /// fields, user space continues a walk that ended because a table was missing.
     pub rip: u64,
-    /// Stack pointer there.
+    /// Stack pointer of that frame.
     pub rsp: u64,
-    /// Frame pointer register there.
+    /// Frame pointer register of that frame.
     pub rbp: u64,
 }
 const _: () = assert!(size_of::<SampleHeader>() == 104);
 
-/// Bytes of user stack in one [`StackPage`]: a page, which can be read whole or
-/// not at all.
+/// Bytes of user stack in one [`StackPage`]: one page, because a page can be read whole or not
+/// at all.
 pub const STACK_PAGE: usize = 4096;
 /// Most pages sent with one sample.
 pub const MAX_STACK_PAGES: usize = 16;
 
-/// A page of the user stack from the stack pointer upwards, sent behind a sample
-/// whose walk ended for want of a table ([`STOP_PAGE_ABSENT`],
-/// [`STOP_NO_PROCESS`], [`STOP_NO_MAPPING`], [`STOP_TORN`]): user space finishes
-/// the walk, so that first samples are whole too.
+/// A page of the user stack, from the stack pointer upwards. It follows a sample whose walk
+/// ended because a table was missing ([`STOP_PAGE_ABSENT`], [`STOP_NO_PROCESS`],
+/// [`STOP_NO_MAPPING`], [`STOP_TORN`]). User space finishes the walk, so that the first samples
+/// are whole, too.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct StackPage {
@@ -404,12 +405,12 @@ pub struct StackPage {
 }
 const _: () = assert!(size_of::<StackPage>() == 24 + STACK_PAGE);
 
-/// Marks a user address that is an exact instruction (see [`SampleHeader`]);
-/// user addresses never have this bit.
+/// Marks a user address that is an interrupted instruction (see [`SampleHeader`]). User
+/// addresses never have this bit.
 pub const ADDR_EXACT: u64 = 1 << 63;
-/// Marks a user address whose caller was guessed: no rule and no frame pointer of a
-/// caller leads there. Bits 57 to 61 are zero then, as in all user addresses but those
-/// of the vsyscall page.
+/// Marks a user address whose caller was guessed: no rule and no frame pointer of a caller
+/// leads there. Bits 57 to 61 are zero then, as in all user addresses except those of the
+/// vsyscall page.
 pub const ADDR_GUESSED: u64 = 1 << 62;
 
 /// Whether the caller of the code at a user address of a sample was guessed.
@@ -424,13 +425,13 @@ pub const FLAG_KERNEL_FAILED: u8 = 1;
 pub const FLAG_KERNEL_TRUNCATED: u8 = 2;
 /// The sample was taken in user mode.
 pub const FLAG_USER_MODE: u8 = 4;
-/// The mapping list came from an ancestor, for the process is a fork that user
-/// space has not registered.
+/// The mapping list is an ancestor's: the process is a fork that user space has not registered
+/// yet.
 pub const FLAG_FROM_ANCESTOR: u8 = 16;
 
 /// The last user address recorded is an exact instruction.
 pub const FLAG_EXACT: u8 = 32;
-/// The thread has more Python frames than there are words, or than could be read.
+/// The thread has more Python frames than fit, or some could not be read.
 pub const FLAG_PYTHON_CUT: u8 = 64;
 
 /// No user stack: a kernel thread.
@@ -449,13 +450,13 @@ pub const STOP_UNSUPPORTED: u8 = 5;
 pub const STOP_READ: u8 = 6;
 /// More than MAX_WALKED_FRAMES frames.
 pub const STOP_TOO_DEEP: u8 = 7;
-/// The frame pointer chain broke (no unwind data, and rbp is no frame).
+/// The chain of frame pointers is broken: there is no unwind data, and rbp points to no frame.
 pub const STOP_FRAME_POINTER: u8 = 8;
 /// The stack pointer did not grow: corrupt stack or wrong rule.
 pub const STOP_NO_PROGRESS: u8 = 9;
-/// A block changed while it was read.
+/// A block changed while the unwinder read it.
 pub const STOP_TORN: u8 = 10;
-/// A return trampoline whose return instance was not found.
+/// The return instance of a return trampoline was not found.
 pub const STOP_TRAMPOLINE: u8 = 11;
 /// The process is ending and has no memory any more.
 pub const STOP_EXITING: u8 = 12;
@@ -470,15 +471,15 @@ pub const COUNT_RING_DROPS: u32 = 1;
 pub const COUNT_IDLE: u32 = 2;
 /// Tracepoints whose record was lost because the ring was full.
 pub const COUNT_TRACE_DROPS: u32 = 3;
-/// Waits that were to be recorded and could not be.
+/// Waits that should have been recorded but could not be.
 pub const COUNT_WAITS_LOST: u32 = 4;
-/// Waits that began and whose end was not seen.
+/// Waits whose end was not seen.
 pub const COUNT_WAITS_UNENDED: u32 = 5;
 /// Number of counters.
 pub const COUNTERS: u32 = 6;
 
-/// Read-only constants of the eBPF programs, set at load time from BTF and from
-/// the configuration. An offset of [`NO_FIELD`] switches off what needs it.
+/// Read-only constants of the eBPF programs, set at load time from BTF and from the
+/// configuration. An offset of [`NO_FIELD`] disables what needs it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
@@ -513,7 +514,7 @@ pub struct Settings {
     pub include_idle: u32,
     /// 1: record kernel stacks.
     pub kernel_stacks: u32,
-    /// Stacks of calls that one CPU walks in a second at most.
+    /// Most stacks of calls that one CPU walks in a second.
     pub call_stack_limit: u32,
     /// aiprof's own process: its calls are not recorded.
     pub own_tgid: u32,
@@ -535,22 +536,21 @@ pub struct Settings {
     pub file_dentry: u32,
     /// `dentry.d_name.name`.
     pub dentry_name: u32,
-    /// Files without a device are observed too: entries of `FILES`.
+    /// 1: files without a device are observed, too, if `FILES` has their names.
     pub named_files: u32,
-    /// The user whom aiprof records for: programs wait for pages in root's and
-    /// this user's processes only.
+    /// aiprof's caller, a user id. Programs wait for pages only in processes of root and of this
+    /// user.
     pub caller_uid: u32,
-    /// 1: texts, arrays and blobs are read in this user's processes only.
+    /// 1: texts, arrays and blobs are read only in this user's processes.
     pub own_data_only: u32,
-    /// 1: calls are recorded of the processes in `CHOSEN`, and of their descendants,
-    /// only.
+    /// 1: calls are recorded only of the processes in `CHOSEN` and of their descendants.
     pub chosen_only: u32,
-    /// Calls are recorded in this control group (cgroup v2 id, low half first), and in
-    /// those below it, only; 0: in all.
+    /// Control group (cgroup v2 id, low half first) in which calls are recorded, together with
+    /// those below it; 0: all.
     pub cgroup: [u32; 2],
     /// `task_struct.pid`.
     pub task_pid: u32,
-    /// Nanoseconds of waiting that a drawn wait stands for; longer waits are all recorded.
+    /// Nanoseconds that a wait drawn at random stands for; all longer waits are recorded.
     pub wait_period_ns: u32,
     /// Microseconds below which a wait is not recorded.
     pub wait_least_us: u32,
@@ -560,12 +560,12 @@ pub struct Settings {
     pub nsproxy_mounts: u32,
     /// `mnt_namespace.ns.inum`.
     pub mounts_number: u32,
-    /// aiprof's own mount namespace; 0: not known. Root's processes in others are in
+    /// aiprof's own mount namespace; 0: not known. Root's processes with another one are in
     /// containers.
     pub own_mounts: u32,
 }
 
-/// Offset value that means "this kernel has no such field".
+/// Offset of a field that this kernel does not have.
 pub const NO_FIELD: u32 = u32::MAX;
 
 /// `task_struct.flags`: forked but did not exec (include/linux/sched.h).

@@ -1,17 +1,16 @@
-//! The frames of CPython: how the programs find them in a process's memory, and
-//! what they send of them.
+//! The frames of CPython: how the programs find them in a process's memory, and what they send.
 //!
-//! A thread's Python frames are a chain in memory, apart from its native stack.
-//! The walk reads the chain first and sends it as *words* behind the addresses of
-//! the stack: one for each Python frame, leaf first, and between them *marks*. A
-//! mark is an object that one activation of the interpreter's evaluation function
-//! has within its own native frame: the Python frames before it, up to the mark
-//! before, are run by that activation. The native walk says in which frame each mark
-//! lies. CPython before 3.11 has no marks, but one activation for each Python frame.
+//! A thread's Python frames are a chain in memory, apart from its native stack. The walk reads
+//! the chain first and sends it as *words* after the addresses of the stack: one word for each
+//! Python frame, leaf first, with *marks* between them. A mark is an object that each
+//! activation of the interpreter's evaluation function has in its own native frame. That
+//! activation runs the Python frames from the previous mark up to its own. The native walk
+//! finds the frame of each mark. CPython before 3.11 has no marks, but one activation for each
+//! Python frame.
 //!
-//! A word names a code object by a hash of where it is and of what it consists of, for
-//! programs make code objects where others have been. What it is called and which lines
-//! its instructions have is sent once, in a [`PythonCode`] before the stack.
+//! A word names a code object by a hash of its address and its content, because programs make
+//! code objects where others have been. Its name and its line table are sent once, in a
+//! [`PythonCode`] before the stack.
 
 use crate::PoolRef;
 
@@ -19,17 +18,17 @@ use crate::PoolRef;
 pub const MAX_PYTHON_WORDS: usize = 1024;
 /// Most marks among them.
 pub const MAX_PYTHON_MARKS: usize = 256;
-/// A word that is a mark.
+/// Bit of a word: it is a mark.
 pub const PYTHON_MARK: u64 = 1 << 63;
-/// A mark whose native frame is known: the other bits are its number in the walk,
-/// from the leaf. Without this they are the mark's address.
+/// Bit of a mark whose native frame is known. The other bits are the frame's number in the
+/// walk, from the leaf. Without this bit they are the mark's address.
 pub const PYTHON_PLACED: u64 = 1 << 62;
 /// Bits of a frame's word that hold the index of its instruction in units of 2 bytes;
 /// above them is the code object's id.
 pub const PYTHON_INDEX_BITS: u32 = 20;
 /// The bits of a code object's id.
 pub const PYTHON_ID: u64 = (1 << (63 - PYTHON_INDEX_BITS)) - 1;
-/// The index of an instruction that is not known, or of a frame that has not begun.
+/// The index if the instruction is not known, or if the frame has not begun.
 pub const PYTHON_NO_INDEX: u64 = (1 << PYTHON_INDEX_BITS) - 1;
 
 /// The word of a frame; `index` counts units of 2 bytes.
@@ -44,13 +43,14 @@ pub const fn python_word(id: u64, index: u64) -> u64 {
     (id & PYTHON_ID) << PYTHON_INDEX_BITS | index
 }
 
-/// The id of the code object of a frame's word.
+/// The id of the code object in a frame's word.
 #[must_use]
 pub const fn python_id(word: u64) -> u64 {
     word >> PYTHON_INDEX_BITS & PYTHON_ID
 }
 
-/// The instruction of a frame's word; `None`: not known, or not begun.
+/// The index of the instruction in a frame's word; `None` if it is not known, or if the frame
+/// has not begun.
 #[must_use]
 pub const fn python_index(word: u64) -> Option<u64> {
     match word & PYTHON_NO_INDEX {
@@ -61,7 +61,7 @@ pub const fn python_index(word: u64) -> Option<u64> {
 
 /// CPython 3.8 to 3.10: frames are `PyFrameObject`s, one activation for each.
 pub const PYTHON_FRAMES: u32 = 1;
-/// CPython 3.11: marks are `_PyCFrame`s, behind frames with `is_entry`.
+/// CPython 3.11: marks are `_PyCFrame`s, after frames with `is_entry`.
 pub const PYTHON_ENTRIES: u32 = 2;
 /// CPython 3.12 and newer: marks are frames of their own (`FRAME_OWNED_BY_CSTACK`).
 pub const PYTHON_SHIMS: u32 = 3;
@@ -70,7 +70,7 @@ pub const PYTHON_SHIMS: u32 = 3;
 pub const PYTHON_AT_BYTES: u8 = 0;
 /// Instructions are numbered in units of 2 bytes, as an `int` (3.10).
 pub const PYTHON_AT_UNITS: u8 = 1;
-/// Instructions are named by their address (3.11 and newer).
+/// Instructions are identified by their address (3.11 and newer).
 pub const PYTHON_AT_ADDRESS: u8 = 2;
 
 /// The C library keeps thread-specific values as glibc does.
@@ -81,9 +81,9 @@ pub const TSS_MUSL: u8 = 1;
 /// A field that this version does not have.
 pub const PYTHON_NO_FIELD: u16 = u16::MAX;
 
-/// A block of the pool: where a process's interpreter has its data. Fields that end
-/// in no unit are offsets in bytes within the structure they are named after; names
-/// are CPython's.
+/// A block of the pool: where a process's interpreter has its data. Fields whose documentation
+/// has no unit are offsets in bytes within the structure they are named after; names are
+/// CPython's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonLayout {
@@ -109,11 +109,11 @@ pub struct PythonLayout {
     pub frame_code: u16,
     /// The frame's instruction.
     pub frame_instruction: u16,
-    /// The frame's owner, a byte; of 3.11 `is_entry`.
+    /// The frame's owner, a byte; in 3.11, `is_entry`.
     pub frame_owner: u16,
     /// The frame's globals, a dictionary.
     pub frame_globals: u16,
-    /// The frame's number of its thread's bytecode, in builds without the GIL.
+    /// The frame's index of its thread's bytecode, in builds without the GIL.
     pub frame_bytecode: u16,
     /// Code objects: `co_flags`.
     pub code_flags: u16,
@@ -141,13 +141,13 @@ pub struct PythonLayout {
     pub string_length: u16,
     /// `PyASCIIObject.state`.
     pub string_state: u16,
-    /// Where the characters of an ASCII string begin.
+    /// Offset of the characters of an ASCII string.
     pub string_ascii: u16,
-    /// Where those of another compact string begin.
+    /// Offset of the characters of other compact strings.
     pub string_compact: u16,
     /// `PyDictObject.ma_keys`, or none.
     pub dict_keys: u16,
-    /// From this owner on a frame is a mark.
+    /// A frame with this owner, or a higher one, is a mark.
     pub first_shim: u8,
     /// One of the `PYTHON_AT_*` constants.
     pub instruction: u8,
@@ -160,29 +160,29 @@ pub struct PythonLayout {
 }
 const _: () = assert!(size_of::<PythonLayout>() == 128);
 
-/// Places of code objects that were sent: a power of two.
+/// Slots that record which code objects were sent: a power of two.
 pub const PYTHON_SEEN_SLOTS: u32 = 1 << 15;
 
-/// No interpreter: what [`crate::ProcEntry::python`] is then.
+/// Value of [`crate::ProcEntry::python`] in a process without an interpreter.
 pub const NO_PYTHON: PoolRef = 0;
 
-/// A code object, before the first stack that names it.
+/// A code object; sent before the first stack that names it.
 pub const KIND_PYTHON_CODE: u32 = 7;
-/// More of the line table of one.
+/// A further part of a code object's line table.
 pub const KIND_PYTHON_LINES: u32 = 8;
 
-/// Most bytes of each text of a code object: the rest is cut off.
+/// Most bytes of each text of a code object; the rest is cut off.
 pub const MAX_PYTHON_TEXT: usize = 512;
 /// Most bytes of a line table in one record.
 pub const PYTHON_LINES_PIECE: usize = 4096;
-/// Most records with more of a line table.
+/// Most records with further parts of a line table.
 pub const MAX_PYTHON_PIECES: u32 = 63;
 
 /// Texts of a code object: the module's `__name__`, the function, the file.
 pub const PYTHON_TEXTS: usize = 3;
 
-/// Header of a code object's record, followed by the bytes of its texts and by the
-/// beginning of its line table; or, as [`KIND_PYTHON_LINES`], by more of that.
+/// Header of a code object's record. The bytes of its texts and the beginning of its line table
+/// follow. In a [`KIND_PYTHON_LINES`] record, a further part of the line table follows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonCode {
@@ -203,15 +203,15 @@ pub struct PythonCode {
     /// Bytes of the whole line table, of which the first MAX_PYTHON_PIECES + 1 pieces are
     /// sent.
     pub lines_len: u32,
-    /// Of more of the table: where in it this begins.
+    /// Offset of this part in the line table ([`KIND_PYTHON_LINES`]).
     pub lines_at: u32,
     /// Bytes of each text.
     pub text_len: [u16; PYTHON_TEXTS],
     /// Bytes of a character of each text: 1 (Latin-1), 2 or 4; 0: it could not be read.
     pub text_width: [u8; PYTHON_TEXTS],
-    /// One of the `PYTHON_AT_*` constants, which says what the line table is.
+    /// One of the `PYTHON_AT_*` constants, which determines the format of the line table.
     pub instruction: u8,
-    /// Bytes of the table in this record.
+    /// Bytes of the line table in this record.
     pub piece_len: u16,
     /// Zero.
     pub pad: u32,

@@ -1,26 +1,27 @@
-//! How those whose calls are recorded share what one CPU does for calls.
+//! How the owners of recorded processes share the work that one CPU does for calls.
 //!
-//! A limit is a clock: what costs some nanoseconds sets it on by as many, and never beyond
-//! now. What is not used is saved up for a while, and is the reserve after that. Each owner
-//! of processes has such clocks too:
+//! A limit is a clock, which is never ahead of the present. Work that costs some nanoseconds
+//! advances the clock by as many. Unused time is saved up: the first [`Ask::burst`] nanoseconds
+//! are the reserve, and as many more can be saved beyond it. Each owner of processes has such
+//! clocks, too:
 //!
-//! * As long as the reserve is full, everybody gets what he asks for: nobody else wants it.
-//!   One owner alone has all of the limit that way.
-//! * What is in the reserve goes by share: half of the limit is root's and the caller's. The
-//!   others have equal parts of the other half, of which one is nobody's and fills the
-//!   reserve again.
-//! * The second half of the reserve is root's and the caller's alone.
+//! * While the reserve is full, every owner gets what it asks for, because no other owner needs
+//!   it. A single owner thus has the whole limit.
+//! * The reserve is divided by share. Half of the limit belongs to root and aiprof's caller.
+//!   The others have equal parts of the other half; one more such part belongs to no owner and
+//!   refills the reserve.
+//! * Only root and aiprof's caller may use the second half of the reserve.
 
-/// Who owns the processes of root outside of containers, and those of the caller.
+/// Owner of root's processes outside of containers, and of those of aiprof's caller.
 pub const OWNER_TRUSTED: u64 = 0;
-/// Places for other owners. Where more of them ask at a time, some share a place.
+/// Places for other owners. If more of them ask at the same time, some share a place.
 pub const OWNERS: usize = 64;
-/// Places that an owner may have.
+/// Places that are tried for an owner.
 const TRIES: u64 = 4;
-/// log2 of the nanoseconds of a turn: who asked neither in this one nor in the one before
-/// has no part.
+/// log2 of the nanoseconds of a turn. An owner that asked neither in this turn nor in the one
+/// before has no part.
 const TURN_SHIFT: u32 = 28;
-/// Added to all times: what is saved up may be of a time before the boot.
+/// Added to all times, so that saved time may begin before the boot.
 const BEFORE_BOOT: u64 = 1 << 40;
 
 /// [`Ask::limit`]: walks of stacks.
@@ -29,61 +30,61 @@ pub const LIMIT_STACKS: u32 = 0;
 pub const LIMIT_PAGES: u32 = 1;
 /// Hashes of that memory.
 pub const LIMIT_MEMORY: u32 = 2;
-/// Waits that are all drawn.
+/// Stacks of waits that are taken without a random draw.
 pub const LIMIT_DRAWS: u32 = 3;
 /// Number of limits.
 pub const LIMITS: usize = 4;
 
-/// What is asked for.
+/// What an owner asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
     /// Which limit it is under, `LIMIT_*`.
     pub limit: u32,
     /// CLOCK_MONOTONIC nanoseconds.
     pub now: u64,
-    /// Nanoseconds that one takes.
+    /// Cost of one, in nanoseconds of the limit.
     pub cost: u64,
-    /// Nanoseconds that are saved up, and as many more are the reserve.
+    /// Nanoseconds of the reserve; as many more can be saved beyond it.
     pub burst: u64,
 }
 
-/// Up to when each limit is used up.
+/// The time up to which each limit is used up.
 type LimitClocks = [u64; LIMITS];
 
-/// What one CPU does for calls, and for whom.
+/// The work of one CPU for calls, by owner.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
-    /// For all.
+    /// Use by all owners together.
     all: LimitClocks,
-    /// For root and the caller, of the reserve.
+    /// Use of the reserve by root and aiprof's caller.
     trusted: LimitClocks,
     /// The turn: CLOCK_MONOTONIC nanoseconds >> TURN_SHIFT.
     turn: u64,
-    /// Other owners that have asked in it.
+    /// Number of other owners that have asked in this turn.
     asking: u64,
-    /// Those that asked in the turn before.
+    /// Number of those that asked in the turn before.
     asked: u64,
-    /// Other owners.
+    /// The other owners.
     others: [OwnerPlace; OWNERS],
 }
 const _: () = assert!(size_of::<Shares>() == 88 + 48 * OWNERS);
 
-/// An owner's place.
+/// A place for an owner.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct OwnerPlace {
-    /// Whose it is.
+    /// The owner.
     owner: u64,
-    /// The turn in which somebody at it asked last.
+    /// The turn of the last request.
     turn: u64,
-    /// What it has had of the reserve.
+    /// What it has taken from the reserve.
     used: LimitClocks,
 }
 
 impl Shares {
-    /// Whether an owner gets what it asks for, which is then on its account. `hash`: that of
-    /// the owner, with a secret, so that nobody can choose whose place he has.
+    /// Whether an owner gets what it asks for; if so, its clock is advanced. `hash` is a hash
+    /// of the owner with a secret, so that no user can choose whose place it shares.
     #[inline(always)]
     pub fn take(&mut self, owner: u64, hash: u64, ask: Ask) -> bool {
         let now = ask.now + BEFORE_BOOT;
@@ -109,10 +110,10 @@ impl Shares {
         true
     }
 
-    /// Begins a turn if it is another one.
+    /// Begins a new turn, if `turn` is one.
     #[inline(always)]
     fn begin(&mut self, turn: u64) {
-        // Who was preempted may be late.
+        // A program that was preempted may be late.
         if turn <= self.turn {
             return;
         }
@@ -125,7 +126,8 @@ impl Shares {
         self.turn = turn;
     }
 
-    /// Finds an owner's place, or one that nobody needs any more, and counts it.
+    /// Finds an owner's place, or gives it one that is free again, and counts the owner in
+    /// this turn. Returns the index of the place.
     #[inline(always)]
     fn place(&mut self, owner: u64, hash: u64) -> usize {
         let mut at = hash as usize % OWNERS;
@@ -152,8 +154,8 @@ impl Shares {
     }
 }
 
-/// Where a clock is after `cost`, of which what was saved up before the last `burst`
-/// nanoseconds is lost.
+/// Where a clock is after `cost`. Time that was saved before the last `burst` nanoseconds is
+/// lost.
 #[inline(always)]
 fn after(used: u64, now: u64, cost: u64, burst: u64) -> u64 {
     used.max(now - burst.max(cost)) + cost
@@ -165,7 +167,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
     const LIMIT: u64 = 20_000;
-    /// Between two calls of who calls all the time.
+    /// Nanoseconds between two calls of an owner that calls all the time.
     const STEP: u64 = SECOND / 100_000;
 
     fn unused() -> Shares {
@@ -195,8 +197,8 @@ mod tests {
         shares.take(owner, hash, ask)
     }
 
-    /// What an owner got and what it did not get, who calls `rate` times in each of the last
-    /// `seconds`, after a second without it; the others call all the time.
+    /// What an owner got, and what it did not get. It calls `rate` times in each of the last
+    /// `seconds`, after a second without calls. The others call all the time.
     fn beside(others: &[u64], owner: u64, rate: u64, seconds: u64) -> (u64, u64) {
         let mut shares = unused();
         let (mut got, mut lost, mut next) = (0, 0, 60 * SECOND);
@@ -225,7 +227,7 @@ mod tests {
                 let times = (SECOND / 10..).step_by(STEP as usize).take(1_000_000);
                 let got = times.filter(|now| take(&mut shares, owner, *now, limit));
                 let got = got.count() as u64;
-                // In ten seconds, with what was saved up, and what it has of the reserve.
+                // In ten seconds, with the saved time and the reserve.
                 let most = (limit * 12).min(1_000_000);
                 assert!((limit * 10..=most).contains(&got), "{got} of {limit}");
             }
@@ -234,7 +236,8 @@ mod tests {
 
     #[test]
     fn others_have_theirs_beside_one_who_calls_all_the_time() {
-        // The half of root and the caller; half of the other half, less what is nobody's.
+        // The first half, for root and aiprof's caller; half of the second half less the part
+        // without an owner.
         for (owner, rate) in [(OWNER_TRUSTED, LIMIT / 2), (1000, LIMIT / 6)] {
             for rate in [1, 10, 1000, rate - 100] {
                 let (got, lost) = beside(&[65534], owner, rate, 5);
@@ -258,7 +261,7 @@ mod tests {
         let mut shares = unused();
         let (mut next, mut user, mut all) = (60 * SECOND, 0, 0);
         for now in (60 * SECOND..70 * SECOND).step_by(STEP as usize) {
-            // Always another one, with shares that nobody used.
+            // Each request is another owner's, with an unused share.
             user += 1;
             all += u64::from(take(&mut shares, 100_000 + user % 65_536, now, LIMIT));
             if now >= next {
@@ -292,11 +295,11 @@ mod tests {
     fn an_owner_keeps_its_place_and_places_are_found_again() {
         let mut shares = unused();
         shares.begin(10);
-        // All have the same first place.
+        // All hash to the same first place.
         let places = [1, 2, 3, 4].map(|owner| shares.place(owner, 63));
         assert_eq!(places, [63, 0, 1, 2]);
         assert_eq!(shares.asking, 4);
-        // There is none for a fifth.
+        // There is no place for a fifth.
         assert_eq!(shares.place(5, 63), 63);
         assert_eq!(shares.place(2, 63), 0);
         assert_eq!((shares.asking, shares.others[63].owner), (4, 1));

@@ -1,13 +1,14 @@
-//! What the helper inside a program hands over: when a device did what.
+//! The records that the helper inside a program sends: which operation ran on a device, and
+//! when.
 //!
-//! The helper (crate `aiprof-inject`) calls its function `aiprof_timing_batch` with the
-//! address and the length of a [`TimingBatch`], which records follow. Times are of
-//! CLOCK_MONOTONIC, in nanoseconds. Everything is of the program's own word order, and
-//! another program may hand over anything: readers check all of it.
+//! The helper (crate `aiprof-inject`) calls its function `aiprof_timing_batch` with the address
+//! and the length of a [`TimingBatch`], which records follow. Times are of CLOCK_MONOTONIC, in
+//! nanoseconds. All numbers are in the program's own byte order. Any program can send any
+//! bytes, so readers check everything.
 
 /// First bytes of a batch: "aitb".
 pub const TIMING_MAGIC: u32 = 0x6274_6961;
-/// Layout of batches.
+/// Version of the layout of batches.
 pub const TIMING_VERSION: u32 = 1;
 /// Most bytes of a batch.
 pub const MAX_TIMING_BATCH: usize = 60 << 10;
@@ -16,12 +17,12 @@ pub const MAX_TIMING_NAME: usize = 4096;
 
 /// [`TimingBatch::recorder`]: NVIDIA's CUPTI.
 pub const TIMING_CUDA: u32 = 1;
-/// Events of Level Zero.
+/// [`TimingBatch::recorder`]: events of Level Zero.
 pub const TIMING_LEVEL_ZERO: u32 = 2;
 /// [`TimingBatch::recorder`]: OpenCL's events, as the helper reads them.
 pub const TIMING_OPENCL: u32 = 3;
-/// [`TimingBatch::recorder`]: the ranges that the program names. Such a batch has names,
-/// domains and marks of its own only: none refers to another batch.
+/// [`TimingBatch::recorder`]: the ranges that the program names. Its names, domains and marks
+/// refer to nothing outside of their batch.
 pub const TIMING_RANGES: u32 = 4;
 
 /// [`TimingRecord::kind`]: a [`TimingCall`].
@@ -37,16 +38,17 @@ pub const TIMING_REFUSED: u32 = 5;
 /// A [`TimingUntimed`].
 pub const TIMING_UNTIMED: u32 = 6;
 
-/// [`TimingUntimed::reason`]: the helper has no room for more.
+/// [`TimingUntimed::reason`]: the helper has no room for more commands.
 pub const UNTIMED_ROOM: u32 = 0;
-/// The command has no event that tells times: a counter-based one, one of another process,
-/// or of a list that is not executed by the calls that the helper sees.
+/// The command has no event with times. It is a counter-based event, one of another process, or
+/// one of a list that is executed in other ways than by the calls that the helper sees.
 pub const UNTIMED_EVENT: u32 = 1;
 /// Its event was signalled again, or reset, before its times were read.
 pub const UNTIMED_AMBIGUOUS: u32 = 2;
-/// Its times cannot be told in the host's clock: the device's may have wrapped meanwhile.
+/// Its times cannot be converted to the host's clock: the device's clock may have wrapped
+/// meanwhile.
 pub const UNTIMED_CLOCK: u32 = 3;
-/// How many reasons there are.
+/// Number of reasons.
 pub const UNTIMED_REASONS: usize = 4;
 /// A [`TimingOwnThread`].
 pub const TIMING_OWN_THREAD: u32 = 7;
@@ -68,23 +70,23 @@ pub const RANGES_ITT: u32 = 2;
 pub const MARK_PUSH: u8 = 1;
 /// The innermost range of its thread and domain ends.
 pub const MARK_POP: u8 = 2;
-/// A range begins that has a number and may end on any thread.
+/// A range begins. It has an id and may end on any thread.
 pub const MARK_START: u8 = 3;
-/// The range of this number ends.
+/// The range with this id ends.
 pub const MARK_END: u8 = 4;
 /// A moment.
 pub const MARK_MOMENT: u8 = 5;
 /// The thread ends: none of its ranges is open any more.
 pub const MARK_THREAD_END: u8 = 6;
-/// Marks of this thread are missing here, so many as the number says: what is open may have
+/// Marks of this thread are missing here; the mark's id is how many. Open ranges may have
 /// ended.
 pub const MARK_GAP: u8 = 7;
 
-/// [`Mark::flags`]: a number of one word follows.
+/// [`Mark::flags`]: an id of one word follows.
 pub const MARK_ID: u8 = 1;
-/// A number of three words follows (`__itt_id`).
+/// An id of three words follows (`__itt_id`).
 pub const MARK_LONG_ID: u8 = 2;
-/// A word with a payload follows, of the kind that these two bits tell.
+/// A word with a payload follows; these two bits are its type.
 pub const MARK_PAYLOAD: u8 = 0b1100;
 /// The payload is an unsigned number.
 pub const PAYLOAD_UNSIGNED: u8 = 0b0100;
@@ -92,22 +94,22 @@ pub const PAYLOAD_UNSIGNED: u8 = 0b0100;
 pub const PAYLOAD_SIGNED: u8 = 0b1000;
 /// The payload is a floating-point number of 8 bytes.
 pub const PAYLOAD_FLOAT: u8 = 0b1100;
-/// A word follows with the category: its number, and in the high half its name's.
+/// A word with the category follows: its number, and in the upper half the number of its name.
 pub const MARK_CATEGORY: u8 = 1 << 4;
 
-/// [`TimingMarksLost::reason`]: marks of any thread that are missing here, for nobody read
-/// those before.
+/// [`TimingMarksLost::reason`]: marks of any thread that are missing because the buffer was
+/// full: earlier marks had not been read.
 pub const MARKS_LOST_ROOM: u32 = 0;
-/// Texts that were cut, or left out for want of room.
+/// Texts that were cut, or left out because there was no room.
 pub const MARKS_LOST_TEXT: u32 = 1;
 /// All marks of threads for which there was no room.
 pub const MARKS_LOST_THREADS: u32 = 2;
-/// How many reasons there are.
+/// Number of reasons.
 pub const MARKS_LOST_REASONS: usize = 3;
 /// Most bytes of a range's text; longer ones are cut.
 pub const MAX_RANGE_TEXT: usize = 1024;
 
-/// [`TimingClock::source`]: the device's own, read by its runtime.
+/// [`TimingClock::source`]: the device's own clock, read by its runtime.
 pub const CLOCK_DEVICE: u32 = 1;
 /// `CLOCK_MONOTONIC`.
 pub const CLOCK_HOST: u32 = 2;
@@ -125,7 +127,7 @@ pub const WORK_COPY: u32 = 2;
 /// A fill.
 pub const WORK_FILL: u32 = 3;
 
-/// Begin of a batch.
+/// Header of a batch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingBatch {
@@ -133,33 +135,33 @@ pub struct TimingBatch {
     pub magic: u32,
     /// [`TIMING_VERSION`].
     pub version: u32,
-    /// Who measured: `TIMING_CUDA` and its like.
+    /// The source of the times, such as [`TIMING_CUDA`].
     pub recorder: u32,
-    /// Process, as it sees itself.
+    /// Process id in the process's own pid namespace.
     pub pid: u32,
 }
 
-/// Begin of every record.
+/// Header of every record.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingRecord {
-    /// `TIMING_CALL` and its like; others are skipped.
+    /// Kind of the record, such as [`TIMING_CALL`]; unknown ones are skipped.
     pub kind: u32,
-    /// Bytes of the record, this included; a multiple of 8.
+    /// Bytes of the record, this header included; a multiple of 8.
     pub bytes: u32,
 }
 
-/// A call that gave the device work.
+/// A call that gave work to the device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingCall {
-    /// Its begin.
+    /// The header.
     pub record: TimingRecord,
-    /// Thread, as it sees itself.
+    /// Thread id in the process's own pid namespace.
     pub tid: u32,
     /// 0.
     pub pad: u32,
-    /// Joins it with its work.
+    /// Identifies the work that the call gave.
     pub correlation: u64,
     /// When it began.
     pub start_ns: u64,
@@ -167,28 +169,28 @@ pub struct TimingCall {
     pub end_ns: u64,
 }
 
-/// What a device did.
+/// An operation of a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingWork {
-    /// Its begin.
+    /// The header.
     pub record: TimingRecord,
-    /// `WORK_KERNEL` and its like.
+    /// Type of the operation, such as [`WORK_KERNEL`].
     pub what: u32,
     /// Number of the device.
     pub device: u32,
     /// Number of the context.
     pub context: u32,
-    /// Of a copy: 1 to the device, 2 to the host, 3 to another device, 4 within one,
+    /// Direction of a copy: 1 to the device, 2 to the host, 3 to another device, 4 within one,
     /// 5 within the host; 0: not known.
     pub direction: u32,
     /// Number of the stream.
     pub stream: u64,
-    /// Joins it with its call.
+    /// Identifies the call that gave the work.
     pub correlation: u64,
     /// When it began on the device.
     pub start_ns: u64,
-    /// When it ended.
+    /// When it ended there.
     pub end_ns: u64,
     /// Bytes copied or filled.
     pub bytes: u64,
@@ -200,11 +202,11 @@ pub struct TimingWork {
     pub local: [u32; 3],
 }
 
-/// A name, told before the first record that has it.
+/// A name, sent before the first record that refers to it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingName {
-    /// Its begin.
+    /// The header.
     pub record: TimingRecord,
     /// Number of the name.
     pub name: u64,
@@ -214,11 +216,11 @@ pub struct TimingName {
     pub pad: u32,
 }
 
-/// Records that there was no room for.
+/// Records for which there was no room.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingLost {
-    /// Its begin.
+    /// The header.
     pub record: TimingRecord,
     /// How many.
     pub count: u64,
@@ -228,60 +230,59 @@ pub struct TimingLost {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingUntimed {
-    /// Its begin.
+    /// The header.
     pub record: TimingRecord,
     /// How many.
     pub count: u64,
-    /// `UNTIMED_ROOM` and its like.
+    /// The reason, such as [`UNTIMED_ROOM`].
     pub reason: u32,
     /// 0.
     pub pad: u32,
 }
 
-/// Nothing will be measured in this process.
+/// No times will be measured in this process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingRefused {
-    /// Its begin.
+    /// The header.
     pub record: TimingRecord,
     /// 0.
     pub pad: u64,
 }
 
-/// The thread that hands this over is the helper's: what it calls, the program does not.
+/// The thread that sends this record is the helper's. Its calls are not the program's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingOwnThread {
-    /// Its begin.
+    /// The header.
     pub record: TimingRecord,
     /// 0.
     pub pad: u64,
 }
 
-/// Which clock a device's times were taken by, before the first record that is dated by it.
+/// The clock of a device's times; sent before the first record with such times.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingClock {
-    /// Its begin.
+    /// The header.
     pub record: TimingRecord,
     /// Number of the device.
     pub device: u32,
-    /// `CLOCK_DEVICE` and its like.
+    /// The clock, such as [`CLOCK_DEVICE`].
     pub source: u32,
 }
 
-/// A domain of ranges, told before the first mark of the batch that has it. Its name is a
-/// [`TimingName`] of the same batch; 0: it has none.
+/// A domain of ranges, sent before the first mark of the batch that belongs to it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingDomain {
-    /// Its begin.
+    /// The header.
     pub record: TimingRecord,
     /// Number of the domain.
     pub domain: u32,
-    /// `RANGES_NVTX` and its like.
+    /// The interface, such as [`RANGES_NVTX`].
     pub api: u32,
-    /// [`TimingName::name`] of its name; 0: none.
+    /// [`TimingName::name`] of its name, in the same batch; 0: none.
     pub name: u64,
 }
 
@@ -289,24 +290,23 @@ pub struct TimingDomain {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingMarks {
-    /// Its begin.
+    /// The header.
     pub record: TimingRecord,
-    /// Thread, as it sees itself.
+    /// Thread id in the process's own pid namespace.
     pub tid: u32,
     /// 0.
     pub pad: u32,
 }
 
-/// Begin of a mark. Behind it are the words that its flags tell of: the number, the
-/// payload, the category.
+/// Header of a mark. The words of its flags follow: the id, the payload, the category.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// When it was.
+    /// Time of the mark.
     pub time_ns: u64,
-    /// `MARK_PUSH` and its like.
+    /// Kind, such as [`MARK_PUSH`].
     pub kind: u8,
-    /// `MARK_ID` and its like.
+    /// Flags, such as [`MARK_ID`].
     pub flags: u8,
     /// [`TimingDomain::domain`].
     pub domain: u16,
@@ -318,11 +318,11 @@ pub struct Mark {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingMarksLost {
-    /// Its begin.
+    /// The header.
     pub record: TimingRecord,
     /// How many.
     pub count: u64,
-    /// `MARKS_LOST_ROOM` and its like.
+    /// The reason, such as [`MARKS_LOST_ROOM`].
     pub reason: u32,
     /// 0.
     pub pad: u32,

@@ -1,20 +1,20 @@
 //! The frames of JavaScript's V8: how the programs find the functions in them.
 //!
-//! Frames of JavaScript are chained by rbp, whichever compiler made their code, and hold
-//! the function that they run (a `JSFunction`). That moves whenever memory is tidied up.
-//! What does not, or hardly ever, is what all closures of one function share (the
-//! `SharedFunctionInfo`): the walk records its address in place of the frame's, with a
-//! few bits by which it is known again, see [`ADDR_JS`].
+//! Frames of JavaScript are chained by rbp, whichever compiler made their code, and hold the
+//! function that they run (a `JSFunction`). The garbage collector moves that object. All
+//! closures of one function share a `SharedFunctionInfo`, which moves rarely or never. The walk
+//! therefore records the address of the `SharedFunctionInfo` in place of the frame's, with a
+//! few bits that identify it, see [`ADDR_JS`].
 
 use crate::{ADDR_EXACT, PoolRef};
 
-/// Marks a user address that is no code, but the `SharedFunctionInfo` that a frame of V8
-/// runs. Bits 57 to 59, 61 and 62 are zero then.
+/// Marks a user address that is not code but the `SharedFunctionInfo` that a frame of V8 runs.
+/// Bits 57 to 59, 61 and 62 are zero then.
 pub const ADDR_JS: u64 = 1 << 60;
 
-/// Lower bits of an address that are always zero, for objects are aligned.
+/// Lower bits of an address that are always zero, because objects are aligned.
 const ALIGNED: u64 = 7;
-/// User addresses are below.
+/// Bits of a user address.
 const USER_BITS: u32 = 47;
 /// Bits above [`USER_BITS`] that are free.
 const FREE: u64 = 0x3ff;
@@ -24,12 +24,12 @@ const FREE: u64 = 0x3ff;
 pub struct JsFunction {
     /// Where its `SharedFunctionInfo` was when the sample was taken.
     pub shared: u64,
-    /// What tells it from another that is there later: [`js_check`].
+    /// Distinguishes it from a function that is later at this address: [`js_check`].
     pub check: u16,
 }
 
 impl JsFunction {
-    /// As an address of a sample.
+    /// The address that stands for it in a sample.
     #[inline(always)]
     #[must_use]
     pub const fn to_address(self) -> u64 {
@@ -38,7 +38,7 @@ impl JsFunction {
         ADDR_JS | shared | check & ALIGNED | (check >> 3 & FREE) << USER_BITS
     }
 
-    /// The function that an address of a sample stands for; `None`: it stands for none.
+    /// The function that an address of a sample stands for, if any.
     #[must_use]
     pub const fn of(address: u64) -> Option<Self> {
         let plain = address & !ADDR_EXACT;
@@ -52,34 +52,34 @@ impl JsFunction {
     }
 }
 
-/// 13 bits of what a function is: the number of its script, which is given once, and its
-/// own number in there (`Script::id`, `SharedFunctionInfo::function_literal_id`).
-/// Functions with neighbouring numbers differ.
+/// 13 bits that identify a function: from the number of its script, which V8 uses once, and
+/// from its own number in the script (`Script::id`, `SharedFunctionInfo::function_literal_id`).
+/// Functions with neighbouring numbers have different ones.
 #[inline(always)]
 #[must_use]
 pub const fn js_check(script: u32, literal: u32) -> u16 {
     (script.wrapping_mul(613).wrapping_add(literal) & 0x1fff) as u16
 }
 
-/// Most places where a process has the code of V8 that interprets.
+/// Most places where a process has the code of V8's interpreter.
 pub const MAX_V8_INTERPRETERS: usize = 2;
 
-/// A block of the pool: where a V8 keeps what names its functions. Offsets are in bytes
-/// within the object that they are named after; names are V8's.
+/// A block of the pool: how a process's V8 describes its functions. Fields that are named after
+/// an object are offsets in it, in bytes; names are V8's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct V8Layout {
     /// Identity of this incarnation of the block, never 0.
     pub owner: u32,
-    /// 1: frames of generated code are functions too; 0: something else names these.
+    /// 1: the walk names the functions of generated code, too; 0: something else names them.
     pub generated: u32,
-    /// The first addresses of the code that interprets
-    /// (`Builtins_InterpreterEntryTrampoline`): in the file as it is mapped, and where V8
-    /// has mapped it again, near the code that it generates; 0: there is none.
+    /// First addresses of the interpreter's code (`Builtins_InterpreterEntryTrampoline`); 0:
+    /// none. The first is in the mapped file. The second is where V8 has mapped that code
+    /// again, near the code that it generates.
     pub interpreters: [u64; MAX_V8_INTERPRETERS],
-    /// Bytes of it.
+    /// Bytes of the interpreter's code.
     pub interpreter_size: u64,
-    /// Bytes of V8's other functions of this kind in front of it, and of all together
+    /// Bytes of V8's other built-in functions before it, and of all built-in functions together
     /// (`v8_Default_embedded_blob_code_`); 0: not known.
     pub builtins_before: u64,
     pub builtins_size: u64,
@@ -93,16 +93,16 @@ pub struct V8Layout {
     pub script_id: u16,
     /// `Map::instance_type`, a `u16`.
     pub map_type: u16,
-    /// That of a `SharedFunctionInfo`.
+    /// `Map::instance_type` of a `SharedFunctionInfo`.
     pub shared_type: u16,
-    /// That of a `Script`.
+    /// `Map::instance_type` of a `Script`.
     pub script_type: u16,
     /// Zero.
     pub reserved: u16,
 }
 const _: () = assert!(size_of::<V8Layout>() == 64);
 
-/// No V8: what [`crate::ProcEntry::v8`] is then.
+/// Value of [`crate::ProcEntry::v8`] in a process without V8.
 pub const NO_V8: PoolRef = 0;
 
 #[cfg(test)]

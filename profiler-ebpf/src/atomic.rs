@@ -1,9 +1,9 @@
-//! Atomic operations on map values. In assembly, for `core` has none on this
-//! target that return what was there before.
+//! Atomic operations on map values. They are in assembly, because those that `core` has on this
+//! target do not return the previous value.
 
 use core::arch::asm;
 
-/// Adds `value` to what `to` points to.
+/// Adds `value` to the word at `to`.
 ///
 /// # Safety
 /// `to` must point to 8 aligned bytes of a map value.
@@ -15,7 +15,7 @@ pub unsafe fn add(to: *mut u64, value: u64) {
     }
 }
 
-/// Makes what `to` points to `new` if it is `old`; what was there before.
+/// Sets the word at `to` to `new` if it is `old`. Returns the previous value.
 ///
 /// # Safety
 /// `to` must point to 8 aligned bytes of a map value.

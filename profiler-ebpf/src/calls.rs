@@ -25,11 +25,10 @@ use crate::{
     threads,
 };
 
-/// Nanoseconds after a wake-up of the reader until a CPU wakes it again, unless
-/// much waits: at 200,000 calls a second a wake-up for each would cost more than
-/// the calls.
+/// Nanoseconds after a CPU has woken the reader until it does so again, unless much data waits.
+/// At 200,000 calls a second, one wake-up for each call would cost more than the calls.
 const WAKEUP_NS: u64 = 5_000_000;
-/// The same where much waits.
+/// The same if more than [`WAKEUP_BYTES`] wait.
 const WAKEUP_FULL_NS: u64 = 250_000;
 
 /// One probe that was hit.
@@ -45,7 +44,7 @@ pub struct Call {
     pub result: u64,
     /// [`CallRecord::stack`].
     pub stack: u64,
-    /// What to do.
+    /// The spec of the probe.
     pub spec: *const ProbeSpec,
     /// Counters of the spec.
     pub counts: *mut ProbeCounts,
@@ -64,8 +63,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// Sets what is not known when a call begins to 0. One by one, for the compiler would
-    /// otherwise call memset, whose loop the verifier follows byte by byte.
+    /// Sets to 0 the fields that are not known yet when a call begins. One by one, because the
+    /// compiler would otherwise call memset, whose loop the verifier follows byte by byte.
     #[inline(always)]
     pub fn clear(&mut self) {
         let call = &raw mut *self;
@@ -81,14 +80,14 @@ impl Call {
     }
 }
 
-/// At the entry of a probed function; reads resident memory only.
+/// At the entry of a probed function. Reads resident memory only.
 #[uprobe]
 pub fn call_entry(ctx: ProbeContext) -> u32 {
     entry::<false>(ctx.as_ptr().cast());
     0
 }
 
-/// As `call_entry`, sleepable: for texts, arrays and blobs.
+/// As `call_entry`, but sleepable, for texts, arrays and blobs.
 #[uprobe(sleepable)]
 pub fn call_entry_s(ctx: ProbeContext) -> u32 {
     entry::<true>(ctx.as_ptr().cast());
@@ -109,8 +108,7 @@ pub fn call_exit_s(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Behind the return of a probed function, where the slot of the return address
-/// has been popped.
+/// After the return of a probed function, when the slot of the return address has been popped.
 #[uretprobe]
 pub fn call_return(ctx: RetProbeContext) -> u32 {
     exit::<false>(ctx.as_ptr().cast(), 8);
@@ -127,11 +125,11 @@ pub fn call_return_s(ctx: RetProbeContext) -> u32 {
 /// Keeps the program on the stack of the thread that runs it.
 ///
 /// Since Linux 6.13 programs of this type have their stack in memory of the CPU
-/// (`bpf_enable_priv_stack` in kernel/bpf/verifier.c), for a probe in the kernel
-/// does not run again before it has ended. A probe in a program does: its thread
-/// is preempted, or waits for a page, and the next thread on the CPU writes over
-/// its variables. A program with a tail call is spared that. This one is never
-/// made: the verifier knows the constant and removes it, after it was counted.
+/// (`bpf_enable_priv_stack` in kernel/bpf/verifier.c), because a kernel probe does not run
+/// again before it has ended. A probe in a program does: its thread is preempted, or waits for
+/// a page, and the next thread on the CPU overwrites its variables. Programs with a tail call
+/// keep their own stack. The tail call here is never executed: the verifier counts it, and then
+/// removes it because it knows the constant.
 #[inline(always)]
 fn keep_own_stack() {
     if setting!(own_tgid) == u32::MAX {
@@ -143,8 +141,7 @@ fn keep_own_stack() {
     }
 }
 
-/// Begins a [`Call`] from the registers and the cookie; `false`: not to be
-/// recorded.
+/// Begins a [`Call`] from the registers and the cookie. `false`: it must not be recorded.
 #[inline(always)]
 fn begin(call: &mut Call, regs: *mut pt_regs, popped: u64) -> bool {
     keep_own_stack();
@@ -201,7 +198,7 @@ fn entry<const SLEEP: bool>(regs: *mut pt_regs) {
     }
     // SAFETY: a checked map value; user space does not change specs in use.
     let spec = unsafe { &*call.spec };
-    // Calls that have begun before the pause are followed to their end.
+    // Calls that began before the pause are followed to their end.
     if spec.flags & SPEC_WORK != 0 && is_paused() {
         return;
     }
@@ -268,7 +265,7 @@ fn report_entry<const SLEEP: bool>(call: &Call, regs: *mut pt_regs) -> u32 {
     0
 }
 
-/// Keeps what the exit's values are at the entry, in their places.
+/// Keeps the values that the exit's operations read at the entry, in the same slots.
 #[inline(always)]
 fn keep_before<const SLEEP: bool>(call: &Call, sources: &mut Sources) {
     // SAFETY: a checked map value.
@@ -282,9 +279,9 @@ fn keep_before<const SLEEP: bool>(call: &Call, sources: &mut Sources) {
     }
 }
 
-/// Sends what the exit of a call would have told that is `over`, if that was to be.
-/// What has not changed since its entry is marked as unread, and what lay on a part of
-/// the stack that its thread has left. Changes `call`; 0: it did not.
+/// Sends what the exit of the finished call `over` would have sent, if its spec asks for that.
+/// Values that have not changed since the entry are marked as unread, and so is what was on a
+/// part of the stack that the thread has left. Returns 1 if it has changed `call`, else 0.
 #[inline(never)]
 fn report_late<const SLEEP: bool>(call: &mut Call, over: *mut PendingCall) -> u32 {
     // SAFETY: a checked map value of this thread's.
@@ -306,7 +303,7 @@ fn report_late<const SLEEP: bool>(call: &mut Call, over: *mut PendingCall) -> u3
     call.stack = pending.stack;
     call.around_ns = pending.time_ns;
     call.flags = u32::from(CALL_EXIT | CALL_LATE);
-    // Before the call at which it was noticed.
+    // One nanosecond before the call that revealed it.
     call.time_ns = call.time_ns.wrapping_sub(1);
     let mut sources = MaybeUninit::<Sources>::uninit();
     let ops = (how.n_entry, how.n_exit);
@@ -330,12 +327,12 @@ fn report_late<const SLEEP: bool>(call: &mut Call, over: *mut PendingCall) -> u3
     1
 }
 
-/// 1 if two values differ. Without a branch: each would double the verifier's ways.
+/// 1 if two values differ. Without a branch: each would double the verifier's paths.
 #[inline(always)]
 fn differ(a: u64, b: u64) -> u64 {
     let mut bits = a ^ b;
-    // SAFETY: arithmetic on registers, in assembly for the compiler must not
-    // make a comparison of it.
+    // SAFETY: arithmetic on registers. In assembly, because the compiler must not turn it into
+    // a comparison.
     unsafe {
         asm!("{1} = {0}", "{1} = -{1}", "{0} |= {1}", "{0} >>= 63",
             inout(reg) bits, out(reg) _, options(pure, nomem, nostack));
@@ -396,7 +393,7 @@ fn exit<const SLEEP: bool>(regs: *mut pt_regs, popped: u64) {
     report_exit::<SLEEP>(call, regs);
 }
 
-/// Fetches the exit's values, behind those kept, and sends the record.
+/// Fetches the exit's values, in addition to those kept, and sends the record.
 #[inline(never)]
 fn report_exit<const SLEEP: bool>(call: &Call, regs: *mut pt_regs) -> u32 {
     let mut sources = MaybeUninit::<Sources>::uninit();
@@ -419,7 +416,7 @@ fn report_exit<const SLEEP: bool>(call: &Call, regs: *mut pt_regs) -> u32 {
     report::<SLEEP>(call, sources)
 }
 
-/// Sends a call's record, and its data behind it.
+/// Sends a call's record, then its data.
 #[inline(always)]
 pub fn report<const SLEEP: bool>(call: &Call, sources: &Sources) -> u32 {
     let ring = Ring::of(&CALLS);
@@ -434,7 +431,7 @@ pub fn report<const SLEEP: bool>(call: &Call, sources: &Sources) -> u32 {
         data = false;
     }
     if data && !ring.has_free(2) {
-        // Calls come first.
+        // Records of calls have priority over data.
         count!(call.counts, data_lost);
         flags |= u32::from(CALL_DATA_LOST);
         data = false;
@@ -461,8 +458,8 @@ pub fn report<const SLEEP: bool>(call: &Call, sources: &Sources) -> u32 {
 /// `record` must be valid for writes.
 #[inline(always)]
 unsafe fn fill(record: *mut CallRecord, call: &Call, sources: &Sources, flags: u32) {
-    // SAFETY: the caller's promise, and a checked map value. Volatile and one by
-    // one, for the compiler would otherwise build the record on the stack.
+    // SAFETY: the caller's promise, and a checked map value. Volatile and one by one, because
+    // the compiler would otherwise build the record on the stack.
     unsafe {
         (&raw mut (*record).kind).write_volatile(KIND_CALL);
         (&raw mut (*record).cpu).write_volatile(bpf_get_smp_processor_id() as u32);
@@ -487,7 +484,7 @@ unsafe fn fill(record: *mut CallRecord, call: &Call, sources: &Sources, flags: u
     }
 }
 
-/// Ring buffer flags for a record: whether to wake the reader. It looks by itself
+/// Ring buffer flags for a record: whether to wake the reader. The reader also looks by itself
 /// a few milliseconds after it was woken.
 #[inline(always)]
 pub fn wakeup(ring: Ring, now: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! Whether calls of the current process are wanted.
+//! Whether calls of the current process are recorded.
 
 use aiprof_common::NO_FIELD;
 use aya_ebpf::helpers::{
@@ -9,14 +9,14 @@ use core::ffi::c_void;
 
 use crate::{maps::CHOSEN, setting};
 
-/// How many generations back a chosen process is looked for: user space learns of a
-/// fork a moment after it.
+/// Generations of ancestors that are searched for a chosen process. User space learns of a fork
+/// only a moment after it.
 const MAX_GENERATIONS: u32 = 4;
-/// Levels of control groups that are looked at.
+/// Levels of control groups that are compared.
 const MAX_LEVELS: i32 = 32;
 
-/// Whether calls of the current process are to be recorded. Nothing is used up by
-/// those of others: no limit, no room in the ring.
+/// 1 if calls of the current process are recorded, else 0. Other processes use up nothing: no
+/// limit, no room in the ring.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn is_chosen(tgid: u32) -> u32 {
@@ -50,7 +50,7 @@ fn is_below(group: u64) -> bool {
 /// Whether a process, or one that it descends from, is in [`CHOSEN`].
 #[inline(always)]
 fn descends(tgid: u32) -> bool {
-    // SAFETY: only the presence is looked at.
+    // SAFETY: only the key's presence is checked.
     if unsafe { CHOSEN.get(tgid) }.is_some() {
         return true;
     }

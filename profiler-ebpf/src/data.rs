@@ -1,10 +1,9 @@
-//! Texts, arrays and blobs of a call, in records behind its own.
+//! Texts, arrays and blobs of a call, in records after its own.
 //!
-//! A page fault can take as long as the program likes (a page of a file on a slow
-//! disk, userfaultfd), and a reserved record holds up everything behind it. So
-//! pages are faulted in first, by a copy of one byte, and read into the record
-//! without faults. In other users' processes they are not faulted in at all: what
-//! is not there is counted.
+//! A page fault can take as long as the program likes (a page of a file on a slow disk,
+//! userfaultfd), and a reserved record holds up everything after it. So pages are faulted in
+//! first, by copying one byte, and then read into the record without faults. In other users'
+//! processes they are not faulted in at all: data that are not resident are counted.
 
 use aiprof_common::*;
 use aya_ebpf::helpers::{
@@ -27,21 +26,21 @@ use crate::{
 /// Bytes of a page of memory.
 const PAGE: u64 = 4096;
 
-/// A record of a text of at most so many bytes, its NUL included.
+/// A record of a text of at most `BYTES` bytes, its NUL included.
 #[repr(C)]
 struct Text<const BYTES: usize> {
     header: DataHeader,
     bytes: [u8; BYTES],
 }
 
-/// Most names are shorter: a program that registers twenty thousand kernels at once (torch)
-/// fills the ring half as fast.
+/// Bytes of the record that is tried first: most names are shorter. A program that registers
+/// 20,000 kernels at once (torch) thus fills the ring half as fast.
 const SHORT_TEXT: usize = 384;
-/// Results of [`put_text`]: it was sent, or there was no room.
+/// Results of [`put_text`]: the text was sent, or there was no room.
 const SENT: u32 = 1;
-/// It is not resident.
+/// The text is not resident.
 const ABSENT: u32 = 0;
-/// It is longer.
+/// The text is longer than the record.
 const LONGER: u32 = 2;
 
 /// A record of an array.
@@ -64,11 +63,11 @@ struct Source {
     call: *const Call,
     /// Address; meaningless if not `known`.
     address: u64,
-    /// Bytes; of a text 0.
+    /// Bytes; 0 for a text.
     total: u64,
-    /// 1: the address could be found out.
+    /// 1: the address is known.
     known: u16,
-    /// 1: pages are waited for.
+    /// 1: the program may wait for pages.
     waits: u16,
     /// [`DataHeader::tag`].
     tag: u32,
@@ -97,7 +96,7 @@ pub fn send_data<const SLEEP: bool>(call: &Call, sources: &Sources) {
     }
 }
 
-/// `bpf_loop` callback: sends the data of one operation, if it is for data.
+/// `bpf_loop` callback: sends the data of one operation, if it reads data.
 extern "C" fn send_one<const SLEEP: bool>(index: u64, context: *mut Context) -> i64 {
     // SAFETY: the context is send_data's.
     let (call, sources) = unsafe { (&*(*context).call, &*(*context).sources) };
@@ -124,7 +123,7 @@ fn source(call: &Call, sources: &Sources, op: Op, counted: bool) -> Source {
     }
 }
 
-/// Faults in the page of an address of the data.
+/// Faults in the page of an address in the data.
 #[inline(always)]
 fn touch<const SLEEP: bool>(source: &Source, address: u64) {
     if SLEEP && source.waits != 0 {
@@ -140,8 +139,8 @@ fn touch<const SLEEP: bool>(source: &Source, address: u64) {
 /// `header` must be valid for writes.
 #[inline(always)]
 unsafe fn fill(header: *mut DataHeader, source: &Source, offset: u64, read: Option<u64>) {
-    // SAFETY: the caller's promise; the call is on the stack of the program.
-    // Volatile and one by one, for the compiler would otherwise call memset.
+    // SAFETY: the caller's promise; the call is on the stack of the program. Volatile and one
+    // by one, because the compiler would otherwise call memset.
     unsafe {
         let call = &*source.call;
         (&raw mut (*header).kind).write_volatile(KIND_CALL_DATA);
@@ -158,7 +157,7 @@ unsafe fn fill(header: *mut DataHeader, source: &Source, offset: u64, read: Opti
     }
 }
 
-/// A bound that the verifier sees, whatever the compiler knows already.
+/// Limits a number to MAX so that the verifier sees the bound, even if the compiler knows it.
 #[inline(always)]
 fn at_most<const MAX: usize>(bytes: u64) -> u64 {
     const { assert!(MAX.is_power_of_two()) };
@@ -198,7 +197,7 @@ fn absent<const SLEEP: bool>(source: &Source) {
 #[inline(never)]
 fn send_text<const SLEEP: bool>(source: &Source) -> u32 {
     touch::<SLEEP>(source, source.address);
-    // The next page may be touched only if the text runs into it.
+    // The next page may be touched only if the text may reach it.
     let next = (source.address | (PAGE - 1)).wrapping_add(1);
     let crosses = next.wrapping_sub(source.address) < TEXT_BYTES as u64;
     let retry = SLEEP && source.waits != 0 && crosses;
@@ -213,8 +212,8 @@ fn send_text<const SLEEP: bool>(source: &Source) -> u32 {
     0
 }
 
-/// Sends a text as far as it is resident ([`ABSENT`]: it is not, and `anyway` is not set),
-/// if it is not [`LONGER`] than the record.
+/// Sends a text. Sends nothing if it is [`LONGER`] than the record, or if it is [`ABSENT`] and
+/// `anyway` is not set. With `anyway`, an absent text is sent as unread.
 #[inline(never)]
 fn put_text<const SLEEP: bool, const BYTES: usize>(source: &Source, anyway: bool) -> u32 {
     let ring = Ring::of(&CALLS);
@@ -224,7 +223,7 @@ fn put_text<const SLEEP: bool, const BYTES: usize>(source: &Source, anyway: bool
         return SENT;
     }
     let mut len = -1;
-    // SAFETY: a reservation of the size of a Text, given back on every way; the
+    // SAFETY: a reservation of the size of a Text, which every path submits or discards; the
     // destination is in it, and the call on the stack of the program.
     unsafe {
         if source.known != 0 {
@@ -239,8 +238,7 @@ fn put_text<const SLEEP: bool, const BYTES: usize>(source: &Source, anyway: bool
             bpf_ringbuf_discard(text.cast(), NO_WAKEUP);
             return LONGER;
         }
-        // The NUL does not count, and older kernels do not count it for an empty
-        // text anyway.
+        // The NUL does not count. Older kernels do not count it for an empty text.
         let read = (len >= 0).then(|| (len as u64).saturating_sub(1));
         if read.is_none() {
             absent::<SLEEP>(source);
@@ -283,7 +281,7 @@ fn send_bytes<const SLEEP: bool>(source: &Source) -> u32 {
 #[inline(always)]
 fn send_blob<const SLEEP: bool>(source: &Source) -> u32 {
     let bytes = source.total.min(MAX_BLOB);
-    // Nothing is sent as a piece too: a record says that nothing is there.
+    // Even an empty blob has one piece, so that a record shows that it is empty.
     let pieces = bytes.div_ceil(BLOB_BYTES as u64).max(1);
     // SAFETY: the callback has bpf_loop's signature; the context lives on the
     // caller's stack for the whole call.
@@ -298,8 +296,8 @@ fn send_blob<const SLEEP: bool>(source: &Source) -> u32 {
     0
 }
 
-/// `bpf_loop` callback: sends one piece of a blob; stops at one that cannot be
-/// read or has no room.
+/// `bpf_loop` callback: sends one piece of a blob. Stops at a piece that cannot be read, or for
+/// which there is no room.
 extern "C" fn send_piece<const SLEEP: bool>(index: u64, source: *mut Source) -> i64 {
     // SAFETY: the context is send_blob's.
     let source = unsafe { &*source };

@@ -1,9 +1,9 @@
 //! The programs that see ioctls of device drivers.
 //!
-//! Where the kernel lets its functions be probed they are at the functions that
-//! handle a driver's ioctls: only its callers pay for them, and the kernel stack
-//! shows how the driver is reached. Elsewhere they are at the system call, where
-//! every ioctl of the machine passes; those of other files leave early.
+//! If the kernel lets its functions be probed, the programs are at the functions that handle a
+//! driver's ioctls. Only callers of those pay for them, and the kernel stack shows how the
+//! driver is reached. Elsewhere they are at the system call, where every ioctl of the machine
+//! passes. Ioctls of other files leave the programs early.
 
 use aiprof_common::*;
 use aya_ebpf::{
@@ -36,9 +36,9 @@ use crate::{
 /// `_IOC_SIZESHIFT` and `_IOC_SIZEBITS` of include/uapi/asm-generic/ioctl.h.
 const SIZE_SHIFT: u64 = 16;
 const SIZE_MASK: u64 = (1 << 14) - 1;
-/// How far the handlers of one ioctl may be apart on the kernel's stack.
+/// Most bytes between the handlers of one ioctl on the kernel's stack.
 const SAME_IOCTL: u64 = 8192;
-/// The place of the programs at the system call; handlers have their cookie.
+/// Value of [`Begin::place`] at the system call. At handlers, it is the cookie.
 const SYSCALL: u64 = u64::MAX;
 
 /// An ioctl as it begins.
@@ -51,7 +51,7 @@ struct Begin {
     argument: u64,
     /// Kernel stack pointer; at the system call 0.
     sp: u64,
-    /// Where it was seen.
+    /// The place of the program: see [`SYSCALL`].
     place: u64,
 }
 
@@ -74,7 +74,7 @@ pub fn ioctl_handler_entry(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// At its return.
+/// At the return of such a function.
 #[kretprobe]
 pub fn ioctl_handler_exit(ctx: RetProbeContext) -> u32 {
     let regs = ctx.as_ptr().cast::<pt_regs>();
@@ -148,7 +148,7 @@ fn file_of(descriptor: u64) -> Option<u64> {
     kernel(array + descriptor * 8)
 }
 
-/// Number of a file's device; 0 if it has none.
+/// Number of a file's device, 0 if it has none; `None` if it cannot be read.
 #[inline(always)]
 fn device_of(file: u64) -> Option<u32> {
     let inode: u64 = kernel(file + u64::from(setting!(file_inode)))?;
@@ -158,8 +158,8 @@ fn device_of(file: u64) -> Option<u32> {
 /// No class.
 const NONE: u32 = u32::MAX;
 
-/// Class of a file with this device, or NONE. Not inlined, so that the name is not
-/// on the stack while the rest of the program runs.
+/// Class of a file with this device, or NONE. Not inlined, so that the name is not on the stack
+/// while the rest of the program runs.
 #[inline(never)]
 fn class_of(file: u64, device: u32) -> u32 {
     if device != 0 {
@@ -253,7 +253,7 @@ fn enter(begin: &Begin) {
     report_enter(call, open);
 }
 
-/// Begins a [`Call`] of the current thread; `false`: not to be recorded.
+/// Begins a [`Call`] of the current thread. `false`: it must not be recorded.
 #[inline(always)]
 fn begin_call(call: &mut Call, probe: u32, device: u32) -> bool {
     call.ids = bpf_get_current_pid_tgid();
@@ -275,14 +275,14 @@ fn begin_call(call: &mut Call, probe: u32, device: u32) -> bool {
     true
 }
 
-/// Notes which call the ioctl is made in.
+/// Notes the pending call around the ioctl.
 #[inline(always)]
 fn around(call: &mut Call) {
     let Some(thread) = threads::known(call.ids as u32) else {
         return;
     };
-    // SAFETY: the current task is valid, and so are its registers' addresses; reads of
-    // a BTF pointer are made fault-safe by the kernel.
+    // SAFETY: the current task is valid, and so are the addresses of its registers; the kernel
+    // makes reads through a BTF pointer fault-safe.
     call.sp = unsafe {
         let regs = bpf_task_pt_regs(bpf_get_current_task_btf()) as *const pt_regs;
         (*regs).rsp
@@ -291,8 +291,8 @@ fn around(call: &mut Call) {
     call.sp = 0;
 }
 
-/// Keeps that the thread is in this ioctl; `None`: it was known already, by the
-/// handler around this one, or there is no memory.
+/// Remembers that the thread is in this ioctl. `None`: an outer handler has remembered it
+/// already, or there is no memory.
 #[inline(always)]
 fn open(call: &Call, begin: &Begin) -> Option<*mut IoctlCall> {
     let tid = call.ids as u32;
@@ -326,8 +326,8 @@ fn open(call: &Call, begin: &Begin) -> Option<*mut IoctlCall> {
     Some(open)
 }
 
-/// The arguments that operations start from: as of ioctl(2), but the descriptor is
-/// not known.
+/// The arguments that operations start from: those of ioctl(2), but without the descriptor,
+/// which is not known.
 #[inline(always)]
 fn arguments(open: &IoctlCall) -> [u64; 6] {
     [0, open.command, open.argument, 0, 0, 0]
@@ -354,8 +354,8 @@ fn report_enter(call: &Call, open: *mut IoctlCall) -> u32 {
     report::<false>(call, sources)
 }
 
-/// What lies beyond the size that a command names is not its argument; a size of
-/// 0 says nothing.
+/// Marks values beyond the argument's size as unread: those bytes are not the argument's. The
+/// size is part of the command; 0 means that it is not known.
 #[inline(always)]
 fn limit(sources: &mut Sources, command: u64) {
     let bytes = command >> SIZE_SHIFT & SIZE_MASK;
@@ -390,7 +390,7 @@ fn leave(result: u64, place: u64) {
     report_leave(call, known);
 }
 
-/// Fetches the exit's values, behind those kept, and sends the record. A call that
+/// Fetches the exit's values, in addition to those kept, and sends the record. A call that
 /// failed has no outputs.
 #[inline(never)]
 fn report_leave(call: &Call, open: &IoctlCall) -> u32 {

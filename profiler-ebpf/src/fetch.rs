@@ -1,8 +1,8 @@
 //! Reading a call's values: the interpreter of [`FetchOp`]s.
 //!
-//! Where arguments come from (registers at a probe, the arguments of a system
-//! call) is up to the caller, who fills in the [`Sources`]. Everything is on the
-//! stack of the program: it can be preempted, and sleep in a page fault.
+//! The caller fills in the [`Sources`] with the arguments: registers at a probe, or the
+//! arguments of a system call. Everything is on the stack of the program, because the program
+//! can be preempted and can sleep in a page fault.
 
 use aiprof_common::*;
 use aya_ebpf::helpers::generated::{
@@ -12,8 +12,8 @@ use core::{arch::asm, ffi::c_void, mem::MaybeUninit};
 
 use crate::setting;
 
-/// Places of the sources: the arguments, the stack pointer and the result, and
-/// from [`VALUES`] on the values.
+/// Indices of the sources: first the arguments, then the stack pointer and the result, and from
+/// [`VALUES`] on the values.
 const STACK: u64 = 6;
 const RESULT: u64 = 7;
 const VALUES: u64 = 8;
@@ -21,29 +21,29 @@ const VALUES: u64 = 8;
 const WAITS: u8 = 1;
 /// Bit of [`Sources::waits`]: something was not in memory and was not waited for.
 const ABSENT: u8 = 2;
-/// Nothing is there by intent below this address: a null pointer, and its fields.
+/// Below this address there is no data: it is a null pointer, or a field of one.
 pub const LOWEST: u64 = 4096;
-/// See [`Sources::dead`]; with it 8 MiB fit.
+/// Unit of [`Sources::dead`], in bytes; 16 bits of it reach 8 MiB.
 const DEAD_UNIT: u64 = 128;
-/// Value slots there are; more than MAX_VALUES, so that a mask bounds an index.
+/// Value slots. There are more than MAX_VALUES, so that a mask bounds an index.
 const SLOTS: usize = 16;
 
-/// What operations start from, and the values they have fetched.
+/// The sources of operations, and the values fetched so far.
 #[repr(C)]
 pub struct Sources {
     spec: *const ProbeSpec,
     /// Index of the first operation.
     first: u8,
-    /// Operations.
+    /// Number of operations.
     n: u8,
-    /// 1: there are operations for data, which [`fetch`] skips.
+    /// 1: some operations read data, which [`fetch`] skips.
     has_data: u8,
     /// [`WAITS`] and [`ABSENT`].
     waits: u8,
     /// One bit for each value that could not be read.
     unread: u16,
-    /// Bytes of the stack behind the stack pointer in which nothing is read, divided by
-    /// [`DEAD_UNIT`].
+    /// Bytes of the stack from the stack pointer upwards that are no longer valid, divided by
+    /// [`DEAD_UNIT`]. Nothing is read there.
     dead: u16,
     at: [u64; VALUES as usize + SLOTS],
 }
@@ -73,8 +73,8 @@ impl Op {
 }
 
 impl Sources {
-    /// Sources of the operations `first..first + n` of a spec, on the caller's
-    /// stack. Field by field, for the compiler would call memset otherwise.
+    /// Sets the sources of the operations `first..first + n` of a spec, on the caller's stack.
+    /// Field by field, because the compiler would otherwise call memset.
     #[inline(always)]
     pub fn set(
         this: *mut Self,
@@ -104,13 +104,13 @@ impl Sources {
         }
     }
 
-    /// Value `slot`, a constant.
+    /// Value of the slot `slot`, a constant.
     #[inline(always)]
     pub fn value(&self, slot: usize) -> u64 {
         self.at[VALUES as usize + slot]
     }
 
-    /// Sets value `slot`, a constant.
+    /// Sets the value of the slot `slot`, a constant.
     #[inline(always)]
     pub fn set_value(&mut self, slot: usize, value: u64) {
         self.at[VALUES as usize + slot] = value;
@@ -128,8 +128,8 @@ impl Sources {
         self.unread = unread as u16;
     }
 
-    /// So many bytes of the stack behind the stack pointer hold nothing any more: what is
-    /// to be read there counts as unread.
+    /// Declares the first `bytes` of the stack from the stack pointer upwards to be no longer
+    /// valid. A value there counts as unread.
     #[inline(always)]
     pub fn set_dead(&mut self, bytes: u64) {
         let units = bytes.wrapping_add(DEAD_UNIT - 1) / DEAD_UNIT;
@@ -140,15 +140,15 @@ impl Sources {
         };
     }
 
-    /// Goes on with the operations `first..first + n`.
+    /// Continues with the operations `first..first + n`.
     #[inline(always)]
     pub fn go_on(&mut self, (first, n): (u8, u8)) {
         self.first = first;
         self.n = n;
     }
 
-    /// Marks the values that lie beyond the first `bytes` of what argument 2 points
-    /// at, and those that depend on them.
+    /// Marks as unread the values beyond the first `bytes` of the memory that argument 2 points
+    /// to, and the values that depend on them.
     #[inline(always)]
     pub fn unread_beyond(&mut self, bytes: u64) {
         let mut beyond = Beyond {
@@ -167,7 +167,7 @@ impl Sources {
         }
     }
 
-    /// Marks what the operations would fetch, in place of fetching it.
+    /// Marks as unread all values that the operations would fetch, instead of fetching them.
     #[inline(always)]
     pub fn unread_all(&mut self) {
         for index in 0..MAX_OPS as u64 {
@@ -181,7 +181,7 @@ impl Sources {
         }
     }
 
-    /// Whether there are operations for data.
+    /// Whether some operations read data.
     #[inline(always)]
     pub fn has_data(&self) -> bool {
         self.has_data != 0
@@ -199,7 +199,7 @@ impl Sources {
         self.waits & ABSENT != 0
     }
 
-    /// Operations.
+    /// Number of operations.
     #[inline(always)]
     pub fn len(&self) -> u32 {
         self.n.into()
@@ -210,8 +210,8 @@ impl Sources {
     pub fn op(&self, index: u64) -> Op {
         const { assert!(MAX_OPS.is_power_of_two()) };
         let mut at = u64::from(self.first) + index;
-        // SAFETY: arithmetic on one register, in assembly for the compiler must
-        // not leave the mask out; the operation is within the spec by it.
+        // SAFETY: arithmetic on one register, in assembly because the compiler must not leave
+        // the mask out. By the mask the operation is within the spec.
         unsafe {
             asm!("{0} &= {mask}", inout(reg) at, mask = const MAX_OPS - 1,
                 options(pure, nomem, nostack));
@@ -222,7 +222,7 @@ impl Sources {
         }
     }
 
-    /// The place of an operation's base, and 0 if it is a value not read.
+    /// An operation's base, and whether it is known: it may be a value that could not be read.
     #[inline(always)]
     fn base(&self, op: Op) -> (u64, bool) {
         let index = op.0 >> 8;
@@ -240,20 +240,20 @@ impl Sources {
         }
     }
 
-    /// The address that an operation reads at; `None` if that depends on a
-    /// value that could not be read.
+    /// The address that an operation reads at; `None` if it depends on a value that could not
+    /// be read.
     #[inline(always)]
     pub fn address(&self, op: Op) -> Option<u64> {
         let (base, known) = self.base(op);
         known.then(|| base.wrapping_add(op.offset()))
     }
 
-    /// The bytes that an operation's count stands for.
+    /// Bytes of an operation's data, from its count.
     #[inline(always)]
     pub fn bytes(&self, op: Op) -> u64 {
         let count = self.source(VALUES + (op.0 >> 48 & (SLOTS as u64 - 1)));
         let unit = op.0 >> 56;
-        // A count beyond this is no count: the product must not wrap.
+        // A larger count is not valid, and the product must not wrap.
         if count >> 48 == 0 {
             count * unit
         } else {
@@ -264,8 +264,8 @@ impl Sources {
     #[inline(always)]
     fn source(&self, place: u64) -> u64 {
         let mut at = place;
-        // SAFETY: arithmetic on one register, in assembly for the compiler must
-        // not leave the mask out; the callers' indices are within the array.
+        // SAFETY: arithmetic on one register, in assembly because the compiler must not leave
+        // the mask out. The callers' indices are within the array.
         unsafe {
             asm!("{0} &= 31", inout(reg) at, options(pure, nomem, nostack));
             (&raw const self.at).cast::<u64>().add(at as usize).read()
@@ -280,8 +280,8 @@ struct Beyond {
     bytes: u64,
 }
 
-/// `bpf_loop` callback: looks at one operation. A loop of the program's own would be
-/// verified for each outcome of each operation.
+/// `bpf_loop` callback: checks one operation. A loop in the program itself would be verified
+/// for each outcome of each operation.
 extern "C" fn mark_beyond(index: u64, beyond: *mut Beyond) -> i64 {
     // SAFETY: the context is unread_beyond's.
     let (s, bytes) = unsafe { (&mut *(*beyond).sources, (*beyond).bytes) };
@@ -296,26 +296,25 @@ extern "C" fn mark_beyond(index: u64, beyond: *mut Beyond) -> i64 {
     0
 }
 
-/// Real user id of the current process, in the first user namespace.
+/// Real user id of the current process, in the initial user namespace.
 #[inline(always)]
 pub fn current_uid() -> u32 {
     // SAFETY: a helper without preconditions.
     unsafe { bpf_get_current_uid_gid() as u32 }
 }
 
-/// Whether a program may wait for pages of the current process. Such a page can be
-/// made never to come (FUSE, userfaultfd), and what waits for it holds up whoever
-/// wants to detach any program of the machine: root does not do that, and the
-/// caller only to himself.
+/// Whether a program may wait for pages of the current process. A process can prevent such a
+/// page from ever arriving (FUSE, userfaultfd). A program that waits for it then blocks
+/// everyone who detaches any program of the machine. Root does not do that, and aiprof's caller
+/// can only block himself.
 #[inline(always)]
 fn may_wait() -> bool {
     let uid = current_uid();
     uid == 0 || uid == setting!(caller_uid)
 }
 
-/// Fetches the values. In sleepable programs (`SLEEP`) a page that is not
-/// resident is faulted in where the program may wait for it; elsewhere what it
-/// holds cannot be read.
+/// Fetches the values. A sleepable program (`SLEEP`) faults in a page that is not resident, if
+/// it may wait for it. Elsewhere values on such a page cannot be read.
 #[inline(always)]
 pub fn fetch<const SLEEP: bool>(sources: &mut Sources) {
     if SLEEP && may_wait() {
@@ -346,7 +345,7 @@ extern "C" fn fetch_one<const SLEEP: bool>(index: u64, sources: *mut Sources) ->
     match op.how() {
         FETCH_VALUE => {
             value = base >> (op.0 >> 32 & 63);
-            // The upper bytes go: 8 - size of them.
+            // Clears the upper 8 - `size` bytes.
             let upper = 64u64.wrapping_sub(size << 3) & 63;
             value = value << upper >> upper;
         }
@@ -384,13 +383,13 @@ extern "C" fn fetch_one<const SLEEP: bool>(index: u64, sources: *mut Sources) ->
 /// The `size` bytes of user memory at `address`, and whether they could be read.
 #[inline(always)]
 fn read_value(address: u64, size: u64, waits: bool) -> (u64, bool) {
-    // Twice as large as needed, so that a mask bounds the size.
+    // Twice as large as needed, so that a mask can bound the size.
     let mut value = MaybeUninit::<[u64; 2]>::uninit();
     let to = value.as_mut_ptr().cast::<c_void>();
     let from = address as *const c_void;
     let mut size = size;
-    // SAFETY: at most 15 bytes go to 16 bytes on the stack; a bad source is an
-    // error. The mask is in assembly for the verifier to see it.
+    // SAFETY: at most 15 bytes are written to 16 bytes on the stack; a bad source is an error.
+    // The mask is in assembly, so that the verifier sees it.
     unsafe {
         asm!("{0} &= 15", inout(reg) size, options(pure, nomem, nostack));
         to.cast::<u64>().write_volatile(0);

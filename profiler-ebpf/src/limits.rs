@@ -1,4 +1,4 @@
-//! What a CPU does for calls in a second at most, and for whom (see
+//! Limits for the work of a CPU for calls in a second, divided by owner (see
 //! [`Shares`](aiprof_common::Shares)).
 
 use aiprof_common::*;
@@ -13,31 +13,31 @@ use crate::{
     stacks::{mix, seed},
 };
 
-/// Nanoseconds of a limiter's burst: unused time that is not lost.
+/// Nanoseconds of a limiter's burst: unused time that can be saved.
 const BURST_NS: u64 = 1_000_000_000;
-/// Nanoseconds between two stacks of one CPU that are sent with their memory, for
-/// user space to finish.
+/// Nanoseconds between two stacks of one CPU that are sent with their memory, so that user
+/// space can finish them.
 const PAGES_NS: u64 = BURST_NS / 64;
-/// Nanoseconds of a burst of these: 2,048, about what a program that has just started
-/// calls before its tables are there.
+/// Nanoseconds of their burst: 2,048 stacks. A program that has just started makes about as
+/// many calls before its tables are loaded.
 const PAGES_BURST_NS: u64 = 2048 * PAGES_NS;
-/// The same for hashes of the memory of a stack: 4,096 a second, which take a percent or
-/// two, and 32,768 at once.
+/// The same for hashes of a stack's memory: 4,096 a second, which take 1% to 2% of a CPU, and
+/// 32,768 at once.
 const MEMORY_NS: u64 = BURST_NS / 4096;
 const MEMORY_BURST_NS: u64 = 32_768 * MEMORY_NS;
-/// Nanoseconds between two stacks of waits that begin on one CPU.
+/// Nanoseconds between two stacks that one CPU takes when a wait begins.
 const DRAW_NS: u64 = BURST_NS / 1000;
-/// Marks the number of a container of root's: user ids have 32 bits.
+/// Bit that marks a container's number as owner: user ids have 32 bits.
 const CONTAINER: u64 = 1 << 32;
 
-/// Whether the current process may have another walk on this CPU.
+/// Whether the current process may have one more stack walked on this CPU.
 #[inline(always)]
 pub fn may_walk(now: u64) -> bool {
     let limit = u64::from(setting!(call_stack_limit));
     limit != 0 && take(LIMIT_STACKS, now, BURST_NS / limit, BURST_NS) != 0
 }
 
-/// Whether it may have one more stack of a wait that begins.
+/// Whether it may have one more stack taken at the beginning of a wait.
 #[inline(always)]
 pub fn may_draw(now: u64) -> bool {
     take(LIMIT_DRAWS, now, DRAW_NS, BURST_NS / 16) != 0
@@ -49,13 +49,13 @@ pub fn may_hash_memory(now: u64) -> bool {
     take(LIMIT_MEMORY, now, MEMORY_NS, MEMORY_BURST_NS) != 0
 }
 
-/// Whether it may have the memory of a stack sent; never in the room of calls.
+/// Whether it may have the memory of a stack sent. Half of the ring is reserved for calls.
 #[inline(always)]
 pub fn may_send_pages(now: u64) -> bool {
     Ring::of(&CALLS).has_free(1) && take(LIMIT_PAGES, now, PAGES_NS, PAGES_BURST_NS) != 0
 }
 
-/// Takes what the current process asks of this CPU; 0: it may not have it.
+/// Takes what the current process asks of this CPU. 0: the process may not have it.
 #[inline(never)]
 fn take(limit: u32, now: u64, cost: u64, burst: u64) -> u32 {
     let Some(limits) = CALL_LIMITS.get_ptr_mut(0) else {
@@ -73,7 +73,7 @@ fn take(limit: u32, now: u64, cost: u64, burst: u64) -> u32 {
     shares.take(owner, mix(seed(), owner), ask).into()
 }
 
-/// Whose the current process is: a user's, or a container's of root.
+/// Owner of the current process: a user, or a container of root's.
 #[inline(always)]
 fn owner() -> u64 {
     let uid = current_uid();
@@ -86,7 +86,7 @@ fn owner() -> u64 {
     uid.into()
 }
 
-/// The container that root's current process is in, by its mount namespace.
+/// The container of root's current process, by its mount namespace.
 #[inline(always)]
 fn container() -> u64 {
     if setting!(own_mounts) == 0 || setting!(mounts_number) == NO_FIELD {
@@ -99,7 +99,7 @@ fn container() -> u64 {
     CONTAINER | u64::from(number)
 }
 
-/// The number of the current process's mount namespace; `None`: it has left it.
+/// The number of the current process's mount namespace; `None` if it has left it.
 #[inline(always)]
 fn mounts() -> Option<u32> {
     // SAFETY: a helper without preconditions.

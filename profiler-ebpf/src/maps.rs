@@ -14,49 +14,47 @@ use aya_ebpf::{
 
 use crate::unwind::{Java, Python, V8, Walk};
 
-/// Unwind data, written by user space through a memory mapping. The number of
-/// chunks is set at load time.
+/// Unwind data, which user space writes through a memory mapping. The number of chunks is set
+/// at load time.
 #[btf_map]
 pub static POOL: Array<[u8; POOL_CHUNK], 1, { BPF_F_MMAPABLE as usize }> = Array::new();
 
-/// Process id to mapping list. Not preallocated: memory follows the number of
-/// profiled processes.
+/// Mapping lists, by process id. Not preallocated: its memory follows the number of profiled
+/// processes.
 #[btf_map]
 pub static PROCS: HashMap<u32, ProcEntry, 16384, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
 
-/// The processes whose calls are recorded, if not those of all (see
-/// [`Settings::chosen_only`]).
+/// The processes whose calls are recorded, if not all are (see [`Settings::chosen_only`]).
 #[btf_map]
 pub static CHOSEN: HashMap<u32, u32, 16384, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
 
-/// How often `PROCS` was changed, by user space and by the programs.
+/// Number of changes of `PROCS`: by user space, and by the programs.
 #[btf_map]
 pub static PROC_CHANGES: Array<u64, 2> = Array::new();
 
-/// Scratch of the sampler. A perf event program never nests on one CPU
-/// (`bpf_prog_active`), so one per CPU is enough for this program type; other
-/// program types have their own.
+/// Scratch of the sampler. A perf event program never nests on one CPU (`bpf_prog_active`), so
+/// one per CPU is enough for this program type. Other program types have their own.
 #[btf_map]
 pub static SAMPLER_SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 
-/// Rule caches: a chunk of near rules, direct-mapped by stack pointer, and behind it those
-/// that are direct-mapped by address; first the sampler's, then two chunks for each of the
-/// CALL_SLOTS. Each part has one user at a time: an entry is two
-/// words, and half an old one with half a new one would be a wrong rule. The
-/// number of chunks is set at load time.
+/// Rule caches. First the sampler's: one chunk of near rules, direct-mapped by stack pointer,
+/// then its chunks of rules that are direct-mapped by address. After them, two chunks for each
+/// of the CALL_SLOTS, one of either kind. Each part has one user at a time: an entry is two
+/// words, and half of an old one with half of a new one would be a wrong rule. The number of
+/// chunks is set at load time.
 #[btf_map]
 pub static RULES: PerCpuArray<[CachedRule; RULE_CACHE_CHUNK], 1> = PerCpuArray::new();
 
-/// Code objects that were sent: a fingerprint at the place that its address leads to.
-/// Words that all CPUs write whole; what is overwritten is sent again.
+/// Code objects that were sent: fingerprints, each in the slot of its hash. All CPUs write
+/// whole words. A code object whose word is overwritten is sent again.
 #[btf_map]
 pub static PYTHON_SEEN: Array<u64, { PYTHON_SEEN_SLOTS as usize }> = Array::new();
 
-/// Kernel addresses that user space wants named.
+/// Kernel addresses whose names user space asks for.
 #[btf_map]
 pub static NAMES: Array<KernelNames, 1> = Array::new();
 
-/// Since when the recording goes on (see [`paused`](crate::paused)).
+/// The time since which the recording runs (see [`paused`](crate::paused)).
 #[btf_map]
 pub static RECORDING: Array<u64, 1> = Array::new();
 
@@ -64,7 +62,8 @@ pub static RECORDING: Array<u64, 1> = Array::new();
 #[btf_map]
 pub static COUNTS: PerCpuArray<u64, { COUNTERS as usize }> = PerCpuArray::new();
 
-/// A ring buffer as libbpf and aya both accept it: type and size, no value type.
+/// A ring buffer map, defined so that both libbpf and aya accept it: type and size, no value
+/// type.
 #[repr(C)]
 pub struct RingBufDef {
     r#type: *const [i32; 27],
@@ -74,7 +73,7 @@ pub struct RingBufDef {
 // SAFETY: only a description for the loader, never dereferenced.
 unsafe impl Sync for RingBufDef {}
 
-/// Samples to user space. The size is set at load time.
+/// Samples for user space. The size is set at load time.
 #[unsafe(link_section = ".maps")]
 #[unsafe(export_name = "SAMPLES")]
 pub static SAMPLES: RingBufDef = RingBufDef {
@@ -82,23 +81,22 @@ pub static SAMPLES: RingBufDef = RingBufDef {
     max_entries: core::ptr::null(),
 };
 
-/// What to do at each probe, by spec. The number of specs is set at load time.
+/// The spec of each probe, by index. The number of specs is set at load time.
 #[btf_map]
 pub static PROBES: Array<ProbeSpec, 1> = Array::new();
 
-/// What was seen and what was lost, by spec; as many as [`PROBES`].
+/// Counts of calls and losses, by spec; as many as [`PROBES`].
 #[btf_map]
 pub static PROBE_COUNTS: PerCpuArray<ProbeCounts, 1> = PerCpuArray::new();
 
-/// The pending calls of each thread, by thread id. Only programs that the thread
-/// itself runs touch its entry, and those do not nest.
+/// The pending calls of each thread, by thread id. Only programs that the thread itself runs
+/// use its entry, and those do not nest.
 #[btf_map]
 pub static THREADS: HashMap<u32, ThreadCalls, 65536, { BPF_F_NO_PREALLOC as usize }> =
     HashMap::new();
 
-/// Calls, their data and their stacks to user space. The size is set at load
-/// time. Not the ring of the samples: an interrupt that finds a ring locked
-/// drops its record.
+/// Calls, their data and their stacks for user space. The size is set at load time. It is not
+/// the ring of the samples, because an interrupt that finds a ring locked drops its record.
 #[unsafe(link_section = ".maps")]
 #[unsafe(export_name = "CALLS")]
 pub static CALLS: RingBufDef = RingBufDef {
@@ -106,12 +104,12 @@ pub static CALLS: RingBufDef = RingBufDef {
     max_entries: core::ptr::null(),
 };
 
-/// Scratch for stacks of calls. Programs at probes can be preempted, by others of
-/// their kind too, so they claim one of several.
+/// Scratch for stacks of calls. Programs at probes can be preempted, also by others of their
+/// kind, so each claims one of several.
 #[btf_map]
 pub static CALL_SCRATCH: PerCpuArray<CallSlot, { CALL_SLOTS as usize }> = PerCpuArray::new();
 
-/// Ids of the stacks that user space has been sent, the latest used.
+/// Ids of the stacks that were sent to user space, the most recently used ones.
 #[btf_map]
 pub static STACKS_SEEN: LruHashMap<u64, u64, 16384> = LruHashMap::new();
 
@@ -119,11 +117,11 @@ pub static STACKS_SEEN: LruHashMap<u64, u64, 16384> = LruHashMap::new();
 #[btf_map]
 pub static CALL_LIMITS: PerCpuArray<CallLimits, 1> = PerCpuArray::new();
 
-/// What all calls share.
+/// State that all calls share.
 #[btf_map]
 pub static CALL_SHARED: Array<CallShared, 1> = Array::new();
 
-/// Class of the files of a device, by the device's number as inodes have it.
+/// Class of the files of a device, by the device's number in inodes.
 #[btf_map]
 pub static DEVICES: HashMap<u32, u32, 4096, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
 
@@ -136,29 +134,29 @@ pub static FILES: HashMap<[u8; FILE_NAME_BYTES], u32, 64, { BPF_F_NO_PREALLOC as
 #[btf_map]
 pub static IOCTLS: HashMap<IoctlKey, u32, 4096, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
 
-/// The ioctl that a thread is in, by thread id. The least used go first: a thread
-/// that is killed inside leaves its entry behind.
+/// The ioctl that a thread is in, by thread id. The least recently used entries are replaced: a
+/// thread that is killed inside leaves its entry behind.
 #[btf_map]
 pub static IOCTL_CALLS: LruHashMap<u32, IoctlCall, 16384> = LruHashMap::new();
 
-/// An ioctl not begun, all zero.
+/// The initial value of an [`IoctlCall`], all zero.
 #[btf_map]
 pub static IOCTL_FRESH: Array<IoctlCall, 1> = Array::new();
 
-/// What is taken of tracepoints, by number.
+/// The fields that are copied from tracepoints, by number.
 #[btf_map]
 pub static TRACES: Array<TraceSpec, { MAX_TRACES as usize }> = Array::new();
 
 /// An ioctl that a thread is in.
 #[repr(C)]
 pub struct IoctlCall {
-    /// 1: it is; 0: the thread was in one.
+    /// 1: the thread is in it; 0: it is over.
     pub open: u64,
-    /// Where it was seen: which handler.
+    /// The handler where it was seen, or the system call.
     pub place: u64,
     /// When it began.
     pub time_ns: u64,
-    /// The kernel's stack pointer then.
+    /// The kernel's stack pointer at its entry.
     pub sp: u64,
     /// The command.
     pub command: u64,
@@ -174,21 +172,21 @@ pub struct IoctlCall {
     pub values: [u64; MAX_VALUES],
 }
 
-/// Since when threads wait, by thread id. Not a hash map: the scheduler's locks are held
-/// where it is written, and what takes another's place is counted.
+/// The waits of threads, by thread id. It is not a hash map, because the scheduler's locks are
+/// held when it is written. A wait that is overwritten by another thread's is counted.
 #[btf_map]
 pub static WAIT_SLOTS: Array<WaitSlot, { aiprof_common::WAIT_SLOTS }> = Array::new();
 
-/// Waits that are over, until their threads leave the kernel: [`WaitSlot::over`] has the place.
+/// Waits that are over, until their threads leave the kernel. [`WaitSlot::over`] is the place.
 #[btf_map]
 pub static WAITS_OVER: Array<WaitOver, { aiprof_common::WAITS_OVER }> = Array::new();
 
-/// What there is to count of the stacks of waits.
+/// Counts of the stacks of waits.
 #[btf_map]
 pub static WAIT_COUNTS: PerCpuArray<ProbeCounts, 1> = PerCpuArray::new();
 
-/// A thread that waits, or the last one that did. Written where the thread is switched
-/// away from and woken, and read where it is switched to: the scheduler orders these.
+/// A thread that waits, or the last one that did. It is written when the thread is switched out
+/// and when it is woken, and read when it is switched in. The scheduler orders these.
 #[repr(C)]
 pub struct WaitSlot {
     /// Thread id.
@@ -197,18 +195,18 @@ pub struct WaitSlot {
     pub state: u32,
     /// [`WaitRecord::begin_ns`]; 0: it does not wait.
     pub begin_ns: u64,
-    /// When it was woken, 0: it was not yet.
+    /// When it was woken, 0: not yet.
     pub woken_ns: u64,
     /// [`WaitRecord::waker`].
     pub waker: u64,
-    /// [`WaitRecord::stack`], where that had to be taken beforehand.
+    /// [`WaitRecord::stack`], if it was taken at the beginning of the wait.
     pub stack: u64,
-    /// As how many it counts, where its stack had to be taken when it began; 0: it was not.
+    /// The number of waits that it stands for, if it was drawn when it began; 0: it was not.
     pub drawn: u32,
     /// [`WaitRecord::flags`].
     pub flags: u32,
-    /// Place in [`WAITS_OVER`] that the thread holds, plus one; 0: none. The place's owner
-    /// decides whether it still is the thread's.
+    /// Place in [`WAITS_OVER`] that the thread holds, plus one; 0: none. Whether the thread
+    /// still holds it depends on the place's owner.
     pub over: u32,
     /// Zero.
     pub pad: u32,
@@ -217,9 +215,10 @@ pub struct WaitSlot {
 /// A wait that is over.
 #[repr(C)]
 pub struct WaitOver {
-    /// Whose it is: a thread id; 0: nobody's; [`TAKEN`](crate::waits::TAKEN): one at work.
+    /// Id of the thread that holds the place; 0: it is free; [`TAKEN`](crate::waits::TAKEN): a
+    /// program uses it.
     pub owner: u64,
-    /// What is known.
+    /// The wait's record, without its stack.
     pub record: WaitRecord,
     /// Bytes of the kernel's part of the stack.
     pub kernel_bytes: u64,
@@ -227,7 +226,7 @@ pub struct WaitOver {
     pub kernel: [u64; MAX_WAIT_FRAMES],
 }
 
-/// Load-time constants, filled in by user space before the load.
+/// Load-time constants, which user space fills in before the load.
 #[unsafe(no_mangle)]
 pub static SETTINGS: Settings = Settings {
     task_flags: 0,
@@ -270,8 +269,8 @@ pub static SETTINGS: Settings = Settings {
     own_mounts: 0,
 };
 
-/// Reads one load-time constant; volatile, for the initial value is not the
-/// one the program runs with.
+/// Reads one load-time constant. Volatile, because the initial value is not the one that the
+/// program runs with.
 #[macro_export]
 macro_rules! setting {
     ($field:ident) => {
@@ -280,7 +279,7 @@ macro_rules! setting {
     };
 }
 
-/// User addresses, behind them kernel addresses, and behind those words of Python frames.
+/// User addresses, followed by kernel addresses, followed by words of Python frames.
 pub type Frames = [u64; MAX_USER_FRAMES + MAX_KERNEL_FRAMES + 1 + MAX_PYTHON_WORDS];
 
 /// A record under construction, and the state of the walk that fills it.
@@ -288,16 +287,15 @@ pub type Frames = [u64; MAX_USER_FRAMES + MAX_KERNEL_FRAMES + 1 + MAX_PYTHON_WOR
 pub struct Scratch {
     /// The record: header, user addresses, then kernel addresses.
     pub header: SampleHeader,
-    /// User addresses, with room for the kernel addresses right behind the
-    /// last one used.
+    /// User addresses, with room for the kernel addresses right after the last one used.
     pub frames: Frames,
     /// State of the user walk.
     pub walk: Walk,
-    /// The Python frames of it.
+    /// The Python frames of the walk.
     pub python: Python,
-    /// What is read of HotSpot for it.
+    /// State of the walk for frames of HotSpot.
     pub java: Java,
-    /// What is read of V8 for it.
+    /// State of the walk for frames of V8.
     pub v8: V8,
 }
 
@@ -306,9 +304,9 @@ pub struct Scratch {
 pub struct CallSlot {
     /// 1: claimed.
     pub busy: u64,
-    /// The claimant's.
+    /// Scratch of the program that has claimed it.
     pub scratch: Scratch,
-    /// A hash of the stack's memory, and the part of it that is taken in.
+    /// A hash of the stack's memory, and the part of the memory that is being hashed.
     pub hash: u64,
     pub memory: [u64; MEMORY_WORDS],
 }
@@ -316,22 +314,22 @@ pub struct CallSlot {
 /// Words of a stack's memory that are hashed in one step.
 pub const MEMORY_WORDS: usize = 32;
 
-/// Limits of one CPU. Programs that preempt each other may lose an update of
-/// each other's: that makes the limits inexact and nothing else.
+/// Limits of one CPU. Programs that preempt each other may lose each other's updates; the only
+/// effect is that the limits are inexact.
 #[repr(C)]
 pub struct CallLimits {
-    /// When the reader of the ring was last woken from here.
+    /// When a program on this CPU last woke the reader of the ring.
     pub woken_ns: u64,
-    /// What it did for calls, and for whom.
+    /// The CPU's work for calls, by owner.
     pub shares: Shares,
 }
 
-/// What all calls share.
+/// State that all calls share.
 #[repr(C)]
 pub struct CallShared {
-    /// Start of stack hashes, made up by the first program that needs it: no
-    /// program can then arrange for its stacks to have the id of another's.
+    /// Start value of stack hashes, drawn by the first program that needs it. So no program can
+    /// arrange for its stacks to have the id of another's.
     pub seed: u64,
-    /// The state of a thread without calls, all zero.
+    /// The initial state of a thread, without calls: all zero.
     pub fresh: ThreadCalls,
 }

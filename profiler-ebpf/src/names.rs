@@ -6,8 +6,8 @@ use core::ffi::c_void;
 
 use crate::maps::NAMES;
 
-/// A function without its offset (Documentation/core-api/printk-formats.rst, "Symbols/
-/// Function Pointers"). Constants for the helper must be in a map that is read only.
+/// Format of a function's name without an offset (Documentation/core-api/printk-formats.rst,
+/// "Symbols/Function Pointers"). The helper accepts constants only from a read-only map.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".rodata")]
 static NAME_FORMAT: [u8; 4] = *b"%ps\0";

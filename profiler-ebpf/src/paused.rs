@@ -2,7 +2,8 @@
 
 use crate::maps::RECORDING;
 
-/// Since when it goes on, CLOCK_MONOTONIC nanoseconds; [`u64::MAX`]: it is paused.
+/// The time since which the recording runs, CLOCK_MONOTONIC nanoseconds. [`u64::MAX`]: it is
+/// paused.
 #[inline(always)]
 pub fn recording_since() -> u64 {
     let Some(since) = RECORDING.get_ptr(0) else {
@@ -12,7 +13,7 @@ pub fn recording_since() -> u64 {
     unsafe { since.read_volatile() }
 }
 
-/// Whether it is paused.
+/// Whether the recording is paused.
 #[inline(always)]
 pub fn is_paused() -> bool {
     recording_since() == u64::MAX

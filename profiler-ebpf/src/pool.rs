@@ -1,5 +1,5 @@
-//! Reading the pool: every access is masked into its chunk, so no content can
-//! lead outside of it, and every search is a fixed number of branch-free steps.
+//! Reading the pool. Every access is masked into its chunk, so that no content can lead outside
+//! of it. Every search is a fixed number of branch-free steps.
 
 use aiprof_common::{POOL_CHUNK, POOL_UNIT, POOL_UNIT_BITS, PoolRef};
 use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
@@ -17,7 +17,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block that `reference` names; `None` outside the pool.
+    /// The block that `reference` names; `None` if it is outside of the pool.
     #[inline(always)]
     pub fn get(reference: PoolRef) -> Option<Self> {
         let chunk = POOL.get_ptr_mut(reference >> POOL_UNIT_BITS)?.cast::<u8>();
@@ -63,12 +63,12 @@ impl Block {
     /// Copies the beginning of the block.
     #[inline(always)]
     pub fn copy<T>(&self, to: *mut T) {
-        // Where the last such block may begin.
+        // The last offset at which such a block can begin.
         let most = (POOL_CHUNK - size_of::<T>()) as u64;
         // A block of this size never straddles a chunk: the mask changes nothing.
         let at = self.base & MASK & !(POOL_UNIT as u64 - 1);
         let at = if at > most { most } else { at };
-        // SAFETY: so many bytes are within the chunk, and in `to`.
+        // SAFETY: `size_of::<T>()` bytes are within the chunk and in `to`.
         unsafe {
             bpf_probe_read_kernel(
                 to.cast(),
@@ -92,12 +92,11 @@ impl Block {
     }
 }
 
-/// 1 if `a <= b`, else 0. Both below 2^63, as user addresses and offsets are.
+/// 1 if `a <= b`, else 0. Both must be below 2^63, as user addresses and offsets are.
 ///
-/// The shift is spelt in assembly, for the compiler would turn it into a
-/// branch, and a search into as many paths for the verifier as it has outcomes.
-/// (An arithmetic shift would not do either: since Linux 6.18 the verifier
-/// follows both outcomes of one.)
+/// The shift is in assembly, because the compiler would turn it into a branch, and a search
+/// would have as many paths for the verifier as outcomes. An arithmetic shift would not help:
+/// since Linux 6.18 the verifier follows both outcomes of one.
 #[inline(always)]
 pub fn le_bit(a: u64, b: u64) -> u64 {
     let mut bit = a.wrapping_sub(b).wrapping_sub(1);

@@ -1,5 +1,5 @@
-//! What the ring buffers have in common: when their reader is woken, and the
-//! pages of stacks that user space is to finish.
+//! What the ring buffers have in common: when their reader is woken, and the stack pages with
+//! which user space finishes a walk.
 
 use aiprof_common::*;
 use aya_ebpf::helpers::generated::{
@@ -19,11 +19,11 @@ pub const NO_WAKEUP: u64 = 1;
 pub const FORCE_WAKEUP: u64 = 2;
 const AVAIL_DATA: u64 = 0;
 const RING_SIZE: u64 = 1;
-/// Bytes in a ring buffer from which on the reader is woken: it also looks
-/// by itself several times a second, so most records need no wake-up.
+/// Bytes in a ring buffer from which on the reader is woken. It also looks by itself several
+/// times a second, so most records need no wake-up.
 pub const WAKEUP_BYTES: u64 = 64 * 1024;
 
-/// The part of an address that says which word of a page it is of.
+/// Mask of an address that leaves its word's offset in the page.
 const WORD_IN_PAGE: u64 = STACK_PAGE as u64 - 8;
 
 /// A ring buffer map.
@@ -61,13 +61,13 @@ impl Ring {
     /// Room for a `T`; null if there is none.
     #[inline(always)]
     pub fn reserve<T>(self) -> *mut T {
-        // SAFETY: a ring buffer map; who calls submits or discards it.
+        // SAFETY: a ring buffer map; the caller submits or discards the record.
         unsafe { bpf_ringbuf_reserve(self.0, size_of::<T>() as u64, 0).cast() }
     }
 }
 
-/// Sends the pages of the user stack from the stack pointer upwards, for the
-/// record that `header` begins. `false`: there is no room for all of them.
+/// Sends the pages of the user stack from the stack pointer upwards, for the record that begins
+/// with `header`. `false`: there is no room for all of them.
 #[inline(always)]
 pub fn send_stack(header: &SampleHeader, ring: Ring) -> bool {
     let first = header.rsp & !(STACK_PAGE as u64 - 1);
@@ -78,8 +78,8 @@ pub fn send_stack(header: &SampleHeader, ring: Ring) -> bool {
             return false;
         }
         let address = first + i * STACK_PAGE as u64;
-        // SAFETY: `page` is a reservation of the size of a StackPage, given back
-        // on every way.
+        // SAFETY: `page` is a reservation of the size of a StackPage, which every path submits
+        // or discards.
         unsafe {
             (&raw mut (*page).kind).write_volatile(KIND_STACK_PAGE);
             (&raw mut (*page).cpu).write_volatile(header.cpu);
@@ -88,7 +88,8 @@ pub fn send_stack(header: &SampleHeader, ring: Ring) -> bool {
             let data = (&raw mut (*page).data).cast::<c_void>();
             if bpf_probe_read_user(data, STACK_PAGE as u32, address as *const c_void) != 0 {
                 bpf_ringbuf_discard(page.cast(), NO_WAKEUP);
-                // The end; but what a call has just made room for is not there yet.
+                // The end of the stack. The first page is an exception: a call may just have
+                // moved the stack pointer to a page that does not exist yet.
                 if i > 0 {
                     break;
                 }
@@ -103,15 +104,15 @@ pub fn send_stack(header: &SampleHeader, ring: Ring) -> bool {
     true
 }
 
-/// Puts return addresses that return probes hide into a page of a stack that begins at
-/// `address`: user space cannot know them. `pending`: the innermost probe that may be in
-/// it; gives the first one that is above it.
+/// Puts return addresses that return probes hide into a stack page that begins at `address`,
+/// because user space cannot know them. `pending` is the innermost probe that may be in the
+/// page. Returns the first one that is above it.
 ///
-/// Probes of frames that were left by longjmp(3) stay pending until the next return: so
-/// what is replaced must be a trampoline's address, which begins a page.
+/// Probes of frames that were left by longjmp(3) stay pending until the next return. So only a
+/// trampoline's address, which begins a page, is replaced.
 ///
-/// A function of its own to the verifier, which would else follow its loop on every way
-/// that leads here.
+/// It is a function of its own to the verifier, which would otherwise follow its loop on every
+/// path that leads here.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn show_returns(page: *mut StackPage, address: u64, pending: u64) -> u64 {
@@ -141,7 +142,7 @@ extern "C" fn show_returns(page: *mut StackPage, address: u64, pending: u64) -> 
     0
 }
 
-/// Whether the walk ended for want of a table, so that user space can finish it.
+/// Whether the walk ended because a table was missing, so that user space can finish it.
 #[inline(always)]
 pub fn is_unfinished(stop: u8) -> bool {
     matches!(

@@ -23,7 +23,7 @@ use crate::{
     unwind::{append, walk_user},
 };
 
-/// One sample of what this CPU runs, attached to a perf event on every CPU.
+/// Takes one sample of the thread that this CPU runs. Attached to a perf event on every CPU.
 #[perf_event]
 pub fn sampler(ctx: PerfEventContext) -> u32 {
     count(COUNT_SAMPLES);
@@ -63,8 +63,8 @@ fn sample(ctx: &PerfEventContext, ids: u64, scratch: *mut Scratch) {
     };
     let in_user_mode = interrupted_cs & 3 == 3;
     let h = &raw mut s.header;
-    // SAFETY: fields of a checked map value. Volatile and one by one, for the
-    // compiler would otherwise call memset, which is a loop of bytes here.
+    // SAFETY: fields of a checked map value. Volatile and one by one, because the compiler
+    // would otherwise call memset, which is a loop over bytes here.
     unsafe {
         (&raw mut (*h).kind).write_volatile(KIND_SAMPLE);
         (&raw mut (*h).cpu).write_volatile(bpf_get_smp_processor_id() as u32);
@@ -83,14 +83,13 @@ fn sample(ctx: &PerfEventContext, ids: u64, scratch: *mut Scratch) {
         let tail = u64::from(STOP_KERNEL_THREAD) | u64::from(flags) << 8;
         (&raw mut (*h).stop).cast::<u64>().write_volatile(tail);
     }
-    // SAFETY: the destination has the size given; the helper always terminates it.
+    // SAFETY: the destination has the size given; the helper always terminates the name.
     unsafe { bpf_get_current_comm(s.header.comm.as_mut_ptr().cast(), 16) };
     // SAFETY: the current task is valid, and so are its registers' addresses.
     let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
-    // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe. Kernel
-    // threads have no user registers: theirs are zero.
-    // Those that the kernel starts for io_uring have a code segment but no
-    // instruction pointer.
+    // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe. Kernel threads have no
+    // user registers: theirs are zero. Threads that the kernel starts for io_uring have a code
+    // segment but no instruction pointer.
     if unsafe { (*regs).cs } & 3 == 3 && unsafe { (*regs).rip } != 0 {
         s.walk.look_for(0);
         let cache = (0, setting!(rule_cache_mask));
@@ -106,11 +105,11 @@ fn sample(ctx: &PerfEventContext, ids: u64, scratch: *mut Scratch) {
     submit(s, len);
 }
 
-/// Appends the kernel stack behind the `len` user addresses.
+/// Appends the kernel stack after the `len` user addresses.
 #[inline(always)]
 fn kernel_stack(ctx: &PerfEventContext, s: &mut Scratch, len: u64) {
     const BYTES: usize = MAX_KERNEL_FRAMES * 8;
-    // SAFETY: `len <= MAX_USER_FRAMES`, behind which there is room for BYTES.
+    // SAFETY: `len <= MAX_USER_FRAMES`, after which there is room for BYTES.
     let rc = unsafe {
         let to = s.frames.as_mut_ptr().add(len as usize);
         bpf_get_stack(ctx.as_ptr(), to.cast::<c_void>(), BYTES as u32, 0)
@@ -136,8 +135,9 @@ fn submit(s: &mut Scratch, user_len: u64) {
         bytes = MAX;
     }
     let ring = Ring::of(&SAMPLES);
-    // A miss wants an answer soon: the next sample needs the table. How full the ring is, is
-    // in cache lines that all CPUs write: one sample in four asks.
+    // After a miss, user space should load the table soon: the next sample needs it. The fill
+    // level of the ring is in cache lines that all CPUs write, so only one sample in four
+    // checks it.
     let missed = is_unfinished(s.header.stop);
     let asks = s.header.time_ns >> 20 & 3 == 0;
     let flags = if missed || asks && ring.waiting() >= WAKEUP_BYTES {
@@ -151,7 +151,7 @@ fn submit(s: &mut Scratch, user_len: u64) {
     if unsafe { bpf_ringbuf_output(ring.map(), record, bytes, flags) } != 0 {
         count(COUNT_RING_DROPS);
     } else if missed && ring.has_free(1) {
-        // Stack pages are a luxury: they never take the room of samples.
+        // Stack pages have low priority: they never take the room of samples.
         send_stack(&s.header, ring);
     }
 }

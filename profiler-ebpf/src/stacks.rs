@@ -1,5 +1,5 @@
-//! The stacks of calls: walked as those of samples are, named by a hash of what
-//! they are, and sent once.
+//! The stacks of calls. They are walked as those of samples are, identified by a hash of their
+//! content, and sent once.
 
 use aiprof_common::*;
 use aya_ebpf::{
@@ -29,21 +29,21 @@ use crate::{
     unwind::{MAX_RETURN_INSTANCES, append, hidden_return, pending_return, walk_user},
 };
 
-/// log2 of the nanoseconds after which a stack that could not be walked to its end
-/// is sent again: the tables for it may have come.
+/// log2 of the nanoseconds after which an unfinished stack is sent again: its tables may have
+/// been loaded since.
 const UNFINISHED_SHIFT: u32 = 28;
-/// Words that one step of the hash takes in.
+/// Words that one step of the hash takes.
 const HASH_WORDS: u64 = 16;
 /// Steps for the longest stack.
 const HASH_STEPS: u64 = 136;
 const _: () = assert!(HASH_STEPS * HASH_WORDS == size_of::<Frames>() as u64 / 8);
 /// Steps for a page of memory.
 const PAGE_STEPS: u64 = STACK_PAGE as u64 / (MEMORY_WORDS as u64 * 8);
-/// Below, nothing is mapped (`vm.mmap_min_addr`): a word that is less is no address.
+/// Addresses below are not mapped (`vm.mmap_min_addr`): a smaller word is not an address.
 const LOWEST: u64 = 1 << 16;
 
-/// Records the user stack of a call; sets `stack`, or a flag that says why not. What
-/// is pending of the `thread` and not on its stack is over.
+/// Records the user stack of a call. Sets `stack`, or the flag of the reason why there is none.
+/// Pending calls of the `thread` that are not on its stack are over.
 #[inline(never)]
 pub fn user_stack(call: &mut Call, regs: *const pt_regs, thread: *mut ThreadCalls) -> u32 {
     let index = slot(call);
@@ -64,9 +64,9 @@ pub fn user_stack(call: &mut Call, regs: *const pt_regs, thread: *mut ThreadCall
     0
 }
 
-/// Records the stack of a call into the kernel as [`user_stack`] does: the user
-/// part from the registers that the system call saved, and the kernel part if
-/// `kernel` is 1. `ctx` is the program's context.
+/// Records the stack of a call into the kernel, as [`user_stack`] does. The user part starts
+/// from the registers that the system call saved; the kernel part is recorded if `kernel` is 1.
+/// `ctx` is the program's context.
 #[inline(never)]
 pub fn system_stack(call: &mut Call, ctx: *mut c_void, kernel: u32) -> u32 {
     let index = slot(call);
@@ -86,9 +86,9 @@ pub fn system_stack(call: &mut Call, ctx: *mut c_void, kernel: u32) -> u32 {
     0
 }
 
-/// Records the stack of a wait as [`system_stack`] does; its kernel part are `bytes` bytes
-/// at `kernel`, which is kernel memory. `LOCKED`: the scheduler's locks are held, so no hash
-/// map is updated, and no memory of the stack is sent.
+/// Records the stack of a wait, as [`system_stack`] does. Its kernel part is `bytes` bytes of
+/// kernel memory at `kernel`. `LOCKED`: the scheduler's locks are held, so no hash map is
+/// updated and no memory of the stack is sent.
 #[inline(never)]
 pub fn wait_stack<const LOCKED: bool>(call: &mut Call, kernel: u64, bytes: u64) -> u32 {
     let index = slot(call);
@@ -104,7 +104,7 @@ pub fn wait_stack<const LOCKED: bool>(call: &mut Call, kernel: u64, bytes: u64) 
     if bytes > most {
         bytes = most;
     }
-    // SAFETY: `most` bytes are there; a bad source is an error.
+    // SAFETY: there is room for `most` bytes; a bad source is an error.
     if bytes > 0 && unsafe { bpf_probe_read_kernel(to, bytes as u32, kernel as *const c_void) } == 0
     {
         // SAFETY: a claimed map value.
@@ -131,14 +131,14 @@ fn walk_saved(scratch: *mut Scratch, index: u32) {
     }
 }
 
-/// Where the kernel stack begins, behind the user addresses, and its room in bytes.
+/// Where the kernel stack begins, after the user addresses, and its room in bytes.
 #[inline(always)]
 fn behind_user(scratch: *mut Scratch) -> (*mut c_void, u64) {
     // SAFETY: a claimed map value.
     let s = unsafe { &mut *scratch };
     let mut len = u64::from(s.header.user_len);
-    // SAFETY: arithmetic on one register, in assembly for the verifier to see the
-    // bound, whatever the compiler knows already.
+    // SAFETY: arithmetic on one register, in assembly so that the verifier sees the bound, even
+    // if the compiler knows it.
     unsafe {
         asm!("{0} &= {mask}", inout(reg) len, mask = const 2 * MAX_USER_FRAMES - 1,
             options(pure, nomem, nostack));
@@ -146,12 +146,12 @@ fn behind_user(scratch: *mut Scratch) -> (*mut c_void, u64) {
     if len > MAX_USER_FRAMES as u64 {
         len = MAX_USER_FRAMES as u64;
     }
-    // SAFETY: `len <= MAX_USER_FRAMES`, behind which there is room for the kernel's.
+    // SAFETY: `len <= MAX_USER_FRAMES`, after which there is room for the kernel's.
     let to = unsafe { s.frames.as_mut_ptr().add(len as usize) };
     (to.cast(), MAX_KERNEL_FRAMES as u64 * 8)
 }
 
-/// Appends the kernel stack behind the user addresses.
+/// Appends the kernel stack after the user addresses.
 #[inline(always)]
 fn kernel_stack(scratch: *mut Scratch, call: &mut Call, ctx: *mut c_void) {
     const BYTES: usize = MAX_KERNEL_FRAMES * 8;
@@ -171,8 +171,8 @@ fn kernel_stack(scratch: *mut Scratch, call: &mut Call, ctx: *mut c_void) {
     }
 }
 
-/// The scratch slot for a stack; CALL_SLOTS, and a flag that says why, if there is
-/// to be none.
+/// Claims a scratch slot for a stack. If there is none, returns CALL_SLOTS and sets the flag of
+/// the reason.
 #[inline(always)]
 fn slot(call: &mut Call) -> u32 {
     if !may_walk(call.time_ns) {
@@ -195,7 +195,7 @@ fn cache_of(index: u32) -> (u32, u32) {
     (1 + chunks + 2 * index, RULE_CACHE_CHUNK as u32 - 1)
 }
 
-/// Claims a scratch slot: its index, CALL_SLOTS if all are in use.
+/// Claims a scratch slot. Returns its index, or CALL_SLOTS if all are in use.
 #[inline(always)]
 fn claim() -> u32 {
     let mut slot = CALL_SLOTS;
@@ -227,11 +227,11 @@ extern "C" fn claim_one(index: u64, claimed: *mut u32) -> i64 {
     1
 }
 
-/// Fills in the header of a stack with these `FLAG_*`.
+/// Fills in the header of a stack, with these `FLAG_*` bits.
 #[inline(always)]
 fn begin(scratch: *mut Scratch, call: &Call, flags: u8) {
-    // SAFETY: fields of a claimed map value, and helpers without preconditions.
-    // Volatile and one by one, for the compiler would otherwise call memset.
+    // SAFETY: fields of a claimed map value, and helpers without preconditions. Volatile and
+    // one by one, because the compiler would otherwise call memset.
     unsafe {
         let h = &raw mut (*scratch).header;
         (&raw mut (*h).kind).write_volatile(KIND_CALL_STACK);
@@ -244,13 +244,13 @@ fn begin(scratch: *mut Scratch, call: &Call, flags: u8) {
         (&raw mut (*h).miss_page).write_volatile(0);
         (&raw mut (*h).user_len).write_volatile(0);
         (&raw mut (*h).kernel_len).write_volatile(0);
-        // stop, flags and the padding: the last 8 bytes of the header.
+        // stop, flags, python_len and omitted: 8 bytes.
         let tail = u64::from(STOP_KERNEL_THREAD) | u64::from(flags) << 8;
         (&raw mut (*h).stop).cast::<u64>().write_volatile(tail);
     }
 }
 
-/// Names the stack and sends it if user space has not seen it. `LOCKED`: see
+/// Gives the stack its id, and sends it if user space has not seen it. `LOCKED`: see
 /// [`wait_stack`].
 #[inline(always)]
 fn send<const LOCKED: bool>(slot: *mut CallSlot, call: &mut Call) {
@@ -266,10 +266,10 @@ fn send<const LOCKED: bool>(slot: *mut CallSlot, call: &mut Call) {
     let mut id = s.header.period;
     let mut pages = false;
     if is_unfinished(s.header.stop) {
-        // It may end otherwise when the tables have come.
+        // The stack may end elsewhere when the tables have been loaded.
         let now = mix(id, call.time_ns >> UNFINISHED_SHIFT);
         id = now | 1;
-        // User space finishes it, each of other memory to another end perhaps.
+        // User space finishes the walk: stacks with other memory may end elsewhere.
         if !LOCKED && may_hash_memory(call.time_ns) {
             hash_memory(slot, now);
             // SAFETY: a field of a claimed map value.
@@ -293,13 +293,14 @@ fn send<const LOCKED: bool>(slot: *mut CallSlot, call: &mut Call) {
         return;
     }
     if !LOCKED && (!pages || send_stack(&s.header, Ring::of(&CALLS))) {
-        // Sent first, so that another CPU does not refer to what is never sent.
+        // After the stack was sent, so that another CPU does not refer to a stack that is never
+        // sent.
         let _ = STACKS_SEEN.insert(id, call.time_ns, 0);
     }
     call.stack = id;
 }
 
-/// Sends the record; `false`: there is no room.
+/// Sends the record. `false`: there is no room.
 #[inline(always)]
 fn output<const LOCKED: bool>(s: &mut Scratch, now: u64) -> bool {
     const MAX: u64 = (STACK_HEADER + size_of::<Frames>()) as u64;
@@ -321,7 +322,7 @@ fn output<const LOCKED: bool>(s: &mut Scratch, now: u64) -> bool {
     }
 }
 
-/// Addresses, and words of Python frames, in the record.
+/// Number of addresses and words of Python frames in the record.
 #[inline(always)]
 fn words(s: &Scratch) -> u64 {
     u64::from(s.header.user_len) + u64::from(s.header.kernel_len) + u64::from(s.header.python_len)
@@ -341,7 +342,7 @@ struct Hashing {
     hash: u64,
 }
 
-/// Makes `period` a hash of the stack: of its process, its mappings, why it ends
+/// Sets `period` to a hash of the stack: of its process, its mappings, the reason for its end
 /// and all its addresses. Never 0.
 #[inline(never)]
 fn hash(scratch: *mut Scratch) -> u32 {
@@ -368,20 +369,20 @@ fn hash(scratch: *mut Scratch) -> u32 {
     0
 }
 
-/// `bpf_loop` callback: takes in HASH_WORDS addresses, those behind the last as 0.
+/// `bpf_loop` callback: hashes HASH_WORDS words; those after the last count as 0.
 extern "C" fn hash_words(index: u64, context: *mut Hashing) -> i64 {
     // SAFETY: the context is hash's, the scratch a claimed map value.
     let (c, s) = unsafe { (&mut *context, &*(*context).scratch) };
     let mut step = index;
-    // SAFETY: arithmetic on one register, in assembly for the verifier to see
-    // the bound, whatever the compiler knows already.
+    // SAFETY: arithmetic on one register, in assembly so that the verifier sees the bound, even
+    // if the compiler knows it.
     unsafe { asm!("{0} &= 255", inout(reg) step, options(pure, nomem, nostack)) };
     if step >= HASH_STEPS {
         return 1;
     }
     let at = step * HASH_WORDS;
     let left = words(s).wrapping_sub(at);
-    // SAFETY: HASH_STEPS times HASH_WORDS are within the addresses.
+    // SAFETY: HASH_STEPS times HASH_WORDS words are within the addresses.
     let addresses = unsafe { s.frames.as_ptr().add(at as usize) };
     let mut hash = c.hash;
     for i in 0..HASH_WORDS {
@@ -394,10 +395,10 @@ extern "C" fn hash_words(index: u64, context: *mut Hashing) -> i64 {
     0
 }
 
-/// Makes the `hash` of a slot one of `start` and of the memory that would be sent of the
-/// stack: of where it is, and of all words in it that can be addresses. A walk that goes
-/// on there depends on nothing else, so stacks with equal hashes have equal ends, while
-/// counters in their frames may differ.
+/// Sets the slot's `hash` to a hash of `start` and of the stack memory that would be sent. It
+/// takes in where that memory is, and all words in it that can be addresses. A walk that
+/// continues there depends on nothing else, so stacks with equal hashes have equal ends.
+/// Counters in their frames may differ.
 #[inline(never)]
 fn hash_memory(slot: *mut CallSlot, start: u64) -> u32 {
     // SAFETY: a claimed map value; the callback has bpf_loop's signature, and its context
@@ -418,7 +419,7 @@ fn hash_memory(slot: *mut CallSlot, start: u64) -> u32 {
     0
 }
 
-/// Takes in the return addresses that return probes hide, which are sent with the memory.
+/// Hashes the return addresses that return probes hide, which are sent with the memory.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn hash_returns(hash: u64) -> u64 {
@@ -434,8 +435,8 @@ extern "C" fn hash_returns(hash: u64) -> u64 {
     hash
 }
 
-/// `bpf_loop` callback: takes in MEMORY_WORDS words of a stack; stops at memory that
-/// cannot be read.
+/// `bpf_loop` callback: hashes MEMORY_WORDS words of a stack. Stops at memory that cannot be
+/// read.
 extern "C" fn hash_piece(index: u64, context: *mut *mut CallSlot) -> i64 {
     // SAFETY: the context is hash_memory's, the slot a claimed map value.
     let slot = unsafe { &mut **context };
@@ -445,7 +446,7 @@ extern "C" fn hash_piece(index: u64, context: *mut *mut CallSlot) -> i64 {
     let bytes = (MEMORY_WORDS * 8) as u32;
     // SAFETY: the destination has the size given; a bad source is an error.
     if unsafe { bpf_probe_read_user(words.cast(), bytes, from as *const c_void) } != 0 {
-        // What a call has just made room for is not there yet, see send_stack.
+        // The first page may not exist yet, see send_stack.
         return i64::from(index >= PAGE_STEPS);
     }
     let mut hash = slot.hash;
@@ -458,14 +459,14 @@ extern "C" fn hash_piece(index: u64, context: *mut *mut CallSlot) -> i64 {
     0
 }
 
-/// The secret that hashes start from.
+/// The random start value of hashes, which no program can know.
 #[inline(always)]
 pub fn seed() -> u64 {
     let Some(shared) = CALL_SHARED.get_ptr_mut(0) else {
         return 0;
     };
-    // SAFETY: a field of a checked map value, aligned, which is written once;
-    // helpers without preconditions.
+    // SAFETY: a field of a checked map value, aligned and written once; helpers without
+    // preconditions.
     unsafe {
         let seed = &raw mut (*shared).seed;
         let known = seed.read_volatile();

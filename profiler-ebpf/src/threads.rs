@@ -1,10 +1,10 @@
-//! The pending calls of a thread: which call is inside which, and what an exit
-//! needs from its entry.
+//! The pending calls of a thread: which call is inside which, and what an exit needs from its
+//! entry.
 //!
-//! A call is open as long as its thread has not left its slot, the place on the stack
-//! that holds its return address, and that address is still there. Where the stack is
-//! walked anyway, its frames must also return there: a slot that nobody wrote to since
-//! keeps the address of a call that is over.
+//! A call is open under two conditions: its thread has not left its *slot*, the place on the
+//! stack that holds its return address, and that address is still there. If the stack is walked
+//! for another reason, its frames must also return there, because a slot that was not
+//! overwritten keeps the address of a call that is over.
 
 use aiprof_common::{
     ADDR_EXACT, ADDR_GUESSED, MAX_PENDING, MAX_USER_FRAMES, PendingCall, SPEC_EXIT, STOP_END,
@@ -22,20 +22,21 @@ use crate::{
     unwind::{MAX_RETURN_INSTANCES, pending_return, read_kernel},
 };
 
-/// A thread that is above a slot by less has left it. What is further away is another
-/// stack (a fiber's, a signal handler's): only the slot itself tells there.
+/// Bytes above a slot within which a thread has left it. Further away is another stack (a
+/// fiber's, a signal handler's), where only the slot's content shows whether the call is open.
 const SAME_STACK: u64 = 8 << 20;
 /// `BPF_NOEXIST` of `bpf_map_update_elem` (linux/bpf.h).
 const NOEXIST: u64 = 1;
-/// Return probes' addresses begin a page (`xol_area`, kernel/events/uprobes.c).
+/// Bits of an address within its page. The trampoline of return probes begins a page
+/// (`xol_area`, kernel/events/uprobes.c).
 const IN_PAGE: u64 = 4095;
 
 /// Result of [`settle`]: a call of its own.
 pub const CALL: u32 = 0;
-/// Result of [`settle`]: the pending call itself, which went on in an inner library.
+/// Result of [`settle`]: the pending call itself, which continues in an inner library.
 pub const TAIL: u32 = 1;
 
-/// The state of the current thread, made if there is none.
+/// The state of the current thread, which is created if there is none.
 #[inline(always)]
 pub fn current(tid: u32) -> Option<*mut ThreadCalls> {
     if let Some(thread) = known(tid) {
@@ -57,13 +58,13 @@ pub fn known(tid: u32) -> Option<*mut ThreadCalls> {
     THREADS.get_ptr_mut(tid)
 }
 
-/// The pending call at `index`.
+/// The address of the pending call `index`.
 #[inline(always)]
 pub fn pending_at(thread: *mut ThreadCalls, index: u32) -> *mut PendingCall {
     const { assert!(MAX_PENDING.is_power_of_two()) };
     let mut at = u64::from(index);
-    // SAFETY: arithmetic on one register; the result is within the array. In
-    // assembly, for the compiler must not leave the mask out.
+    // SAFETY: arithmetic on one register; the result is within the array. In assembly, because
+    // the compiler must not leave the mask out.
     unsafe {
         asm!("{0} &= {mask}", inout(reg) at, mask = const MAX_PENDING - 1,
             options(pure, nomem, nostack));
@@ -73,7 +74,7 @@ pub fn pending_at(thread: *mut ThreadCalls, index: u32) -> *mut PendingCall {
     }
 }
 
-/// Pending calls, at most [`MAX_PENDING`].
+/// Number of pending calls, at most [`MAX_PENDING`].
 #[inline(always)]
 fn count_of(thread: *mut ThreadCalls) -> u32 {
     // SAFETY: a field of a checked map value.
@@ -87,8 +88,8 @@ fn set_count(thread: *mut ThreadCalls, n: u32) {
     unsafe { (&raw mut (*thread).n).write_volatile(n) };
 }
 
-/// 1 if a pending call can be open while its thread is at the stack pointer `sp`; of
-/// one at the same place only the caller knows.
+/// 1 if a pending call can be open while its thread is at the stack pointer `sp`. For a call
+/// whose slot is at `sp`, it returns 1 and the caller must decide.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn is_open(pending: *const PendingCall, sp: u64) -> u32 {
@@ -110,8 +111,8 @@ extern "C" fn is_open(pending: *const PendingCall, sp: u64) -> u32 {
     u32::from(read && there & IN_PAGE == 0 && is_probed(call.sp) != 0)
 }
 
-/// Whether a pending call went on in `function`, entered at the same place: it is the
-/// same function of another library, and will return where that was to.
+/// Whether a pending call continues in `function`, entered at the same slot: it is the same
+/// function of another library, and will return to the caller of the first.
 #[inline(always)]
 fn is_tail(top: &PendingCall, call: &Call, function: u32) -> bool {
     let another = top.probe != call.probe || top.library != call.library;
@@ -121,7 +122,7 @@ fn is_tail(top: &PendingCall, call: &Call, function: u32) -> bool {
     }
 }
 
-/// Whether the current thread waits for a return probe whose trampoline is in a slot.
+/// Whether a slot of the current thread holds the trampoline of a pending return probe.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn is_probed(slot: u64) -> u32 {
@@ -147,8 +148,8 @@ fn user_word(address: u64) -> (u64, bool) {
     (word, rc == 0)
 }
 
-/// The innermost pending call if it is over when its thread enters a `function` at
-/// `call.sp` or, if that is 0, is at an exit.
+/// The innermost pending call, if it is over when its thread enters `function` at `call.sp`. If
+/// `function` is 0, the thread is at an exit.
 #[inline(always)]
 pub fn over(thread: *mut ThreadCalls, call: &Call, function: u32) -> Option<*mut PendingCall> {
     let n = count_of(thread);
@@ -164,9 +165,9 @@ pub fn over(thread: *mut ThreadCalls, call: &Call, function: u32) -> Option<*mut
     (is_open(pending, call.sp) == 0).then_some(pending)
 }
 
-/// Forgets the calls that are over when their thread enters `function` at `call.sp`,
-/// or, if that is 0, is elsewhere there. Sets `depth` and `around_ns` of `call`.
-/// [`TAIL`]: the innermost call goes on in `function`.
+/// Forgets the calls that are over when their thread enters `function` at `call.sp`. If
+/// `function` is 0, the thread is elsewhere at `call.sp`. Sets `depth` and `around_ns` of
+/// `call`. [`TAIL`]: the innermost call continues in `function`.
 #[inline(never)]
 pub fn settle(thread: *mut ThreadCalls, call: &mut Call, function: u32) -> u32 {
     let mut is = CALL;
@@ -192,7 +193,7 @@ pub fn settle(thread: *mut ThreadCalls, call: &mut Call, function: u32) -> u32 {
     is
 }
 
-/// Sets `depth` and `around_ns` of `call` by what is pending.
+/// Sets `depth` and `around_ns` of `call` from the pending calls.
 #[inline(always)]
 fn tell(thread: *mut ThreadCalls, call: &mut Call) {
     let left = count_of(thread);
@@ -204,14 +205,14 @@ fn tell(thread: *mut ThreadCalls, call: &mut Call) {
     }
 }
 
-/// What a stack is searched for.
+/// Context of a search in a stack.
 struct Search {
     frames: *const Frames,
     address: u64,
     found: u64,
 }
 
-/// Has the walk look for the pending calls of a thread.
+/// Makes the walk look for the pending calls of a thread.
 #[inline(never)]
 pub fn look_for(thread: *mut ThreadCalls, depth: u32, scratch: *mut Scratch) -> u32 {
     // SAFETY: a claimed map value.
@@ -235,9 +236,9 @@ pub fn look_for(thread: *mut ThreadCalls, depth: u32, scratch: *mut Scratch) -> 
     0
 }
 
-/// Forgets the calls that the walk has shown to be over, and those whose return address
-/// is not among the frames of their thread's stack, if that was walked to its end. Sets
-/// `depth` and `around_ns` of `call`.
+/// Forgets the calls that the walk has shown to be over. If the stack was walked to its end,
+/// also forgets those whose return address is not among its frames. Sets `depth` and
+/// `around_ns` of `call`.
 #[inline(never)]
 pub fn prune(thread: *mut ThreadCalls, call: &mut Call, scratch: *const Scratch) -> u32 {
     // SAFETY: a claimed map value.
@@ -259,7 +260,7 @@ pub fn prune(thread: *mut ThreadCalls, call: &mut Call, scratch: *const Scratch)
         }
         // SAFETY: in bounds by its mask.
         let address = unsafe { (*pending_at(thread, left - 1)).return_address };
-        // A trampoline is in no stack that was walked.
+        // A trampoline is never found: the walk replaces it.
         if address & IN_PAGE == 0 {
             break;
         }
@@ -283,12 +284,12 @@ pub fn prune(thread: *mut ThreadCalls, call: &mut Call, scratch: *const Scratch)
     0
 }
 
-/// `bpf_loop` callback: whether the frame at `index` is the one, or a guess, behind
-/// which any may be missing.
+/// `bpf_loop` callback: whether the frame at `index` is the one searched for. A guess counts
+/// too, because any frame may be missing after it.
 extern "C" fn is_frame(index: u64, search: *mut Search) -> i64 {
     let mut at = index;
-    // SAFETY: the context is prune's; in bounds by the mask, which is in assembly for
-    // the verifier to see it.
+    // SAFETY: the context is prune's. In bounds by the mask, which is in assembly so that the
+    // verifier sees it.
     unsafe {
         asm!("{0} &= {mask}", inout(reg) at, mask = const MAX_USER_FRAMES - 1,
             options(pure, nomem, nostack));
@@ -301,7 +302,7 @@ extern "C" fn is_frame(index: u64, search: *mut Search) -> i64 {
     0
 }
 
-/// Keeps a call that was entered, inside of those pending; null if there is no room.
+/// Remembers a call that was entered, inside of those pending. Null if there is no room.
 #[inline(always)]
 pub fn push(thread: *mut ThreadCalls, call: &Call, flags: u32, function: u32) -> *mut PendingCall {
     if count_of(thread) >= MAX_PENDING as u32 && make_room(thread) == 0 {
@@ -326,7 +327,7 @@ pub fn push(thread: *mut ThreadCalls, call: &Call, flags: u32, function: u32) ->
     pending
 }
 
-/// Forgets the outermost call whose exit is not probed; 0: there is none.
+/// Forgets the outermost call whose exit is not probed. 0: there is none.
 #[inline(never)]
 fn make_room(thread: *mut ThreadCalls) -> u32 {
     let mut found = 0;
@@ -350,9 +351,8 @@ fn make_room(thread: *mut ThreadCalls) -> u32 {
     found
 }
 
-/// Leaves the call of `function` at `call.sp`, and with it those inside: the call,
-/// whose memory stays valid until the thread's next entry. Sets `depth` and
-/// `around_ns`.
+/// Removes the pending call of `function` at `call.sp`, and those inside it. Returns that call,
+/// whose memory stays valid until the thread's next entry. Sets `depth` and `around_ns`.
 #[inline(always)]
 pub fn leave(thread: *mut ThreadCalls, call: &mut Call, function: u32) -> Option<*mut PendingCall> {
     let at = find(thread, call.sp);
@@ -363,15 +363,15 @@ pub fn leave(thread: *mut ThreadCalls, call: &mut Call, function: u32) -> Option
     let pending = pending_at(thread, at);
     // SAFETY: in bounds by its mask.
     let top = unsafe { &*pending };
-    // One of another function jumped here, or is over: its own exit may be at this
-    // instruction too.
+    // A call of another function jumped here, or is over: the exit of that function may be at
+    // the same instruction.
     let is = top.function == function;
     set_count(thread, at + u32::from(!is));
     tell(thread, call);
     is.then_some(pending)
 }
 
-/// The index of the pending call at the stack pointer `sp`; MAX_PENDING: none is.
+/// The index of the pending call at the stack pointer `sp`; MAX_PENDING if there is none.
 #[inline(never)]
 fn find(thread: *mut ThreadCalls, sp: u64) -> u32 {
     let n = count_of(thread);

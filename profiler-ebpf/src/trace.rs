@@ -1,7 +1,7 @@
 //! Forwarding of tracepoints: fences and schedulers of device drivers.
 //!
-//! Which fields, and where they lie, user space finds out from the kernel's
-//! description of the tracepoint; one program serves all of them.
+//! User space finds the fields and their offsets in the kernel's description of the tracepoint,
+//! so one program serves all tracepoints.
 
 use aiprof_common::*;
 use aya_ebpf::{
@@ -25,7 +25,7 @@ use crate::{
     ring::Ring,
 };
 
-/// At a tracepoint whose number is the cookie.
+/// At a tracepoint. The cookie is its number.
 #[tracepoint]
 pub fn trace(ctx: TracePointContext) -> u32 {
     if is_paused() {
@@ -86,13 +86,13 @@ fn offset(field: TraceField) -> u64 {
     u64::from(field.offset) & 0xfff
 }
 
-/// A number of the tracepoint's record, which is in the kernel's memory at `base`.
+/// A number in the tracepoint's record, which is in the kernel's memory at `base`.
 #[inline(always)]
 fn number(base: u64, field: TraceField) -> u64 {
     let mut value = [0u64; 2];
     let mut size = u64::from(field.size);
-    // SAFETY: at most 15 bytes go to 16 bytes on the stack; a bad source is an
-    // error. The mask is in assembly for the verifier to see it.
+    // SAFETY: at most 15 bytes are written to 16 bytes on the stack; a bad source is an error.
+    // The mask is in assembly, so that the verifier sees it.
     unsafe {
         asm!("{0} &= 15", inout(reg) size, options(pure, nomem, nostack));
         if size == 0 {
@@ -104,13 +104,13 @@ fn number(base: u64, field: TraceField) -> u64 {
     value[0]
 }
 
-/// Copies a text of the tracepoint's record.
+/// Copies a text from the tracepoint's record, which is at `base`.
 ///
 /// # Safety
 /// `to` must be valid for writes.
 #[inline(always)]
 unsafe fn text(base: u64, field: TraceField, to: *mut [u8; TRACE_TEXT_BYTES]) {
-    // SAFETY: the caller's promise; a bad source is an error. Word by word, for the
+    // SAFETY: the caller's promise; a bad source is an error. Word by word, because the
     // compiler would otherwise call memset.
     unsafe {
         for word in 0..TRACE_TEXT_BYTES / 8 {

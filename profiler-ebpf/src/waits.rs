@@ -1,15 +1,15 @@
 //! The programs that record waits.
 //!
-//! Where the scheduler switches from a thread, the time is noted; where it switches to it
-//! again, the wait is over and its length is known. A wait of a period is recorded, a
-//! shorter one with the probability that it is of a period, for which it then stands: the
-//! sums are unbiased, and what many short waits cost is bounded. The kernel's part of the
-//! stack is taken there; the user's part where the thread leaves its system call, for its
-//! memory cannot be read before.
+//! When the scheduler switches a thread out, the time is noted. When it switches the thread in
+//! again, the wait is over and its length is known. A wait of at least a period is always
+//! recorded. A shorter one is recorded with the probability length / period, and then counts as
+//! a whole period. So the sums are unbiased, and the cost of many short waits is bounded. The
+//! kernel part of the stack is taken at that moment. The user part is taken when the thread
+//! leaves its system call, because its memory cannot be read before.
 //!
 //! A thread that is preempted, or that waits for a page, leaves no system call. Its stack is
-//! taken when the wait begins, without a kernel part; where that is often, of one wait in
-//! [`BLIND_SHARE`].
+//! taken when the wait begins, without a kernel part. If such waits are frequent, one in
+//! [`BLIND_SHARE`] is taken.
 
 use aiprof_common::*;
 use aya_ebpf::{
@@ -51,7 +51,8 @@ const TRIES: u32 = 8;
 /// Distance between two places that a thread tries. Odd, so that all places are different;
 /// not small, because threads of one program have successive ids.
 const STRIDE: u32 = 509;
-/// `task_struct.__state`: it does not come back (`TASK_DEAD`, include/linux/sched.h).
+/// `task_struct.__state` of a thread that will not run again (`TASK_DEAD`,
+/// include/linux/sched.h).
 const TASK_DEAD: u32 = 0x80;
 
 /// At `sched_switch`: (preempt, prev, next, prev_state).
@@ -73,7 +74,7 @@ pub fn switched(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// At `sched_waking`: (task). The current thread wakes it, or an interrupt on it.
+/// At `sched_waking`: (task). The waker is the current thread, or an interrupt during it.
 #[btf_tracepoint(function = "sched_waking")]
 pub fn waking(ctx: BtfTracePointContext) -> i32 {
     if is_paused() {
@@ -94,12 +95,13 @@ pub fn waking(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// At `sys_exit`: the thread's memory can be read again.
+/// At `sys_exit`. The thread's memory can be read again.
 #[btf_tracepoint(function = "sys_exit")]
 pub fn left_syscall(ctx: BtfTracePointContext) -> i32 {
     let ids = bpf_get_current_pid_tgid();
     let tid = ids as u32;
-    // It runs, and no switch to it was reported: kernels can hide those from some threads.
+    // The thread runs, but no switch to it was reported: kernels can hide those of some
+    // threads.
     if let Some(slot) = slot_of(tid)
         && slot.tid == tid
         && slot.begin_ns != 0
@@ -169,8 +171,7 @@ fn count(counter: u32) {
     }
 }
 
-/// Records the current thread's stack. Returns its id, and flags with the reason where there is
-/// none.
+/// Records the current thread's stack. Returns its id, or 0 and flags with the reason.
 #[inline(always)]
 fn take_stack<const LOCKED: bool>(ids: u64, kernel: u64, bytes: u64) -> (u64, u32) {
     let Some(counts) = WAIT_COUNTS.get_ptr_mut(0) else {
@@ -208,8 +209,8 @@ fn send(record: &WaitRecord, flags: u64) {
     }
 }
 
-/// The system call that a thread waits in, with its first two arguments. Who is preempted
-/// waits in none: that can be on the way out of one, when it has been seen to leave it.
+/// The system call that a thread waits in, with its first two arguments. A preempted thread
+/// waits in none: it may be on its way out of one, after [`left_syscall`] has run.
 #[inline(always)]
 fn waits_in(slot: &WaitSlot, task: *mut task_struct) -> (u64, [u64; 2]) {
     if slot.state == 0 {
@@ -222,7 +223,7 @@ fn waits_in(slot: &WaitSlot, task: *mut task_struct) -> (u64, [u64; 2]) {
     }
 }
 
-/// The current thread is switched away from.
+/// The current thread is switched out.
 #[inline(always)]
 fn leaves(task: *mut task_struct, state: u32, now: u64) {
     let tid = word(task, setting!(task_pid));
@@ -238,7 +239,7 @@ fn leaves(task: *mut task_struct, state: u32, now: u64) {
         return;
     };
     if slot.tid != tid && slot.begin_ns != 0 && now.wrapping_sub(slot.begin_ns) < GIVEN_UP_NS {
-        // Another waits, and is not known any more.
+        // The other thread is still waiting. Its wait is overwritten.
         lost();
     }
     if slot.tid != tid {
@@ -260,7 +261,7 @@ fn leaves(task: *mut task_struct, state: u32, now: u64) {
     }
 }
 
-/// A thread ends: the wait inside of the system call that ends it is recorded without a stack,
+/// A thread ends. The wait inside of the system call that ends it is recorded without a stack,
 /// because the thread will not leave that call.
 #[inline(always)]
 fn dies(tid: u32, now: u64) {
@@ -276,7 +277,7 @@ fn dies(tid: u32, now: u64) {
     set_owner(over, 0);
 }
 
-/// Takes the stack of a wait that begins, or of one in [`BLIND_SHARE`] where there are many.
+/// Takes the stack of a wait that begins. If there are many, takes one in [`BLIND_SHARE`].
 #[inline(never)]
 fn draw(slot: &mut WaitSlot) -> u32 {
     let ids = bpf_get_current_pid_tgid();
@@ -298,8 +299,8 @@ fn draw(slot: &mut WaitSlot) -> u32 {
     0
 }
 
-/// A thread is switched to. Not inlined: its record is not to be on the stack of what takes
-/// stacks, which would be too much for the verifier.
+/// A thread is switched in. Not inlined, so that the record is not on the stack of the
+/// functions that take stacks: the verifier's limit would be exceeded.
 #[inline(never)]
 fn comes(task: *mut task_struct, now: u64) -> u32 {
     let tid = word(task, setting!(task_pid));
@@ -312,7 +313,7 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
     let begin_ns = slot.begin_ns;
     slot.begin_ns = 0;
     if begin_ns < recording_since() {
-        // A pause was in it, and it is not known how often it waited.
+        // The recording was paused meanwhile: it may have been several waits.
         lost();
         return 0;
     }
@@ -332,7 +333,7 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
         if slot.drawn == 0 {
             return 0;
         }
-        // Its stack is known.
+        // Its stack was taken when it began.
         let record = WaitRecord {
             kind: KIND_WAIT,
             // SAFETY: a helper without preconditions.
@@ -361,7 +362,7 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
         if random * period >> 32 >= took {
             return 0;
         }
-        // `took` is not 0: then nothing would have been drawn.
+        // `took` is not 0 here: a wait of 0 is never drawn.
         blocked_ns = blocked_ns * period / took;
         queued_ns = period.saturating_sub(blocked_ns);
     }
@@ -370,7 +371,7 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
         return 0;
     };
     if before == u64::from(tid) && over.record.syscall == syscall {
-        // Another one of the same system call, which ends with that.
+        // Another wait of the same system call, whose record ends with this one.
         over.record.end_ns = now;
         over.record.blocked_ns += blocked_ns;
         over.record.queued_ns += queued_ns;
@@ -400,7 +401,7 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
 }
 
 /// Takes a place in `WAITS_OVER`: the thread's own, or one of the first [`TRIES`] that is free.
-/// Also the thread that held it before (0: none); `None`: none is free.
+/// Returns it with the thread that held it before (0: none). `None`: none is free.
 #[inline(always)]
 fn claim(slot: &mut WaitSlot, tid: u32, now: u64) -> Option<(&'static mut WaitOver, u64)> {
     if let Some(over) = take_over_of(slot, tid) {
@@ -439,7 +440,7 @@ fn take_over(tid: u32) -> Option<&'static mut WaitOver> {
     take_over_of(slot, tid)
 }
 
-/// Does what [`take_over`] does, for the slot of the thread.
+/// As [`take_over`], for the thread's slot.
 #[inline(always)]
 fn take_over_of(slot: &mut WaitSlot, tid: u32) -> Option<&'static mut WaitOver> {
     let place = slot.over.checked_sub(1)?;
@@ -455,7 +456,7 @@ fn take_over_of(slot: &mut WaitSlot, tid: u32) -> Option<&'static mut WaitOver> 
     }
 }
 
-/// Gives a place in `WAITS_OVER` that was taken to a thread; with 0 it is free.
+/// Gives a taken place in `WAITS_OVER` to a thread; 0 makes it free.
 #[inline(always)]
 fn set_owner(over: &mut WaitOver, owner: u64) {
     // SAFETY: a field of a checked map value, aligned; written last.

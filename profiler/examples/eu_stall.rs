@@ -1,10 +1,11 @@
-//! Decodes and adds up generated stall records, as often as asked, and prints a line for
-//! each time: layout, addresses, million records a second. Then the whole path, to
-//! launches and names of instructions: `joined`. For `cargo xtask bench device`.
+//! Measures how fast aiprof decodes and adds up generated stall records, for
+//! `cargo xtask bench device`. The argument is the number of rounds. For each
+//! round it prints a line: layout, addresses, million records a second. Then it
+//! measures the whole path, to launches and names of instructions: `joined`.
 //!
-//! `feed RATE SECONDS FIFO...` writes so many records a second into FIFOs in turn
-//! instead, as a device does that drops what nobody has read, and prints how many it wrote
-//! and dropped.
+//! `feed RATE SECONDS FIFO...` instead writes RATE records a second into the
+//! FIFOs in turn. It drops what is not read in time, as a device does, and
+//! prints how many records it wrote and dropped.
 
 #![allow(clippy::disallowed_methods, reason = "not part of the program")]
 
@@ -18,11 +19,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Records that are generated: 64 MiB, more than caches hold.
+/// Records that are generated: 64 MiB, more than caches can hold.
 const RECORDS: usize = 1 << 20;
-/// Records of a window: what 200 MB/s of a busy device are in some 20 ms.
+/// Records of a window: about 20 ms of a busy device at 200 MB/s.
 const WINDOW: usize = 1 << 16;
-/// As many as a stream has room for.
+/// Most addresses of a stream.
 const MAX_ADDRESSES: usize = 1 << 18;
 
 fn main() -> ExitCode {
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
                         .sum::<u64>();
                 }
                 let seconds = start.elapsed().as_secs_f64();
-                // One of each record.
+                // Each record has one sample.
                 if samples != RECORDS as u64 {
                     eprintln!("{layout}: {samples} samples of {RECORDS}");
                     return ExitCode::FAILURE;
@@ -85,13 +86,13 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Bytes that a FIFO holds: what two XeCores have in xe.
+/// Bytes that a FIFO holds: as many as xe buffers for two XeCores.
 const FIFO_BYTES: usize = 1 << 20;
-/// Records written at a time.
+/// Records in one write.
 const PIECE: usize = 1 << 10;
 
-/// Writes `rate` records a second; gives how many were written and how many found no
-/// room.
+/// Writes `rate` records a second. Returns how many were written, and how many
+/// found no room.
 fn feed_fifos(fifos: &[String], rate: u64, seconds: u64) -> std::io::Result<(u64, u64)> {
     let records = generate(Layout::Xe2, 10_000);
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
@@ -117,7 +118,7 @@ fn feed_fifos(fifos: &[String], rate: u64, seconds: u64) -> std::io::Result<(u64
         if let Some(wait) = due.checked_duration_since(Instant::now()) {
             std::thread::sleep(wait.max(Duration::from_millis(1)));
         }
-        // A FIFO may take a part of it; only whole records count.
+        // A FIFO may take only a part; only whole records count.
         let took = match fifo.write(piece) {
             Ok(took) => took,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
@@ -135,14 +136,14 @@ fn feed_fifos(fifos: &[String], rate: u64, seconds: u64) -> std::io::Result<(u64
     Ok((written, dropped))
 }
 
-/// Nanoseconds of a window, as xe polls.
+/// Nanoseconds of a window: xe's polling interval.
 const WINDOW_NS: u64 = 5_000_000;
-/// Kernels, each with its part of the addresses.
+/// Kernels; each has its part of the addresses.
 const KERNELS: u64 = 20;
-/// Call paths that launch each of them.
+/// Call paths that launch each kernel.
 const PATHS: u32 = 4;
 
-/// A kernel of `index`, with all addresses that [`generate`] gives it.
+/// The kernel `index`, with all addresses that [`generate`] gives it.
 fn kernel(index: u64, addresses: u64) -> Placement {
     let each = addresses.div_ceil(KERNELS) * 16;
     let start = 0x8000 + index * each;
@@ -158,9 +159,10 @@ fn kernel(index: u64, addresses: u64) -> Placement {
     }
 }
 
-/// Four seconds of windows, each of [`WINDOW`] records, from bytes to rows by call path
-/// and instruction, and the lines and mnemonics of those: million records a second,
-/// if nothing is missing.
+/// Joins four seconds of windows of [`WINDOW`] records each. It starts from
+/// bytes, and ends with rows by call path and instruction, and with the lines
+/// and mnemonics of those. Returns million records a second; `None` if anything
+/// is missing.
 fn joined(addresses: u64) -> Option<f64> {
     let records = generate(Layout::Xe2, addresses);
     let packed = &include_bytes!("../../tests/data/zebin/bmg.zebin.gz")[..];
@@ -194,7 +196,7 @@ fn joined(addresses: u64) -> Option<f64> {
     let mut fed = 0;
     let windows = records.chunks(WINDOW * RECORD_SIZE).cycle().take(800);
     for (window, from_ns) in windows.zip((0..).step_by(WINDOW_NS as usize)) {
-        // Every kernel is launched from each path, and waited for now and then.
+        // Each path launches every kernel. Now and then the program waits for the queue.
         for index in 0..KERNELS {
             for path in 0..PATHS {
                 join.executions.begun(&Begun {
@@ -226,7 +228,8 @@ fn joined(addresses: u64) -> Option<f64> {
         join.advance(to_ns, &mut take);
     }
     join.finish(&mut take);
-    // Names, once for each instruction; of a real module, over and over again.
+    // Names, once for each instruction. The kernels of one real module are used
+    // repeatedly.
     let code = module.kernels.iter().filter(|k| !k.code.is_empty());
     let code: Vec<_> = code.collect();
     let listings: Vec<_> = (0..KERNELS as usize)
@@ -263,7 +266,8 @@ fn generate(layout: Layout, addresses: u64) -> Vec<u8> {
     for record in records.chunks_exact_mut(RECORD_SIZE) {
         // Instructions are 16 bytes long: two units of an address.
         let ip = 0x1000 + 2 * random(addresses);
-        // The first eight counters lie within the first 16 bytes of any layout.
+        // The first eight counters are within the first 16 bytes of every
+        // layout.
         let counter = bits + 8 * random(8);
         let words = u128::from(ip) | 1_u128 << counter;
         for (to, from) in record.iter_mut().zip(words.to_le_bytes()) {

@@ -1,5 +1,5 @@
-// What the VM's device programs share: the clock that aiprof's events are in,
-// and an account of what was done, one JSON object a line on standard output.
+// What the VM's device programs share: the clock of aiprof's events, and an
+// account of what a program did, one JSON object a line on standard output.
 #ifndef ACCOUNT_H
 #define ACCOUNT_H
 
@@ -26,7 +26,7 @@ static inline void sleep_until(uint64_t ns)
 		;
 }
 
-// Ends the program with a line that says what failed.
+// Prints what failed, and ends the program.
 static inline void give_up(const char *what)
 {
 	printf("{\"event\":\"failed\",\"what\":\"%s\",\"error\":\"%s\"}\n", what, strerror(errno));

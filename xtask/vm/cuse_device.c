@@ -1,12 +1,12 @@
-// A character device of our own: answers a driver's ioctl numbers with outputs
-// of that driver's shape (identifiers that count up), through /dev/cuse and its
-// protocol (include/uapi/linux/fuse.h), so that programs can make real ioctls of
-// devices that this machine does not have.
+// A character device for tests, so that programs can make real ioctls of
+// devices that this machine does not have. It answers a driver's ioctl numbers
+// with outputs of that driver's shape (identifiers that count up). It uses
+// /dev/cuse and its protocol (include/uapi/linux/fuse.h).
 //
 // usage: cuse_device NAME xe|i915|amdgpu|kfd
 //
-// /dev/NAME appears, `{"event":"ready"...}` is printed, and each ioctl served is
-// printed as it was asked. Ends when it is killed.
+// It creates /dev/NAME and prints `{"event":"ready"...}`. Then it prints each
+// ioctl that it serves, as it was requested. It runs until it is killed.
 #include "account.h"
 
 #include <fcntl.h>
@@ -15,12 +15,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-// An output of a command: a 32-bit number at `offset`, counting from `first`.
+// An output of a command: a 32-bit number at `offset`, which counts up from
+// `first`.
 struct output {
 	uint8_t type, number;
 	uint16_t offset;
 	uint32_t first;
-	// How long the device takes to answer.
+	// Milliseconds until the device answers.
 	uint32_t delay_ms;
 };
 
@@ -84,7 +85,7 @@ static void serve_init(int cuse, uint64_t unique, const struct cuse_init_in *in,
 {
 	char information[128];
 	int length = snprintf(information, sizeof information, "DEVNAME=%s", name);
-	// Restricted ioctls: the kernel copies what the command's size says.
+	// Restricted ioctls: the kernel copies as many bytes as the command's size.
 	struct cuse_init_out out = {
 		.major = in->major,
 		.minor = in->minor,
@@ -100,7 +101,7 @@ static void serve_ioctl(int cuse, uint64_t unique, const struct fuse_ioctl_in *i
 			const uint8_t *input, size_t input_length, const struct output *outputs)
 {
 	static uint32_t served[256];
-	// Largest size that a command number can name.
+	// The largest size that a command number can have.
 	static uint8_t data[1 << 14];
 	size_t length = in->out_size < sizeof data ? in->out_size : sizeof data;
 	uint8_t type = _IOC_TYPE(in->cmd), number = _IOC_NR(in->cmd);
@@ -147,7 +148,7 @@ static void serve(int cuse, const uint8_t *request, size_t length, const char *n
 			    size - sizeof(struct fuse_ioctl_in), outputs);
 		break;
 	case FUSE_INTERRUPT:
-		// Wants no answer of its own.
+		// It needs no answer of its own.
 		break;
 	default:
 		reply(cuse, header->unique, ENOSYS, NOTHING, NOTHING);
@@ -165,7 +166,7 @@ int main(int argc, char **argv)
 	int cuse = open("/dev/cuse", O_RDWR | O_CLOEXEC);
 	if (cuse < 0)
 		give_up("/dev/cuse");
-	// The kernel gives whole requests only, to readers with room for any.
+	// The kernel passes only whole requests, to readers with room for any of them.
 	static uint8_t request[1 << 16] __attribute__((aligned(8)));
 	for (;;) {
 		ssize_t length = read(cuse, request, sizeof request);

@@ -1,12 +1,12 @@
 // Makes a known sequence of accelerator ioctls, each with known field values,
-// and writes down what it did: the truth that a tracer's events are held
-// against.
+// and prints what it did: the truth to which a tracer's events are compared.
 //
 // usage: ioctl_work xe|i915|amdgpu|kfd NODE [ROUNDS]
 //
-// Each line names the command, its number, the time around it, the result and
-// the fields as they were when it returned. Each round is one submission, called
-// through main, run_NAME and submit_NAME, and one wait for it.
+// Each line has the command, its number, the times before and after it, its
+// result, and the fields as they were when it returned. Each round is one
+// submission, called through main, run_NAME and submit_NAME, and one wait for
+// it.
 #include "account.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ static void account(const char *command, unsigned long number, struct call call,
 	       call.result, call.error, fields);
 }
 
-// Makes a call and prints it with the fields given in printf's way, which are
+// Makes a call and prints it. The fields are given as for printf, and are
 // evaluated after the call, so that outputs are seen.
 #define DO(fd, command, number, argument, ...)                                     \
 	do {                                                                       \
@@ -36,8 +36,9 @@ static void account(const char *command, unsigned long number, struct call call,
 
 typedef unsigned long long ull;
 
-// The functions that make submissions, and those that call them, lie in sections
-// of their own, whose bounds the linker names: the truth about call paths.
+// The functions that make submissions, and those that call them, are in
+// sections of their own. The linker names the bounds of these: the truth about
+// call paths.
 #define SUBMIT __attribute__((noinline, section("calls_submit")))
 #define RUN __attribute__((noinline, section("calls_run")))
 extern const char __start_calls_submit[], __stop_calls_submit[];
@@ -177,8 +178,8 @@ static uint32_t xe_create_queue(int fd, uint32_t vm)
 	return create.exec_queue_id;
 }
 
-// The calls that a tracer must survive: an argument that is no address, a
-// number that no table has, and a file that is no device.
+// Calls that a tracer must survive: an argument that is no address, a number
+// that no table has, and a file that is no device.
 static void xe_mistakes(int fd)
 {
 	struct xe_destroy nothing = {0};
@@ -288,7 +289,7 @@ RUN void run_i915(int fd, int rounds)
 
 // --- amdgpu: include/uapi/drm/amdgpu_drm.h ---
 
-// A union there: the outputs lie over the inputs.
+// In the header this is a union: the outputs replace the inputs.
 struct amdgpu_gem_create {
 	uint64_t bo_size, alignment, domains, flags;
 };
@@ -319,7 +320,7 @@ SUBMIT void submit_amdgpu(int fd, uint32_t context)
 	uint64_t sequence;
 	memcpy(&sequence, &cs, sizeof sequence);
 	char fields[128];
-	// The device's answer is 32 bits wide; the rest is what went in.
+	// The device's answer has 32 bits; the rest is still the input.
 	snprintf(fields, sizeof fields, ",\"queue\":%u,\"sequence\":%llu", in.ctx_id,
 		 (ull)(uint32_t)sequence);
 	account("CS", AMDGPU_CS, call, fields);

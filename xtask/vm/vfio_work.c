@@ -1,6 +1,7 @@
 // Real VFIO, as the user-space driver of an accelerator uses it: container,
-// group, device, and memory mapped for the device and unmapped again. Works on
-// any PCI device that is bound to vfio-pci, in a VM that has an IOMMU.
+// group, device, and memory that is mapped for the device and unmapped again.
+// It works on any PCI device that is bound to vfio-pci, in a VM that has an
+// IOMMU.
 //
 // usage: vfio_work GROUP_NODE PCI_ADDRESS [MAPPINGS]
 #include "account.h"
@@ -22,7 +23,7 @@ static void account(const char *command, unsigned long number, struct call call,
 	       command, number, (ull)call.before, (ull)call.after, call.result, call.error, fields);
 }
 
-// A call that must succeed; gives its result.
+// Makes a call that must succeed. Returns its result.
 static int must(int fd, const char *command, unsigned long number, void *argument)
 {
 	struct call call = timed_ioctl(fd, number, argument);
@@ -53,7 +54,7 @@ static void unmap(int container, uint64_t iova, uint64_t size)
 	struct vfio_iommu_type1_dma_unmap unmap = {.argsz = sizeof unmap, .iova = iova, .size = size};
 	struct call call = timed_ioctl(container, VFIO_IOMMU_UNMAP_DMA, &unmap);
 	char fields[128];
-	// The kernel answers how much was mapped there.
+	// The kernel returns how much was mapped there.
 	snprintf(fields, sizeof fields, ",\"addr\":%llu,\"range\":%llu,\"unmapped\":%llu", (ull)iova,
 		 (ull)size, (ull)unmap.size);
 	account("IOMMU_UNMAP_DMA", VFIO_IOMMU_UNMAP_DMA, call, fields);
@@ -88,11 +89,11 @@ int main(int argc, char **argv)
 		give_up("mmap");
 	for (int i = 0; i < mappings; i++)
 		map(container, memory, IOVA + PIECE * (unsigned)i);
-	// Mapped already: the kernel refuses.
+	// This is mapped already, so the kernel refuses.
 	map(container, memory, IOVA);
 	unmap(container, IOVA, PIECE);
 	unmap(container, IOVA + PIECE, PIECE * (unsigned)(mappings - 1));
-	// Not every device can be reset: either answer is right.
+	// Not every device can be reset: both results are right.
 	account("DEVICE_RESET", VFIO_DEVICE_RESET, timed_ioctl(device, VFIO_DEVICE_RESET, NULL), "");
 	printf("{\"event\":\"end\",\"pid\":%d}\n", (int)getpid());
 	return 0;

@@ -1,13 +1,13 @@
-// Real DRM ioctls and real fences of known length: on vgem's nodes, buffers get
-// fences attached and signalled on a schedule, and every step is written down
-// with this program's own clock.
+// Real DRM ioctls and real fences of known length. Fences are attached to
+// buffers on vgem's nodes and signalled on a schedule. The program records
+// every step with its own clock.
 //
 // usage: vgem_work CARD_NODE RENDER_NODE [ROUNDS]
 //
-// Each round attaches one fence per entry of HELD to a buffer of its own, 5 ms
-// apart, so that they overlap, and signals each when its time is over. One last
-// fence is left to the end of the program: the kernel signals it as the file is
-// closed.
+// Each round attaches one fence per entry of HELD_MS to a buffer of its own.
+// The fences begin 5 ms apart, so they overlap, and each is signalled when its
+// time is over. One last fence is left until the program ends: the kernel
+// signals it when the file is closed.
 #include "account.h"
 
 #include <fcntl.h>
@@ -58,8 +58,8 @@ static int open_node(const char *path)
 	return fd;
 }
 
-// A buffer made on the card node, where dumb buffers are allowed, and brought
-// to the render node as a dma-buf, as programs do.
+// Makes a buffer on the card node, where dumb buffers are allowed, and imports
+// it to the render node as a dma-buf, as programs do.
 static struct buffer make_buffer(int card, int render)
 {
 	struct buffer buffer = {0};
@@ -94,7 +94,7 @@ __attribute__((noinline)) static void attach(int render, struct buffer *buffer, 
 	       (unsigned long long)buffer->attach.after);
 }
 
-// Whether the kernel says that the buffer is idle.
+// Whether the buffer is idle for the kernel.
 static int is_idle(const struct buffer *buffer)
 {
 	struct pollfd wait = {.fd = buffer->dma_buf, .events = POLLIN};
@@ -112,7 +112,7 @@ __attribute__((noinline)) static void signal_fence(int render, struct buffer *bu
 		errno = EPROTO;
 		give_up("a fence was not pending until it was signalled");
 	}
-	// From the middle of the one ioctl to the middle of the other.
+	// From the middle of one ioctl to the middle of the other.
 	uint64_t start = (buffer->attach.before + buffer->attach.after) / 2;
 	uint64_t end = (call.before + call.after) / 2;
 	printf("{\"event\":\"signal\",\"fence\":%u,\"before\":%llu,\"after\":%llu,\"pending_ns\":%llu}\n",
@@ -127,8 +127,9 @@ static void round_of_fences(int render, struct buffer *buffers)
 		sleep_until(start + i * 5000000ull);
 		attach(render, &buffers[i], HELD_MS[i]);
 	}
-	// HELD_MS grows by more than the distance of the attachments, so the
-	// fences end in the order they began, the first after the last began.
+	// HELD_MS grows by more than the interval of the attachments. So the fences
+	// end in the order in which they began, and the first ends after the last
+	// began.
 	for (size_t i = 0; i < FENCES; i++) {
 		sleep_until(buffers[i].due);
 		signal_fence(render, &buffers[i]);

@@ -1,13 +1,13 @@
-// Burns CPU under a chain of exactly 100 calls that alternate between two
-// functions; built without frame pointers. Ends after argv[1] seconds with
-// status 7, from a signal, so that the burning loop itself calls nothing.
+// Uses the CPU under a chain of exactly 100 calls that alternate between two
+// functions; built without frame pointers. After argv[1] seconds, a signal ends
+// it with status 7, so that the burning loop itself calls nothing.
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 static volatile unsigned long sink;
-// Never set; a loop without an end would make the call of burn() cold code,
-// which the compiler moves into a function of its own.
+// Never set. Without it, the loop would have no end, and the compiler would
+// move the call of burn() as cold code into a function of its own.
 static volatile int stop;
 
 __attribute__((noinline)) static unsigned long burn(void)
@@ -19,7 +19,7 @@ __attribute__((noinline)) static unsigned long burn(void)
 
 unsigned long odd(unsigned depth);
 
-// What follows each call keeps it from becoming a jump.
+// The code after each call keeps it from becoming a jump.
 __attribute__((noinline)) unsigned long even(unsigned depth)
 {
 	unsigned long r = depth == 0 ? burn() : odd(depth - 1);

@@ -13,8 +13,8 @@ use core::ffi::c_void;
 use super::{FOUND, NO_STOP, WINDOW, Walk, cache::window_at, frame_at, go};
 use crate::{maps::Scratch, pool::le_bit};
 
-/// Value of rbp where it is not known: no stack address, so that a frame that
-/// needs it ends the walk.
+/// Value of rbp where it is not known. It is no stack address, so a frame that needs it ends
+/// the walk.
 pub(super) const RBP_UNKNOWN: u64 = 1;
 
 /// Moves the walk to the caller by the current rule.
@@ -54,8 +54,8 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
             read_stack(w, from.wrapping_add(offset))?.wrapping_add(added)
         }
         CFA_SIGNAL => {
-            // The kernel entered the handler with this very address to return
-            // to: it is no address behind a call.
+            // The kernel entered the handler with this address as its return address. It does
+            // not follow a call.
             let at = (w.len as usize).wrapping_sub(1);
             if at > 0 {
                 // SAFETY: in bounds by its mask.
@@ -91,8 +91,8 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
 /// A register of the innermost frame by its DWARF number.
 #[inline(always)]
 pub(super) fn user_register(number: u8) -> u64 {
-    // SAFETY: the current task is valid, and so are its registers; reads of a
-    // BTF pointer are made fault-safe by the kernel.
+    // SAFETY: the current task is valid, and so are its registers; the kernel makes reads
+    // through a BTF pointer fault-safe.
     unsafe {
         let r = &*(bpf_task_pt_regs(bpf_get_current_task_btf()) as *const pt_regs);
         match number {
@@ -116,8 +116,8 @@ pub(super) fn user_register(number: u8) -> u64 {
     }
 }
 
-/// Through a signal frame: the interrupted registers are in the `ucontext` at
-/// `uc` (struct sigcontext_64: rbp at 40+80, rsp at 40+120, rip at 40+128).
+/// Through a signal frame: the interrupted registers are in the `ucontext` at `uc` (struct
+/// sigcontext_64: rbp at 40+80, rsp at 40+120, rip at 40+128).
 #[inline(always)]
 fn apply_signal(w: &mut Walk, uc: u64) -> Result<(), u8> {
     let rbp = read_stack(w, uc.wrapping_add(120))?;
@@ -140,14 +140,15 @@ pub(super) fn read_stack(w: &mut Walk, addr: u64) -> Result<u64, u8> {
     }
 }
 
-/// Makes `value` the 8 bytes of the user stack at `addr`, through the window.
+/// Sets `value` to the 8 bytes of the user stack at `addr`, through the window. [`FOUND`], or 0
+/// if they cannot be read.
 #[inline(never)]
 fn load_stack(w: *mut Walk, addr: u64) -> u32 {
     // SAFETY: part of a checked map value.
     let w = unsafe { &mut *w };
     let mut off = addr.wrapping_sub(w.window_base);
     if w.window_base == 0 || off > (WINDOW - 8) as u64 || off & 7 != 0 {
-        // Below the address lie the other slots of the same frame.
+        // The other slots of the same frame are below the address.
         let base = if addr.wrapping_sub(w.rsp) < WINDOW as u64 / 2 {
             w.rsp
         } else {

@@ -7,13 +7,13 @@ use core::ffi::c_void;
 use super::{FOUND, WINDOW, Walk, frame_at, is_passed, pass, python::place_mark};
 use crate::maps::{RULES, Scratch};
 
-/// Frames that one look at the rule cache walks at most.
+/// Most frames that one pass over the rule cache walks.
 const CACHED_FRAMES: u32 = 16;
 
-/// Walks as many frames as the rule cache knows and the window holds, up to
-/// [`CACHED_FRAMES`]: the usual case, in few instructions. [`FOUND`]: there is
-/// more to walk so; the window has been moved if that was what stopped it. Else
-/// it stops, without an opinion, at a frame that needs more.
+/// Walks as many frames as the rule cache knows and the window holds, up to [`CACHED_FRAMES`]:
+/// the usual case, in few instructions. [`FOUND`]: call it again; if the window stopped it, the
+/// window has been moved. 0: it stopped at a frame that needs more than the cache, without a
+/// decision about it.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
@@ -25,8 +25,8 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
     let w = &mut s.walk;
     let (mut rip, mut rsp, mut rbp) = (w.rip, w.rsp, w.rbp);
     let mut len = w.len;
-    // What does not change is read again at each frame: held, it would take more stack than
-    // Linux 6.1 allows a program.
+    // Values that do not change are read again for each frame: in variables, they would take
+    // more stack than Linux 6.1 allows a program.
     let mut kind = rule_kind(w.list_owner, w.exact);
     let mut mark = s.python.mark();
     let mut watch = w.watch;
@@ -62,7 +62,7 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
         if cfa <= rsp || (cfa | below) & 7 != 0 || below > WINDOW as u64 {
             break;
         }
-        // What of the frame is needed: rbp's slot if any, and the return address.
+        // The needed part of the frame: rbp's slot, if rbp is saved, and the return address.
         let base = w.window_base;
         let lowest = cfa.wrapping_sub(if below > 8 { below } else { 8 });
         let slot = cfa.wrapping_sub(8).wrapping_sub(base);
@@ -102,7 +102,7 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
     more
 }
 
-/// Makes the window begin at `base`.
+/// Moves the window to `base`.
 #[inline(always)]
 fn move_window(w: &mut Walk, base: u64) -> u32 {
     // SAFETY: the destination is the window, of that size; a bad source is an error.
@@ -117,8 +117,8 @@ fn move_window(w: &mut Walk, base: u64) -> u32 {
     u32::from(rc == 0)
 }
 
-/// Remembers the rule just found for a return address, or for the instruction that was
-/// interrupted, if it is of the common kinds that the cache holds.
+/// Stores the rule just found for a return address, or for an interrupted instruction, if it is
+/// of the common kinds that the cache holds.
 #[inline(always)]
 pub(super) fn cache_rule(s: &mut Scratch) {
     let w = &s.walk;
@@ -128,7 +128,7 @@ pub(super) fn cache_rule(s: &mut Scratch) {
     let common = (rule.kind == CFA_RSP || rule.kind == CFA_RBP)
         && (rule.rbp == RBP_SAME || saved)
         && rule.cfa_off as u32 <= 0xff_ffff;
-    // In a program with V8, more is asked of what was interrupted than its rule.
+    // In a program with V8, an interrupted instruction needs more than its rule.
     let is_of_leaf = w.len == 1 && w.has_v8 == 0;
     if w.exact != 0 && !is_of_leaf || !common {
         return;
@@ -145,23 +145,23 @@ pub(super) fn cache_rule(s: &mut Scratch) {
     }
 }
 
-/// The key of a return address in the cache.
+/// The key of an address in the cache.
 #[inline(always)]
 fn cache_key(address: u64, owner: u32) -> u64 {
     address ^ u64::from(owner) << 48
 }
 
-/// The first bit of a cached rule that says what it is of.
+/// The first bit of a cached rule's kind ([`rule_kind`]).
 const KIND_SHIFT: u32 = 41;
 
-/// What a rule is of: the rest of the owner, and whether the address is exact.
+/// The kind of a rule: the upper half of the owner tag, and whether the address is exact.
 #[inline(always)]
 fn rule_kind(owner: u32, exact: u32) -> u64 {
     u64::from(owner >> 16) << 7 | u64::from(exact & 1)
 }
 
-/// The entry of a stack pointer among the near rules. A stack mostly has the frames that it
-/// had when it was last walked, and in this order their rules share cache lines.
+/// The entry for a stack pointer among the near rules. A stack usually has the frames that it
+/// had at the last walk, and in this order their rules share cache lines.
 #[inline(always)]
 fn near_entry(chunk: *mut CachedRule, rsp: u64) -> *mut CachedRule {
     let at = (rsp >> 5) as usize & (RULE_CACHE_CHUNK - 1);
@@ -169,7 +169,7 @@ fn near_entry(chunk: *mut CachedRule, rsp: u64) -> *mut CachedRule {
     unsafe { chunk.add(at) }
 }
 
-/// The entry of an address: neighbours in the text are neighbours here.
+/// The entry for an address. Neighbours in the text are neighbours here.
 #[inline(always)]
 fn cache_entry(address: u64, first: u32, mask: u32) -> Option<*mut CachedRule> {
     let slot = (address >> 4) as u32 & mask;

@@ -1,8 +1,8 @@
-//! Go's runtime: from the stack that it calls on to the one it came from.
+//! Go's runtime: from the stack on which it makes calls to the stack that it came from.
 //!
-//! What leads there is in the memory of the thread: its goroutine, that one's thread
-//! structure, and the goroutine it runs. Everything is checked as far as it can be: what
-//! two ways lead to must be the same.
+//! The way there is in the memory of the thread: its goroutine, that goroutine's thread
+//! structure, and the goroutine that this thread runs. Everything that can be checked is
+//! checked: two ways must lead to the same place.
 
 use aiprof_common::*;
 use aya_ebpf::helpers::{bpf_get_current_task_btf, generated::bpf_probe_read_user};
@@ -18,7 +18,7 @@ use crate::{maps::Scratch, setting};
 /// The stack pointer's DWARF number.
 const RSP: u8 = 7;
 
-/// Moves the walk to the caller by a rule of [`CFA_GO`].
+/// Moves the walk to the caller by a [`CFA_GO`] rule.
 #[inline(never)]
 pub(super) fn follow(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -52,7 +52,7 @@ fn try_follow(w: &mut Walk) -> Result<(), u8> {
     Ok(())
 }
 
-/// A number of words of the rule, in bytes.
+/// Number `index` of the rule (`a` to `d`), in bytes.
 #[inline(always)]
 fn step(rule: Rule, index: u32) -> u64 {
     u64::from(rule.cfa_off as u32 >> (8 * index) & 0xff) * 8
@@ -66,7 +66,7 @@ fn to_caller_of_c(w: &Walk) -> Result<u64, u8> {
     Ok(end.wrapping_sub(depth).wrapping_add(step(w.rule, 3)))
 }
 
-/// The CFA on the stack that the function came from.
+/// The CFA on the stack from which the function came.
 #[inline(always)]
 fn to_own_stack(w: &mut Walk) -> Result<u64, u8> {
     let is_callback = w.rule.rbp == GO_CALLBACK;
@@ -83,8 +83,8 @@ fn to_own_stack(w: &mut Walk) -> Result<u64, u8> {
         }
         let word = thread_word(w)?;
         let sp = if has_step { read_word(word)? } else { word };
-        // The thread is in the very function, and has not left the stack yet: that was
-        // the call inside of the one that is looked for.
+        // The thread is in this very function and has not left the stack yet. The value belongs
+        // to the call inside of the one that is searched for.
         if is_callback && sp == user_register(RSP) {
             read_word(sp)?
         } else {
@@ -97,7 +97,7 @@ fn to_own_stack(w: &mut Walk) -> Result<u64, u8> {
     Ok(sp.wrapping_add(step(w.rule, 3)))
 }
 
-/// Of `x`, where a word of it is; without such a step, `x`.
+/// The address of a word of `x` (see [`GO_RETURNS`]); `x` itself if the rule has no such step.
 #[inline(always)]
 fn thread_word(w: &Walk) -> Result<u64, u8> {
     // SAFETY: always valid in a tracing program.
@@ -111,14 +111,14 @@ fn thread_word(w: &Walk) -> Result<u64, u8> {
     if last == u64::from(GO_NO_STEP) * 8 {
         return Ok(found);
     }
-    // A goroutine: it says which thread runs it, too.
+    // `x` is a goroutine, whose thread must be this one.
     if read_word(found.wrapping_add(to_thread))? != thread {
         return Err(STOP_READ);
     }
     Ok(found.wrapping_add(last))
 }
 
-/// The 8 bytes of user memory at an address; zero is none that leads on.
+/// The 8 bytes of user memory at an address. Zero is an error, because it leads nowhere.
 #[inline(always)]
 fn read_word(address: u64) -> Result<u64, u8> {
     let mut value = 0u64;

@@ -1,10 +1,10 @@
 //! From a frame without a rule to its caller.
 //!
-//! Of a caller the code and the frame pointer say where its own caller is. Of an
-//! interrupted function they do not: it may not have set its frame up yet, or have
-//! none. Its caller is a guess, and is marked as one ([`ADDR_GUESSED`]), unless the
-//! code before it shows that it has made a frame. None is taken but where a call before
-//! the return address can have led here.
+//! If the current function is a caller, its code and the frame pointer lead to its own caller.
+//! If it was interrupted, they may not: it may not have made its frame yet, or may have none.
+//! Its caller is then a guess and marked as one ([`ADDR_GUESSED`]), unless the code before it
+//! shows that it has made a frame. A caller is accepted only if a call before the return
+//! address can have led here.
 
 use aiprof_common::*;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
@@ -15,15 +15,15 @@ use super::{
 };
 use crate::maps::Scratch;
 
-/// Most bytes of a function: further behind its first one nothing of it runs.
+/// Most bytes from a function's first instruction to one that it runs.
 const FUNCTION_REACH: u64 = 1 << 16;
 
-/// Words of code before an instruction that are searched for where its function makes
+/// Words of code before an instruction that are searched for the place where its function makes
 /// its frame.
 const FRAME_WORDS: u32 = 64;
 
-/// A call that cannot have led to an address, one that may have jumped on to it, and
-/// one that leads near before it.
+/// Results of [`call_before`]: no call that can have led to the address; a call whose target
+/// may have jumped to it; a call to a place shortly before it.
 pub(super) const NO_CALL: u32 = 0;
 const SOME_CALL: u32 = 1;
 const NEAR_CALL: u32 = 2;
@@ -52,9 +52,9 @@ pub(super) fn guess(scratch: *mut Scratch) -> u32 {
     }
 }
 
-/// Whether a step that the rule of generated code led to, from `rip`, is believed: the
-/// code may have changed since it was read. Only if what lies before the address is a
-/// call that can have led there.
+/// Decides whether to accept a step that the rule of generated code made from `rip`. The code
+/// may have changed since it was read. The step is accepted only if a call before the new
+/// address can have led to `rip`.
 #[inline(never)]
 pub(super) fn confirm(scratch: *mut Scratch, rip: u64) -> u32 {
     // SAFETY: a checked map value.
@@ -66,8 +66,8 @@ pub(super) fn confirm(scratch: *mut Scratch, rip: u64) -> u32 {
     NO_STOP
 }
 
-/// From where a call returns to. `add $N, %rsp; ret` (48 83 c4 NN c3), as in CPython's
-/// trampolines, says where the caller's frame is.
+/// Steps from a return address. `add $N, %rsp; ret` (48 83 c4 NN c3), as in CPython's
+/// trampolines, contains the distance to the caller's frame.
 #[inline(always)]
 fn from_caller(w: &mut Walk) -> Result<bool, u8> {
     let code = code_at(w.rip);
@@ -80,10 +80,12 @@ fn from_caller(w: &mut Walk) -> Result<bool, u8> {
     by_frame_pointer(w)
 }
 
-/// From an interrupted instruction; whether the caller is certain. `ret` (c3, c2) has
-/// the return address at hand. A function's first instruction, mostly `push %rbp` (55)
-/// or `endbr64` (f3 0f 1e fa), likely has; so has `mov %rsp, %rbp` (48 89 e5, 48 8b ec)
-/// behind the push, and what never makes a frame.
+/// Steps from an interrupted instruction. Returns whether the caller is certain.
+///
+/// At `ret` (c3, c2) the return address is on top of the stack. It is probably there too at a
+/// function's first instruction, usually `push %rbp` (55) or `endbr64` (f3 0f 1e fa). The same
+/// is true of functions that never make a frame. At `mov %rsp, %rbp` (48 89 e5, 48 8b ec) after
+/// the push, it is one word above.
 #[inline(always)]
 fn from_interrupted(w: &mut Walk) -> Result<bool, u8> {
     let code = code_at(w.rip);
@@ -111,18 +113,18 @@ fn from_interrupted(w: &mut Walk) -> Result<bool, u8> {
     }
 }
 
-/// What code is searched for, backwards.
+/// A backward search in code.
 struct Search {
-    /// Where it ends.
+    /// The end of the code.
     end: u64,
-    /// The 8 bytes behind those looked at.
+    /// The 8 bytes after those being searched.
     behind: u64,
     found: u32,
 }
 
-/// Whether the function that runs `rip` has made its frame: the two instructions that
-/// do so lie shortly before, and no return instruction between, as far as single bytes
-/// tell.
+/// Whether the function that runs `rip` has made its frame. It has if the two instructions that
+/// do so are shortly before, with no return instruction between. A return instruction is
+/// recognized by its first byte alone, which can also be within another instruction.
 #[inline(never)]
 fn has_frame(rip: u64) -> u32 {
     let mut search = Search {
@@ -143,8 +145,8 @@ fn has_frame(rip: u64) -> u32 {
     search.found
 }
 
-/// `bpf_loop` callback: looks at 8 bytes for `push %rbp; mov %rsp, %rbp` (55 48 89 e5,
-/// 55 48 8b ec) and for `ret` (c3).
+/// `bpf_loop` callback: searches 8 bytes for `push %rbp; mov %rsp, %rbp` (55 48 89 e5, 55 48 8b
+/// ec) and for `ret` (c3).
 extern "C" fn find_frame(index: u64, search: *mut Search) -> i64 {
     // SAFETY: the context is has_frame's.
     let search = unsafe { &mut *search };
@@ -152,7 +154,7 @@ extern "C" fn find_frame(index: u64, search: *mut Search) -> i64 {
     let mut word = code_at(from);
     let is_first = word == 0;
     if is_first {
-        // The code may begin within: what lies on the next page alone.
+        // The code may begin within these bytes: takes only those on the next page.
         let page = from.wrapping_add(7) & !4095;
         word = code_at(page) << (page.wrapping_sub(from) << 3 & 63);
     }
@@ -173,8 +175,8 @@ extern "C" fn find_frame(index: u64, search: *mut Search) -> i64 {
     if is_first { STOP } else { GO_ON }
 }
 
-/// One step along the frame pointer chain: rbp -> {caller's rbp, return address}. Only
-/// behind such a step zero is the chain's end; elsewhere code may use rbp otherwise.
+/// One step along the frame pointer chain: rbp -> {caller's rbp, return address}. Zero is the
+/// chain's end only after such a step; elsewhere code may use rbp for other things.
 #[inline(always)]
 fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
     let frame = w.rbp;
@@ -198,7 +200,7 @@ fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
     Ok(true)
 }
 
-/// Makes the frame that a return address leads to the current one.
+/// Makes the frame of a return address the current one.
 #[inline(always)]
 fn go_to(w: &mut Walk, address: u64, at: u64, by: u32) {
     w.rip = address;
@@ -207,7 +209,7 @@ fn go_to(w: &mut Walk, address: u64, at: u64, by: u32) {
     w.guessed = by;
 }
 
-/// The 8 bytes of code at an address; 0 where they cannot be read.
+/// The 8 bytes of code at an address; 0 if they cannot be read.
 #[inline(always)]
 fn code_at(address: u64) -> u64 {
     let mut code = 0u64;
@@ -218,10 +220,12 @@ fn code_at(address: u64) -> u64 {
     code
 }
 
-/// Whether there is a call before `address` that can have led to `rip`, which lies in
-/// the mapping from `start` to `end`: `call` to an address (e8) near before it, or
-/// outside of the mapping, from where it was jumped on; or through a register or
-/// memory (ff /2; Intel SDM, "CALL").
+/// Whether a call before `address` can have led to `rip`, which is in the mapping from `start`
+/// to `end`. Two forms of calls can (Intel SDM, "CALL"):
+///
+/// * `call` to an address (e8) shortly before `rip`, or to one outside of the mapping, from
+///   where a jump leads here;
+/// * a call through a register or memory (ff /2).
 #[inline(never)]
 pub(super) fn call_before(address: u64, rip: u64, start: u64, end: u64) -> u32 {
     let code = code_at(address.wrapping_sub(8));
@@ -234,7 +238,8 @@ pub(super) fn call_before(address: u64, rip: u64, start: u64, end: u64) -> u32 {
             return SOME_CALL;
         }
     }
-    // The opcode, and the byte that names register or memory, by their place.
+    // The opcode and the byte that names the register or memory, by their distance from the
+    // end.
     let two = code >> 48;
     let three = code >> 40 & 0xffff;
     let four = code >> 32 & 0xffff;

@@ -1,9 +1,9 @@
 //! The frames of HotSpot's generated code (see `JavaLayout`).
 //!
-//! All that is read is the program's, which may write anything there: every search is
-//! bounded. Of a caller the blob says how large its frame is. Of an interrupted function
-//! the instruction says how much of its frame there is; where that leads is believed only
-//! if it is code of HotSpot's interpreter, or follows a call.
+//! All memory that is read here is the program's, which may write anything to it, so every
+//! search is bounded. The blob has the size of a caller's frame. For an interrupted function,
+//! the instruction shows which part of the frame exists. The resulting return address is
+//! accepted only if it is in HotSpot's interpreter or follows a call.
 
 use aiprof_common::*;
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
@@ -18,17 +18,17 @@ use super::{
 };
 use crate::{maps::Scratch, pool::Block};
 
-/// What is here is not of these frames.
+/// Result: the address is in no such frame.
 pub(super) const NOT_KNOWN: u32 = u32::MAX - 1;
 
-/// A blob is here that does not say how large its frames are.
+/// Result: the blob has no frame size.
 const NO_SIZE: u32 = u32::MAX - 2;
 
 /// Words of a blob's header.
 const BLOB_WORDS: usize = JAVA_BLOB_BYTES / 8;
-/// Most steps from a segment to the first one of its block: a step leads up to 254 back.
+/// Most steps from a segment to the first one of its block; a step leads back by up to 254.
 const MAX_SEGMENT_STEPS: u32 = 32;
-/// Numbers from here on are no steps; the last: a free segment.
+/// Value of a free segment. Lower values are steps.
 const SEGMENT_FREE: u8 = 255;
 /// Most bytes of a frame of generated code.
 const MAX_FRAME: u64 = 1 << 20;
@@ -46,23 +46,23 @@ const RETURN_ADDRESS: u64 = 8;
 const SENDER_SP: u64 = 8;
 const METHOD: u64 = 24;
 
-/// Names of blobs, as far as they are looked at.
+/// First 8 bytes of blobs' names.
 const NMETHOD: u64 = u64::from_le_bytes(*b"nmethod\0");
 const NATIVE_NMETHOD: u64 = u64::from_le_bytes(*b"native n");
 
-/// What is read of HotSpot for a walk.
+/// State of a walk for frames of HotSpot.
 #[repr(C)]
 pub struct Java {
     /// A copy, so that it does not change meanwhile.
     layout: JavaLayout,
-    /// A blob's address, and its header.
+    /// The current blob's address, then its header.
     blob: u64,
     header: [u64; BLOB_WORDS],
     /// Bytes of its frame.
     size: u64,
 }
 
-/// Makes ready for a walk. `reference`: the layout of the process's HotSpot.
+/// Prepares a walk. `reference`: the layout of the process's HotSpot.
 #[inline(always)]
 pub(super) fn begin(scratch: *mut Scratch, reference: PoolRef) {
     // SAFETY: a checked map value.
@@ -132,7 +132,7 @@ fn is_interpreter(java: &Java, address: u64) -> bool {
     address.wrapping_sub(start) < end.wrapping_sub(start)
 }
 
-/// From a stub that has called: those that call have a frame that rbp leads to.
+/// Steps from a stub that has called a function. Such stubs have a frame that rbp leads to.
 #[inline(never)]
 fn stub(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -155,7 +155,7 @@ fn stub(scratch: *mut Scratch) -> u32 {
     NO_STOP
 }
 
-/// From a frame of the interpreter.
+/// Steps from a frame of the interpreter.
 #[inline(never)]
 fn interpreted(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -183,12 +183,12 @@ fn try_interpreted(s: &mut Scratch) -> Result<(), u8> {
     Ok(())
 }
 
-/// From the interpreter's code that begins or ends a method's frame: then r13, which is
-/// where the method's next instruction is, is something else.
+/// Steps from interpreter code that begins or ends a method's frame. There r13 is not the
+/// address of the method's next instruction, as it is elsewhere.
 ///
-/// At its beginning r13 is the caller's stack pointer, rbx the method, and the return
-/// address at the top of the stack, or in rax while room is made for variables. At its end
-/// r13 is the return address, and rbx the caller's stack pointer: the method has returned.
+/// At the beginning, r13 is the caller's stack pointer, and rbx is the method. The return
+/// address is on top of the stack, or in rax while room is made for variables. At the end, r13
+/// is the return address and rbx the caller's stack pointer: the method has returned.
 #[inline(never)]
 fn at_border(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -223,7 +223,7 @@ fn at_border(scratch: *mut Scratch) -> u32 {
     NO_STOP
 }
 
-/// Finds the blob that holds the current address, and its frame's size.
+/// Finds the blob that holds the current address, and the size of its frame.
 #[inline(never)]
 fn find_blob(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -282,7 +282,7 @@ fn find_blob(scratch: *mut Scratch) -> u32 {
     }
 }
 
-/// From code whose frame is made.
+/// Steps from code whose frame is complete.
 #[inline(always)]
 fn whole_frame(s: &mut Scratch) -> Result<(), u8> {
     let size = s.java.size;
@@ -299,21 +299,21 @@ fn whole_frame(s: &mut Scratch) -> Result<(), u8> {
     Ok(())
 }
 
-/// How much of its frame an interrupted function has: nothing but the return address,
-/// the caller's rbp below it, all but that rbp, all.
+/// The existing part of an interrupted function's frame: only the return address; also the
+/// caller's rbp below it; all but that rbp; all.
 const BARE: u32 = 0;
 const PUSHED: u32 = 1;
 const WITHOUT_RBP: u32 = 2;
 const WHOLE: u32 = 3;
 
-/// From an interrupted function.
+/// Steps from an interrupted function.
 #[inline(always)]
 fn interrupted(scratch: *mut Scratch) -> u32 {
     let state = state_of(scratch);
     if leave(scratch, state) == NO_STOP {
         return NO_STOP;
     }
-    // What the instruction seemed to say is not so.
+    // The instruction was misleading.
     for other in [WHOLE, BARE, PUSHED] {
         if other != state && leave(scratch, other) == NO_STOP {
             // SAFETY: a checked map value.
@@ -327,7 +327,7 @@ fn interrupted(scratch: *mut Scratch) -> u32 {
     NOT_KNOWN
 }
 
-/// Moves to the caller of an interrupted function that has so much of its frame.
+/// Moves to the caller of an interrupted function. `state`: the part of its frame that exists.
 #[inline(never)]
 fn leave(scratch: *mut Scratch, state: u32) -> u32 {
     // SAFETY: a checked map value.
@@ -356,7 +356,7 @@ fn leave(scratch: *mut Scratch, state: u32) -> u32 {
     NO_STOP
 }
 
-/// Reads how much of its frame an interrupted function has, from its next instruction.
+/// Finds which part of an interrupted function's frame exists, from its next instruction.
 #[inline(never)]
 fn state_of(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -382,8 +382,8 @@ fn state_of(scratch: *mut Scratch) -> u32 {
     if has_pushed || has_moved {
         return PUSHED;
     }
-    // push %rbp; sub $n, %rsp (48 83 ec, 48 81 ec); mov %eax, n(%rsp) (89 84 24), which
-    // tries how far the stack may grow.
+    // push %rbp; sub $n, %rsp (48 83 ec, 48 81 ec); mov %eax, n(%rsp) (89 84 24), which checks
+    // that the stack may grow.
     let subtracts = next & 0xff_ffff == 0xec_8348 || next & 0xff_ffff == 0xec_8148;
     if next & 0xff == 0x55 || subtracts || next & 0xff_ffff == 0x24_8489 {
         return BARE;
@@ -395,10 +395,13 @@ fn state_of(scratch: *mut Scratch) -> u32 {
     WHOLE
 }
 
-/// What is left of the frame of a function that returns: at `ret` (c3, c2), at `pop %rbp`
-/// (5d), and between both, where it asks whether to stop at a safepoint:
-/// `cmp n(%r15), %rsp; ja` (49 3b a7, 0f 87), `mov n(%r15), %r10; test %eax, (%r10)`
-/// (4d 8b 97, 41 85 02) or `test %eax, n(%rip)` (85 05).
+/// The remaining part of the frame of a function that returns. It is at `ret` (c3, c2), at
+/// `pop %rbp` (5d), or between them, where it checks whether to stop at a safepoint. The check
+/// is one of:
+///
+/// * `cmp n(%r15), %rsp; ja` (49 3b a7, 0f 87);
+/// * `mov n(%r15), %r10; test %eax, (%r10)` (4d 8b 97, 41 85 02);
+/// * `test %eax, n(%rip)` (85 05).
 #[inline(always)]
 fn at_return(next: u64, last: u64) -> Option<u32> {
     let first = next & 0xff;
@@ -433,7 +436,7 @@ fn code_of(java: &Java) -> u64 {
     }
 }
 
-/// Bytes of a blob's code at whose end the frame is made.
+/// Offset in a blob's code from which on the frame is complete.
 #[inline(always)]
 fn frame_complete(java: &Java) -> u64 {
     let offset = field(&java.header, java.layout.blob_frame_complete);
@@ -445,8 +448,8 @@ fn frame_complete(java: &Java) -> u64 {
     if offset > 0 { offset as u64 } else { 0 }
 }
 
-/// Bytes of a compiled method's code before the entry of callers that know the type of
-/// the object.
+/// Offset in a compiled method's code of the entry for callers that know the type of the
+/// object.
 #[inline(always)]
 fn entry_of(java: &Java, code: u64) -> u64 {
     let name = user(field(&java.header, java.layout.blob_name));
@@ -461,7 +464,7 @@ fn entry_of(java: &Java, code: u64) -> u64 {
     }
 }
 
-/// Whether a function may return to an address: it is the interpreter's, or follows a call.
+/// Whether a function may return to an address: it is in the interpreter, or follows a call.
 #[inline(always)]
 fn may_return(s: &Scratch, address: u64) -> bool {
     is_interpreter(&s.java, address) || call_before(address, s.walk.rip, 0, 0) != NO_CALL
@@ -482,7 +485,7 @@ fn note_method(s: &mut Scratch, method: u64) {
     }
 }
 
-/// Makes the frame that a return address leads to the current one.
+/// Makes the frame of a return address the current one.
 #[inline(always)]
 fn go_to(w: &mut Walk, address: u64, rsp: u64) {
     w.rip = address;

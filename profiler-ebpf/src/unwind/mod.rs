@@ -1,14 +1,14 @@
-//! The user-stack walk: one frame a step, from the tables in the pool.
+//! The user-stack walk: one frame a step, with the tables in the pool.
 //!
-//! Written with `bpf_loop` and look-ups, no tail calls, so that the same source
-//! serves perf event, uprobe and sleepable programs. The state lives in the
-//! caller's scratch memory and not on the BPF stack: the verifier does not track
-//! map memory, which keeps its state small.
+//! It uses `bpf_loop` and look-ups, and no tail calls, so that the same source serves perf
+//! event, uprobe and sleepable programs. Its state is in the caller's scratch memory and not on
+//! the BPF stack: the verifier does not track the content of map memory, so its own state stays
+//! small.
 //!
-//! The functions that do the steps are global to the verifier (`no_mangle`): it looks at
-//! each once, for any arguments, and not for every way that leads to it, which took it
-//! four times as long, and on Linux 6.1 ten times. So they take pointers that may be
-//! null to it, and what they return is any number to their callers ([`forget`]).
+//! The functions that do the steps are global to the verifier (`no_mangle`). It verifies each
+//! of them once, for any arguments, and not for every path to it. Otherwise it took four times
+//! as long, and on Linux 6.1 ten times. In return, their pointers can be null to the verifier,
+//! and their results are any number to their callers ([`forget`]).
 
 use aiprof_common::*;
 use aya_ebpf::{
@@ -47,14 +47,14 @@ mod tables;
 mod uprobe;
 mod v8;
 
-/// Bytes of user stack copied at once.
+/// Bytes of the user stack that are copied at once.
 const WINDOW: usize = 512;
-/// Most steps of a walk: each records a frame, or moves the window for one.
+/// Most steps of a walk. Each records a frame, or moves the window for one.
 const MAX_STEPS: u32 = 2 * MAX_WALKED_FRAMES as u32 + 1;
-/// Ancestors to ask for the mappings of an unregistered fork.
+/// Most ancestors whose mappings are tried for an unregistered fork.
 const MAX_ANCESTORS: usize = 4;
 
-/// A frame: its stack pointer, its caller's, and where it returns to.
+/// A frame: its stack pointer, its caller's stack pointer, and its return address.
 #[repr(C)]
 struct Passed {
     from: u64,
@@ -68,7 +68,7 @@ pub struct Walk {
     rip: u64,
     rsp: u64,
     rbp: u64,
-    /// The mapping of the last look-up; the next frame is often in it too.
+    /// The mapping of the last look-up. The next frame is often in it, too.
     map_start: u64,
     map_end: u64,
     map_bias: u64,
@@ -81,27 +81,28 @@ pub struct Walk {
     java: u32,
     /// The layout of V8.
     v8: u32,
-    /// Where HotSpot has generated code, and how many bytes; 0: nowhere.
+    /// Start of HotSpot's heaps, and their size in bytes; 0: none.
     java_start: u64,
     java_size: u64,
-    /// Where V8's interpreter is, there and there, and how many bytes; 0: not known.
+    /// Starts of V8's interpreter, which may be mapped twice, and its size in bytes; 0: not
+    /// known.
     v8_starts: [u64; MAX_V8_INTERPRETERS],
     v8_size: u64,
-    /// Registers of the innermost frame: the function that is entered, and where V8 has a
-    /// return address while it takes arguments off the stack.
+    /// Registers of the innermost frame: the function that is entered, and the two in which V8
+    /// has a return address while it removes arguments from the stack.
     v8_rdi: u64,
     v8_r9: u64,
     v8_r10: u64,
-    /// 1: the process has a V8 whose frames are known.
+    /// 1: the process has a V8 whose frames can be walked.
     has_v8: u32,
-    /// 1: the current address is in no mapping that is known.
+    /// 1: the current address is in no known mapping.
     no_map: u32,
     /// The mapping list.
     list: u32,
     /// Its owner tag.
     list_owner: u32,
-    /// The process whose they are, 0: its parent's; the space; and the changes of `PROCS` that
-    /// had been made then.
+    /// The process of the layouts and of the list, 0: an ancestor's; its address space; and the
+    /// number of changes of `PROCS` at that time.
     tgid: u32,
     space: u32,
     changes: u64,
@@ -111,44 +112,44 @@ pub struct Walk {
     exact: u32,
     /// 1: the thread is in a system call.
     in_call: u32,
-    /// [`BY_FRAME_POINTER`] or [`BY_GENERATED`]: where `rip` came from, and is to be checked.
+    /// Origin of a `rip` that must be checked: [`BY_FRAME_POINTER`] or [`BY_GENERATED`]; 0: it
+    /// need not be.
     guessed: u32,
-    /// First chunk of the rule cache that this walk alone uses meanwhile: that of the near
-    /// rules.
+    /// First chunk of the part of the rule cache that only this walk uses now: the near rules.
     cache_first: u32,
-    /// Entries of the chunks behind it less one.
+    /// Number of entries in the chunks after it, less one.
     cache_mask: u32,
-    /// Of Go: the stack pointer that C's calls of Go went on from, the last one seen; 0: none.
+    /// Go: the last stack pointer found from which a call from C to Go continued; 0: none.
     go_sp: u64,
-    /// Of Go: which ways back to a stack the walk has taken.
+    /// Go: the ways back to a stack that the walk has taken.
     go_used: u32,
-    /// The return instance being looked at.
+    /// The current return instance.
     instance: u64,
     /// The rule of the current frame.
     rule: Rule,
-    /// Address of the first byte in `window`; 0: empty.
+    /// Address of the first byte in `window`; 0: the window is empty.
     window_base: u64,
-    /// Copy of user stack; in `u64`s for its alignment.
+    /// Copy of a part of the user stack, as `u64`s for its alignment.
     window: [u64; WINDOW / 8],
     /// The last value read from the user stack.
     value: u64,
-    /// What the stack pointer is behind the return of the innermost pending call that is
-    /// still looked for; `u64::MAX`: none is.
+    /// The stack pointer after the return of the innermost pending call that is still searched
+    /// for; `u64::MAX`: none is.
     watch: u64,
-    /// Pending calls, without those of which the walk has shown that they are over.
+    /// Number of pending calls, without those that the walk has shown to be over.
     pending: u32,
     /// 1: the last of them was found on the stack.
     pending_found: u32,
-    /// The frame in which they are looked for.
+    /// The frame in which they are searched for.
     passed: Passed,
-    /// Where the return addresses of pending calls are, outermost first.
+    /// Addresses of the slots of pending calls, outermost first.
     pending_at: [u64; MAX_PENDING],
-    /// These return addresses.
+    /// The return addresses in these slots.
     pending_to: [u64; MAX_PENDING],
 }
 
 impl Walk {
-    /// Has the next walk look for `n` pending calls.
+    /// Makes the next walk look for `n` pending calls.
     #[inline(always)]
     pub fn look_for(&mut self, n: u32) {
         self.pending = n;
@@ -156,7 +157,7 @@ impl Walk {
         self.watch = self.watched();
     }
 
-    /// Says where the return address of pending call `n` is, and what it is.
+    /// Sets the slot's address and the return address of pending call `n`.
     #[inline(always)]
     pub fn set_pending(&mut self, n: usize, at: u64, address: u64) {
         let n = n & (MAX_PENDING - 1);
@@ -167,8 +168,8 @@ impl Walk {
         }
     }
 
-    /// Whether the last pending call can return to an address: it is its return address,
-    /// or one of both is that of a return probe.
+    /// Whether the last pending call can return to an address: it is the call's return address,
+    /// or one of the two belongs to a return probe.
     #[inline(always)]
     fn may_return_to(&self, address: u64) -> bool {
         let last = (self.pending as usize).wrapping_sub(1) & (MAX_PENDING - 1);
@@ -177,7 +178,7 @@ impl Walk {
         own == address || own & 0xfff == 0 || address & 0xfff == 0
     }
 
-    /// Pending calls that may be on the stack; and whether the last of them is.
+    /// Number of pending calls that may be on the stack, and whether the last of them is.
     #[inline(always)]
     pub fn pending(&self) -> (u32, bool) {
         (self.pending, self.pending_found != 0)
@@ -200,16 +201,16 @@ impl Walk {
     }
 }
 
-/// Where an address came from: a frame pointer, or what generated code says.
+/// The origin of an address: a frame pointer, or generated code.
 const BY_FRAME_POINTER: u32 = 1;
 const BY_GENERATED: u32 = 2;
 
-/// What a step decided.
+/// Results of a step.
 const GO_ON: i64 = 0;
 const STOP: i64 = 1;
-/// Result of the functions that look something up.
+/// Result of a successful look-up.
 const FOUND: u32 = 1;
-/// Result of the functions that may end the walk: they do not.
+/// Result of functions that can end the walk: it continues.
 const NO_STOP: u32 = u32::MAX;
 
 /// Argument of the loop callback.
@@ -221,21 +222,20 @@ struct LoopContext {
 /// Walks the current task's user stack into `scratch.frames` and sets
 /// `user_len`, `stop`, `flags`, `space` and the miss fields of the header.
 ///
-/// `regs` are the task's user registers, `cache` is the part of the rule cache
-/// that belongs to the caller and nobody else: first chunk, and entries of those
-/// behind it less one.
+/// `regs` are the task's user registers. `cache` is the part of the rule cache that only the
+/// caller uses: its first chunk, and the number of entries in the chunks after it, less one.
 /// Code objects go to `ring`, before the record that names them.
 #[inline(always)]
 pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32), ring: Ring) {
-    // SAFETY: `scratch` is a checked map value, `regs` a BTF pointer of the
-    // kernel's; both are only read and written within their types.
+    // SAFETY: `scratch` is a checked map value, `regs` a BTF pointer of the kernel's; both are
+    // only read and written within their types.
     let (s, r) = unsafe { (&mut *scratch, &*regs) };
     let w = &mut s.walk;
     w.rip = r.rip;
     w.rsp = r.rsp;
     w.rbp = r.rbp;
     w.in_call = u32::from(r.orig_rax as i64 >= 0);
-    // One by one, for the compiler would otherwise call memset.
+    // One by one, because the compiler would otherwise call memset.
     w.len = 0;
     w.exact = 1;
     w.guessed = 0;
@@ -301,18 +301,17 @@ fn is_exiting() -> bool {
     read_kernel(task, setting!(task_flags)) as u32 & PF_EXITING != 0
 }
 
-/// Finds the mapping list of the current process. A fork that has not exec'd
-/// has the mappings of its parent, and user space registers it only when it
-/// must.
+/// Finds the mapping list of the current process. A fork that has not called exec has the
+/// mappings of its parent, and user space registers it only if it must.
 ///
-/// Not inlined, with its results in memory: the verifier then explores what
-/// follows once and not for every way through the loop. The same holds for the
-/// functions below that are marked so.
+/// Not inlined, with its results in memory: the verifier then explores the code after it once,
+/// and not for every path through the loop. The same is true of the functions below that are
+/// marked so.
 #[inline(never)]
 fn find_process(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
-    // Asked before the entry: a change meanwhile is seen next time.
+    // Read before the entry, so that a change meanwhile is seen the next time.
     let changes = proc_changes();
     if s.walk.tgid == s.header.tgid && s.walk.changes == changes {
         s.header.space = s.walk.space;
@@ -328,8 +327,8 @@ fn find_process(scratch: *mut Scratch) -> u32 {
     s.walk.tgid = 0;
     // SAFETY: always valid in a tracing program.
     let current = unsafe { bpf_get_current_task_btf() } as u64;
-    // The flag is about processes, but threads carry it too and never lose it:
-    // ask the one thread that an exec leaves.
+    // The flag describes a process, but threads carry it too and never lose it. The group
+    // leader has the right one: it is the thread that remains after an exec.
     let mut task = read_kernel(current, setting!(task_group_leader));
     for _ in 0..MAX_ANCESTORS {
         if read_kernel(task, setting!(task_flags)) as u32 & PF_FORKNOEXEC == 0 {
@@ -347,8 +346,8 @@ fn find_process(scratch: *mut Scratch) -> u32 {
     0
 }
 
-/// Makes a process the one that is walked. The mapping of the last look-up stays known while
-/// the list is the same: each change of it has an owner of its own.
+/// Makes a process the walked one. The mapping of the last look-up stays valid while the list
+/// is the same: each change of a list gets a new owner tag.
 #[inline(always)]
 fn take_process(s: &mut Scratch, entry: &ProcEntry) {
     if s.walk.list != entry.maps || s.walk.list_owner != entry.owner {
@@ -363,7 +362,7 @@ fn take_process(s: &mut Scratch, entry: &ProcEntry) {
     s.header.space = entry.space;
 }
 
-/// How often `PROCS` was changed.
+/// Number of changes of `PROCS`.
 #[inline(always)]
 fn proc_changes() -> u64 {
     let read = |index| {
@@ -375,8 +374,8 @@ fn proc_changes() -> u64 {
     read(0) + read(1)
 }
 
-/// The 8 bytes of kernel memory at `base + offset`; 0 where they cannot be read
-/// (the helper clears its destination) or the kernel has no such field.
+/// The 8 bytes of kernel memory at `base + offset`; 0 if they cannot be read (the helper clears
+/// its destination) or the kernel has no such field.
 #[inline(always)]
 pub fn read_kernel(base: u64, offset: u32) -> u64 {
     let mut value = 0u64;
@@ -388,15 +387,15 @@ pub fn read_kernel(base: u64, offset: u32) -> u64 {
     value
 }
 
-/// Whether a place behind a pending call is within a frame, or at its end.
+/// Whether the stack pointer after a pending call is within a frame, or at its end.
 #[inline(always)]
 fn is_passed(watch: u64, from: u64, to: u64) -> bool {
     watch.wrapping_sub(from) <= to.wrapping_sub(from)
 }
 
-/// Notes which pending calls a frame that returns to `address` is of, and which it shows
-/// to be over: those whose return address would be in the midst of it, or is another.
-/// Gives the next that is looked for.
+/// Notes which pending call is the frame from `from` to `to`, which returns to `address`, and
+/// which calls that frame shows to be over. A call is over if its slot would be in the middle
+/// of the frame, or has another return address. Returns the new `watch`.
 #[inline(never)]
 fn pass(scratch: *mut Scratch, from: u64, to: u64, address: u64) -> u64 {
     let mut context = LoopContext { scratch };
@@ -414,7 +413,7 @@ fn pass(scratch: *mut Scratch, from: u64, to: u64, address: u64) -> u64 {
     }
 }
 
-/// `bpf_loop` callback: looks at the last pending call.
+/// `bpf_loop` callback: checks the last pending call.
 extern "C" fn pass_one(_index: u64, context: *mut LoopContext) -> i64 {
     // SAFETY: the context is pass's, the scratch a checked map value.
     let w = unsafe { &mut (*(*context).scratch).walk };
@@ -464,7 +463,7 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
         if s.python.mark().wrapping_sub(from) < to.wrapping_sub(from) {
             place_mark(scratch, len);
         }
-        // A guess may have left out a frame.
+        // A guess may have skipped a frame.
         if s.walk.guessed == 0 && is_passed(s.walk.watch, from, to) {
             pass(scratch, from, to, s.walk.rip);
         }
@@ -475,7 +474,7 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
     STOP
 }
 
-/// One step; anything but `NO_STOP` is the reason the walk ends.
+/// One step. Any result but `NO_STOP` is the reason why the walk ends.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
@@ -509,8 +508,8 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
         }
     }
     if known != FOUND || s.walk.map_kind == MAP_UPROBES {
-        // A return probe's trampoline, or a single step out of line. Asked
-        // before giving up, so that it does not depend on the mapping list.
+        // A return probe's trampoline, or a single step out of line. Checked before the walk
+        // gives up, so that it does not depend on the mapping list.
         let resolved = resolve_uprobe(scratch);
         if resolved != FOUND && s.walk.guessed != 0 {
             return STOP_FRAME_POINTER.into();
@@ -541,7 +540,7 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
         MAP_FILE | MAP_ANON => {
             let stop = find_rule(scratch);
             let is_file = s.walk.map_kind == MAP_FILE;
-            // Generated code that was not read yet, or cannot be, has no rule.
+            // Generated code that user space has not read yet, or cannot read, has no rule.
             let is_absent = stop == u32::from(STOP_PAGE_ABSENT);
             if is_absent && v8::is_builtin(s) && v8::follow_javascript(scratch) == NO_STOP {
                 return NO_STOP;
@@ -550,9 +549,8 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
                 return stop;
             }
             if s.walk.rule.kind == CFA_NONE && is_file && s.walk.len == 1 && s.walk.in_call != 0 {
-                // In a system call the instruction pointer is behind the
-                // `syscall`; where that does not return (exit, sigreturn) the
-                // function may end there.
+                // In a system call, the instruction pointer is after `syscall`. If the system
+                // call does not return (exit, sigreturn), the function may end there.
                 s.walk.rip = s.walk.rip.wrapping_sub(1);
                 s.frames[0] = s.walk.rip;
                 let stop = find_rule(scratch);
@@ -560,7 +558,7 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
                     return stop;
                 }
             }
-            // Of frames in V8's interpreter the functions are to be read.
+            // Not in V8's interpreter, whose frames need their functions read.
             if is_file && !v8::is_interpreted(&s.walk) {
                 cache_rule(s);
             }
@@ -591,8 +589,8 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
     guess(scratch)
 }
 
-/// Takes a step where no mapping is known: V8 makes memory that is mapped executable, and
-/// nothing tells. Only from a frame that looks like one of V8's.
+/// Takes a step where no mapping is known. V8 makes mapped memory executable, and user space is
+/// not notified of that. Steps only from a frame that looks like one of V8's.
 #[inline(always)]
 fn walk_unmapped(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -610,8 +608,8 @@ fn walk_unmapped(scratch: *mut Scratch) -> u32 {
     STOP_NO_MAPPING.into()
 }
 
-/// A value of which the compiler knows no more than the verifier does: of a global
-/// function's result it would know the range, and leave out what bounds it.
+/// Hides a value's origin from the compiler, so that it knows no more than the verifier. It
+/// knows the range of a global function's result, and would omit the code that bounds it.
 #[inline(always)]
 pub fn forget(mut value: u64) -> u64 {
     // SAFETY: a register moved to itself.
@@ -619,10 +617,9 @@ pub fn forget(mut value: u64) -> u64 {
     value
 }
 
-/// The slot of a frame: of those beyond the first half, the last ones stay (see
-/// [`ROOT_FRAMES`]). Masked into bounds, in assembly, for the compiler knows
-/// the bounds already and would leave the mask out, which the verifier of Linux
-/// 6.1 has no other way to know by.
+/// The slot of a frame. Frames after the first half share the second half, so that the last
+/// ones stay (see [`ROOT_FRAMES`]). The mask is in assembly: the compiler knows the bounds and
+/// would omit it, but the verifier of Linux 6.1 needs it.
 #[inline(always)]
 fn frame_at(frames: &mut Frames, at: u64) -> *mut u64 {
     const HALF: u64 = ROOT_FRAMES as u64;

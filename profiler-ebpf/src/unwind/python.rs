@@ -1,9 +1,9 @@
 //! The chain of Python frames of the current thread (see `PythonLayout`).
 //!
-//! The thread state is the one that the thread is bound to (`autoTSSkey`): it is there
-//! while the interpreter's lock is released too, in waits and in calls into runtimes.
-//! All that is read is the program's, which may write anything there: every chain is
-//! bounded, and a thread state counts only if it says that it is of this thread.
+//! The thread state is the one that the thread is bound to (`autoTSSkey`). It exists even while
+//! the interpreter's lock is released, in waits and in calls into runtimes. All memory that is
+//! read here is the program's, which may write anything to it. So every chain is bounded, and a
+//! thread state counts only if its `thread_id` is this thread's.
 
 use aiprof_common::*;
 use aya_ebpf::helpers::{
@@ -22,25 +22,24 @@ use crate::{
 
 mod code;
 
-/// Bytes of a frame that are read, of 3.8 to 3.10 and of later versions.
+/// Bytes of a frame that are read: in 3.8 to 3.10, and in later versions.
 const FRAME_BYTES: [u32; 2] = [112, 88];
-/// Words for them.
+/// Words that hold them.
 const FRAME_WORDS: usize = 16;
-/// Bytes of a code object that are read: up to `co_linetable`, in builds without the
-/// GIL too.
+/// Bytes of a code object that are read: up to `co_linetable`, also in builds without the GIL.
 const CODE_BYTES: u32 = 176;
-/// Words for them.
+/// Words that hold them.
 const CODE_WORDS: usize = 32;
 /// Most code objects of one stack that are sent with it.
 const MAX_NEW: usize = 64;
-/// Where glibc has the values of the first 32 keys, and the table of all (struct
-/// pthread: `specific_1stblock`, `specific`); a key's value is behind its sequence number.
+/// Offset of the values of the first 32 keys in glibc, and of the table of all values (struct
+/// pthread: `specific_1stblock`, `specific`). A key's value follows its sequence number.
 const GLIBC_FIRST: u64 = 0x310;
 const GLIBC_TABLE: u64 = 0x510;
 const GLIBC_BLOCK: u64 = 32;
-/// Where musl 1.2 has the table of values (struct pthread: `tsd`).
+/// Offset of the table of values in musl 1.2 (struct pthread: `tsd`).
 const MUSL_TABLE: u64 = 128;
-/// Most keys that there are (PTHREAD_KEYS_MAX).
+/// Most keys (PTHREAD_KEYS_MAX).
 const MAX_KEYS: u64 = 1024;
 
 /// A code object that was not sent yet.
@@ -58,26 +57,26 @@ pub struct NewCode {
 pub struct Python {
     /// A copy, so that it does not change meanwhile.
     layout: PythonLayout,
-    /// The next frame, and the next `_PyCFrame`.
+    /// The next frame, then the next `_PyCFrame`.
     frame: u64,
     cframe: u64,
-    /// Address of the next mark that is not placed; `u64::MAX`: there is none.
+    /// Address of the next mark that is not placed; `u64::MAX`: none.
     mark: u64,
-    /// Words, and marks among them.
+    /// Number of words, then the number of marks among them.
     len: u32,
     marks: u32,
-    /// Marks that are placed.
+    /// Number of marks that are placed.
     placed: u32,
-    /// Code objects to send.
+    /// Number of code objects to send.
     new_len: u32,
-    /// Bytes that may be sent of them.
+    /// Bytes of them that may be sent.
     budget: u64,
     new: [NewCode; MAX_NEW],
     /// A copy of the frame.
     frame_words: [u64; FRAME_WORDS],
     /// A copy of the code object, or of another object.
     words_of: [u64; CODE_WORDS],
-    /// Where the marks are among the words.
+    /// Indices of the marks among the words.
     mark_at: [u32; MAX_PYTHON_MARKS],
     /// The words.
     words: [u64; MAX_PYTHON_WORDS],
@@ -104,7 +103,7 @@ struct Context {
     ring: Ring,
 }
 
-/// No Python frames.
+/// Starts without Python frames.
 #[inline(always)]
 pub fn clear(s: &mut Scratch) {
     s.python.len = 0;
@@ -112,9 +111,9 @@ pub fn clear(s: &mut Scratch) {
     s.header.python_len = 0;
 }
 
-/// Reads the chain of the current thread, and sends the code objects that were not sent
-/// before. `reference`: the layout of the process's interpreter. Uses the room for
-/// native frames, so these are walked later.
+/// Reads the chain of the current thread, and sends the code objects that were not sent before.
+/// `reference`: the layout of the process's interpreter. It uses the room for native frames, so
+/// these must be walked later.
 #[inline(always)]
 pub fn walk_python(scratch: *mut Scratch, reference: PoolRef, ring: Ring) {
     if reference < REF_FIRST || begin(scratch, reference) != FOUND {
@@ -186,7 +185,7 @@ fn begin(scratch: *mut Scratch, reference: PoolRef) -> u32 {
 /// The thread state that a thread is bound to; 0: none.
 #[inline(always)]
 fn thread_state(p: &Python, thread: u64) -> u64 {
-    // Py_tss_t: whether it is initialized, and the key.
+    // Py_tss_t: a flag whether it is initialized, then the key.
     let tss = user(p.layout.key);
     let key = tss >> 32;
     if thread == 0 || tss as u32 != 1 || key >= MAX_KEYS {
@@ -203,7 +202,7 @@ fn thread_state(p: &Python, thread: u64) -> u64 {
     user(block.wrapping_add(16 * (key % GLIBC_BLOCK) + 8))
 }
 
-/// The 8 bytes of user memory at an address; 0 where they cannot be read.
+/// The 8 bytes of user memory at an address; 0 if they cannot be read.
 #[inline(always)]
 pub(super) fn user(address: u64) -> u64 {
     let mut value = 0u64;
@@ -222,16 +221,16 @@ fn at(object: u64, field: u16) -> u64 {
     user(object.wrapping_add(field.into()))
 }
 
-/// A field of a copy of an object, from its first byte on.
+/// A field of an object, from a copy that starts at its first byte.
 #[inline(always)]
 pub(super) fn field<const N: usize>(words: &[u64; N], offset: u16) -> u64 {
     let index = offset as usize >> 3 & (N - 1);
-    // SAFETY: within the array by the mask, for N is a power of two.
+    // SAFETY: within the array by the mask, because N is a power of two.
     let word = unsafe { words.as_ptr().add(index).read() };
     word >> (u64::from(offset & 7) * 8)
 }
 
-/// `bpf_loop` callback: takes in one frame.
+/// `bpf_loop` callback: reads one frame.
 extern "C" fn step(_index: u64, context: *mut Context) -> i64 {
     // SAFETY: the context is walk_python's, the scratch a checked map value.
     let scratch = unsafe { (*context).scratch };
@@ -279,8 +278,8 @@ pub extern "C" fn take_frame(scratch: *mut Scratch) -> u32 {
     take_code(s);
     let p = &mut s.python;
     if p.layout.kind == PYTHON_ENTRIES && owner != 0 {
-        // A generator into which an exception is thrown is in the chain without being
-        // run: then what is before it is not what the activation outside runs.
+        // A generator into which an exception is thrown is in the chain, but does not run. Then
+        // the outer activation does not run the frames before it.
         let mark = p.cframe;
         let outer = at(mark, p.layout.cframe_previous);
         if next == at(outer, p.layout.cframe_frame) {
@@ -294,11 +293,11 @@ pub extern "C" fn take_frame(scratch: *mut Scratch) -> u32 {
     FOUND
 }
 
-/// Adds the word of the frame that was read, if it runs a code object.
+/// Adds the word of the frame that was read, if it has a code object.
 #[inline(always)]
 fn take_code(s: &mut Scratch) {
     let p = &mut s.python;
-    // References may carry marks in their lowest bits.
+    // References may have tag bits.
     let code = field(&p.frame_words, p.layout.frame_code) & !7;
     // SAFETY: the destination is larger; a bad source is an error.
     let rc = unsafe {
@@ -319,7 +318,7 @@ fn take_code(s: &mut Scratch) {
     };
     let id = identity(p, code) & PYTHON_ID;
     push(p, python_word(id, index));
-    // What was sent is of this process, and of this program in it.
+    // A code object counts as sent only for this process and the program that it executes.
     let place = place(&s.header, id);
     let slot = place & (u64::from(PYTHON_SEEN_SLOTS) - 1);
     let Some(seen) = PYTHON_SEEN.get_ptr_mut(slot as u32) else {
@@ -344,30 +343,30 @@ fn take_code(s: &mut Scratch) {
     p.new_len = new as u32 + 1;
 }
 
-/// What tells a code object from others that have been at its address: a hash of all
-/// that it consists of, its parts by their addresses.
+/// Distinguishes a code object from others that were at its address: a hash of all its parts,
+/// which count by their addresses.
 #[inline(always)]
 fn identity(p: &Python, code: u64) -> u64 {
     let mut hash = code;
     let from = u64::from(p.layout.object_type >> 3) + 1;
     let to = u64::from(p.layout.code_lines >> 3);
-    // Flags stand beside a count in 3.11, and change in no version.
+    // Flags share a word with a counter in 3.11, and change in no version.
     let flags = u64::from(p.layout.code_flags >> 3);
     for word in 0..u64::from(CODE_BYTES / 8) {
-        // No branch: the verifier would follow both ways each time.
+        // No branch: the verifier would follow both paths each time.
         let is_flags = le_bit(flags, word) & le_bit(word, flags);
         let taken = le_bit(from, word) & le_bit(word, to) & (1 - is_flags);
         let value = field(&p.words_of, (word << 3) as u16);
         hash = mix(hash, value & taken.wrapping_neg());
     }
-    // Code that a program makes from one text again and again has parts of the same size
-    // in the same places: their beginning differs where lines do.
+    // If a program compiles one text repeatedly, the parts have the same sizes and addresses
+    // each time. The beginning of the line table differs if the lines differ.
     let lines = field(&p.words_of, p.layout.code_lines);
     let data = lines.wrapping_add(p.layout.bytes_data.into());
     mix(hash, user(data))
 }
 
-/// The address of the first instruction that a frame may be at.
+/// The address of the first instruction of the frame's bytecode.
 #[inline(always)]
 fn first_instruction(p: &Python, code: u64) -> u64 {
     if p.layout.code_bytecodes == PYTHON_NO_FIELD {
@@ -416,8 +415,8 @@ fn mark_address(p: &Python, mark: u32) -> u64 {
     }
 }
 
-/// Says that the next mark lies in the native frame of this number. Gives the address of
-/// the mark after it.
+/// Records that the next mark is in native frame number `native`. Returns the address of the
+/// mark after it.
 #[inline(never)]
 pub fn place_mark(scratch: *mut Scratch, native: u32) -> u64 {
     // SAFETY: a checked map value.
@@ -438,7 +437,7 @@ pub fn place_mark(scratch: *mut Scratch, native: u32) -> u64 {
     p.mark
 }
 
-/// Appends the words behind the `len` addresses of a stack; gives how many.
+/// Appends the words after the `len` addresses of a stack. Returns their number.
 #[inline(always)]
 pub fn append(s: &mut Scratch, len: u64) -> u64 {
     let words = u64::from(s.header.python_len) & (2 * MAX_PYTHON_WORDS as u64 - 1);
@@ -448,8 +447,7 @@ pub fn append(s: &mut Scratch, len: u64) -> u64 {
     }
     const MOST: u64 = (MAX_USER_FRAMES + MAX_KERNEL_FRAMES) as u64;
     let len = if len > MOST { MOST } else { len };
-    // SAFETY: behind so many addresses there is room for all words; the source is as
-    // large.
+    // SAFETY: after `len` addresses there is room for all words; the source is as large.
     let rc = unsafe {
         bpf_probe_read_kernel(
             s.frames.as_mut_ptr().add(len as usize).cast(),
@@ -464,8 +462,8 @@ pub fn append(s: &mut Scratch, len: u64) -> u64 {
     words
 }
 
-/// What is remembered of a code object that was sent: it is of this process, and of this
-/// program in it. Never 0.
+/// The fingerprint of a code object that was sent, for this process and the program that it
+/// executes. Never 0.
 #[inline(always)]
 fn place(header: &SampleHeader, id: u64) -> u64 {
     let whose = u64::from(header.tgid) << 32 | u64::from(header.space);

@@ -8,8 +8,8 @@ use crate::{
     pool::{Block, le_bit},
 };
 
-/// The address to look rules up for: a return address may be the first byte
-/// after a call that does not return, and then belongs to the next function.
+/// The address to look rules up for. A return address may be the first byte after a call that
+/// does not return, and then belongs to the next function.
 #[inline(always)]
 fn lookup_address(w: &Walk) -> u64 {
     if w.exact != 0 {
@@ -19,7 +19,7 @@ fn lookup_address(w: &Walk) -> u64 {
     }
 }
 
-/// Makes `map_*` the mapping that holds the current address.
+/// Sets `map_*` to the mapping that holds the current address.
 #[inline(never)]
 pub(super) fn find_mapping(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -34,7 +34,7 @@ fn search_mappings(w: &mut Walk) -> bool {
         return true;
     }
     if pc >> 63 != 0 {
-        // Only the vsyscall page is up here.
+        // Only the vsyscall page has such an address.
         w.map_start = 0xffff_ffff_ff60_0000;
         w.map_end = w.map_start + 0x1000;
         w.map_kind = MAP_VSYSCALL;
@@ -75,7 +75,7 @@ fn search_mappings(w: &mut Walk) -> bool {
     true
 }
 
-/// Makes `rule` the rule for the current address of a file mapping.
+/// Sets `rule` to the rule for the current address, which is in a mapping with tables.
 #[inline(never)]
 pub(super) fn find_rule(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -122,7 +122,7 @@ pub(super) fn find_rule(scratch: *mut Scratch) -> u32 {
     }
 }
 
-/// The rule for byte `pc` of a table page; `None` if it changed meanwhile.
+/// The rule for byte `pc` of a table page; `None` if the page changed meanwhile.
 #[inline(always)]
 fn search_page(page: &Block, pc: u64, now: u32) -> Option<Rule> {
     let owner = page.u32(0);

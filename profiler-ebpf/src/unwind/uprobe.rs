@@ -17,14 +17,13 @@ const INSTANCE_MATCHED: u64 = 1;
 /// Size of an out-of-line slot (`UPROBE_XOL_SLOT_BYTES`, arch/x86/include/asm/uprobes.h).
 const XOL_SLOT_BYTES: u64 = 128;
 
-/// Replaces an address in the kernel's uprobe area by the program's own: a
-/// pending return probe's trampoline by the return address it stands for, an
-/// out-of-line single step by the instruction it executes.
+/// Replaces an address in the kernel's uprobe area by the program's own. The trampoline of a
+/// pending return probe is replaced by the return address it stands for. An out-of-line single
+/// step is replaced by the instruction that it executes.
 ///
-/// The kernel keeps the real return addresses in `task->utask->return_instances`
-/// with the stack slot each came from (`struct return_instance`,
-/// include/linux/uprobes.h), so nested, recursive and abandoned ones cannot be
-/// confused.
+/// The kernel keeps the real return addresses in `task->utask->return_instances`, each with its
+/// stack slot (`struct return_instance`, include/linux/uprobes.h). So nested, recursive and
+/// abandoned ones cannot be confused.
 #[inline(never)]
 pub(super) fn resolve_uprobe(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
@@ -40,8 +39,8 @@ pub(super) fn resolve_uprobe(scratch: *mut Scratch) -> u32 {
         let vaddr = read_kernel(utask, setting!(utask_vaddr));
         let into = w.rip.wrapping_sub(xol);
         if xol != 0 && vaddr != 0 && into < XOL_SLOT_BYTES {
-            // Behind the copied instruction its effect on the stack is there
-            // already, so the place matters to the byte.
+            // After the copied instruction, its effect on the stack exists already, so the
+            // exact byte matters.
             w.rip = vaddr.wrapping_add(into);
             return FOUND;
         }
@@ -63,8 +62,8 @@ pub(super) fn resolve_uprobe(scratch: *mut Scratch) -> u32 {
     u32::from(w.instance == INSTANCE_MATCHED)
 }
 
-/// The innermost pending return probe of the current thread (`struct return_instance`);
-/// 0: there is none. The next is further up the stack.
+/// The innermost pending return probe of the current thread (`struct return_instance`); 0:
+/// there is none. The next one is further up the stack.
 #[inline(always)]
 pub fn pending_return() -> u64 {
     // SAFETY: always valid in a tracing program.
@@ -75,8 +74,8 @@ pub fn pending_return() -> u64 {
     }
 }
 
-/// A pending return probe: its stack slot, the address that it hides there, and the next
-/// of them.
+/// The fields of a pending return probe: its stack slot, the return address that it hides
+/// there, and the next pending one.
 #[inline(always)]
 pub fn hidden_return(instance: u64) -> (u64, u64, u64) {
     (
@@ -86,7 +85,7 @@ pub fn hidden_return(instance: u64) -> (u64, u64, u64) {
     )
 }
 
-/// `bpf_loop` callback: is `instance` the one whose slot was just read?
+/// `bpf_loop` callback: whether `instance` is the one whose slot was just read.
 extern "C" fn match_instance(_index: u64, context: *mut LoopContext) -> i64 {
     // SAFETY: the context is resolve_uprobe's, the scratch a map value.
     let w = unsafe { &mut (*(*context).scratch).walk };

@@ -1,9 +1,9 @@
 //! The frames of JavaScript, and their functions (see `V8Layout`).
 //!
-//! All code that V8 generates keeps rbp; of an interrupted function its instructions say
-//! how much of its frame there is. All memory is the program's, which may write anything
-//! there: whatever does not look as V8 leaves it is none of its frames, and is walked as
-//! other code; a caller is believed only if it is the interpreter, or follows a call.
+//! All code that V8 generates keeps rbp. For an interrupted function, the instructions show
+//! which part of its frame exists. All memory that is read here is the program's, which may
+//! write anything to it. A frame that does not look like V8's is walked as other code. A caller
+//! is accepted only if it is in the interpreter or follows a call.
 
 use aiprof_common::*;
 use aya_ebpf::bindings::pt_regs;
@@ -17,30 +17,30 @@ use super::{
 };
 use crate::{maps::Scratch, pool::Block};
 
-/// Slots of a frame, below where rbp leads: a context, and the function. Frames of other
+/// Slots of a frame, below the address in rbp: a context, and the function. Frames of other
 /// kinds have a small integer in place of the context.
 const CONTEXT: u64 = 8;
 const FUNCTION: u64 = 16;
 /// Bytes of the saved rbp and the return address.
 const ABOVE: u64 = 16;
 
-/// What stands in place of a context is below.
+/// Such integers are below this.
 const MARKERS: u64 = 256;
-/// Bytes of the interpreter in which the frame is not made yet.
+/// Bytes of the interpreter during which the frame is not complete yet.
 const PROLOGUE: u64 = 128;
 
-/// What is here is no frame of V8.
+/// Result: this is no frame of V8.
 const NOT_KNOWN: u32 = u32::MAX - 1;
 
-/// What is read of V8 for a walk.
+/// State of a walk for frames of V8.
 #[repr(C)]
 pub struct V8 {
     /// A copy, so that it does not change meanwhile.
     layout: V8Layout,
 }
 
-/// Makes ready for a walk. `reference`: the layout of the process's V8; `regs`: the task's
-/// user registers, as for the walk.
+/// Prepares a walk. `reference`: the layout of the process's V8; `regs`: the task's user
+/// registers, as for the walk.
 #[inline(always)]
 pub(super) fn begin(scratch: *mut Scratch, reference: PoolRef, regs: *const pt_regs) {
     // SAFETY: a checked map value.
@@ -74,8 +74,7 @@ fn copy_layout(scratch: *mut Scratch, reference: PoolRef) -> u32 {
     0
 }
 
-/// Bytes from the beginning of V8's interpreter to an address to look rules up for;
-/// `u64::MAX`: it is not in there.
+/// Offset of an address in V8's interpreter; `u64::MAX`: it is outside.
 #[inline(always)]
 fn in_interpreter(w: &Walk, address: u64) -> u64 {
     let first = address.wrapping_sub(w.v8_starts[0]);
@@ -84,8 +83,8 @@ fn in_interpreter(w: &Walk, address: u64) -> u64 {
     if offset < w.v8_size { offset } else { u64::MAX }
 }
 
-/// Whether the current frame is a caller in V8's own functions that keep rbp as generated
-/// code does.
+/// Whether the current frame is a caller in V8's built-in functions, which keep rbp as
+/// generated code does.
 #[inline(always)]
 pub(super) fn is_builtin(s: &Scratch) -> bool {
     let (w, layout) = (&s.walk, &s.v8.layout);
@@ -106,9 +105,15 @@ pub(super) fn is_interpreted(w: &Walk) -> bool {
     w.exact == 0 && is_interpreter(w, w.rip.wrapping_sub(1))
 }
 
-/// How much of its frame an interrupted function has: all; all but the context and the
-/// function, or but the function; nothing yet; the caller's rbp; nothing any more; nothing,
-/// and the return address in r10, or r9.
+/// The existing part of an interrupted function's frame, in this order:
+///
+/// * all;
+/// * all but the function, and maybe the context;
+/// * nothing yet;
+/// * the caller's rbp;
+/// * nothing any more;
+/// * nothing, and the return address is in r10;
+/// * nothing, and the return address is in r9.
 const WHOLE: u32 = 0;
 const WITHOUT_FUNCTION: u32 = 1;
 const NOT_BEGUN: u32 = 2;
@@ -117,8 +122,8 @@ const LEFT: u32 = 4;
 const IN_R10: u32 = 5;
 const IN_R9: u32 = 6;
 
-/// Moves the walk to the caller from generated code, or from a caller in V8's own functions;
-/// anything but `NO_STOP`: nothing that is V8's is here.
+/// Moves the walk to the caller from generated code, or from a caller in V8's built-in
+/// functions. Any result but `NO_STOP`: this is no frame of V8.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(super) extern "C" fn follow_javascript(scratch: *mut Scratch) -> u32 {
@@ -139,15 +144,15 @@ pub(super) extern "C" fn follow_javascript(scratch: *mut Scratch) -> u32 {
     if forget(leave_javascript(scratch, state, is_noted.into()).into()) as u32 == NO_STOP {
         return NO_STOP;
     }
-    // What the instructions seemed to say is not so.
+    // The instructions were misleading.
     if state == WHOLE {
         return NOT_KNOWN;
     }
     leave_javascript(scratch, WHOLE, is_noted.into())
 }
 
-/// Moves the walk out of a frame that is so far made, and records its function if it
-/// `is_noted`.
+/// Moves the walk out of a frame of which the part `state` exists. Records its function if
+/// `is_noted` is not 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn leave_javascript(scratch: *mut Scratch, state: u32, is_noted: u32) -> u32 {
@@ -166,7 +171,7 @@ extern "C" fn leave_javascript(scratch: *mut Scratch, state: u32, is_noted: u32)
     }
 }
 
-/// Moves the walk out of a frame. Gives its function; 0: it is none of JavaScript.
+/// Moves the walk out of a frame. Returns its function; 0: it is no JavaScript function.
 #[inline(always)]
 fn leave(w: &mut Walk, state: u32) -> Result<u64, u8> {
     let (rip, rsp, rbp) = (w.rip, w.rsp, w.rbp);
@@ -181,8 +186,8 @@ fn leave(w: &mut Walk, state: u32) -> Result<u64, u8> {
     } else {
         rsp
     };
-    // What is below the stack pointer is still there: signals leave 128 bytes (System V
-    // ABI, "The Stack Frame").
+    // Data below the stack pointer is still there: signals leave 128 bytes (System V ABI, "The
+    // Stack Frame").
     let frame = if has_frame {
         rbp
     } else {
@@ -226,11 +231,13 @@ fn leave(w: &mut Walk, state: u32) -> Result<u64, u8> {
     Ok(function)
 }
 
-/// How much of its frame interrupted code has, by the instructions around it. It begins
-/// with `push %rbp; mov %rsp, %rbp; push %rsi; push %rdi` (55, 48 89 e5, 56, 57), in front of
-/// which it may ask whether it is still valid. It ends with `mov %rbp, %rsp; pop %rbp`
-/// (48 8b e5, 5d), a comparison of the number of arguments in rcx or r8, and `ret n`, or
-/// `pop %r10`, `lea (%rsp, %rcx, 8), %rsp`, `push %r10`, `ret`, or the same with r9 and r8.
+/// Finds which part of an interrupted function's frame exists, by the instructions around it.
+///
+/// It begins with `push %rbp; mov %rsp, %rbp; push %rsi; push %rdi` (55, 48 89 e5, 56, 57).
+/// Before that, it may check whether the code is still valid. It ends with
+/// `mov %rbp, %rsp; pop %rbp` (48 8b e5, 5d) and a comparison of the number of arguments in rcx
+/// or r8. After these come `ret n`, or `pop %r10`, `lea (%rsp, %rcx, 8), %rsp`, `push %r10`,
+/// `ret`. The latter can have r9 and r8 in place of r10 and rcx.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn javascript_state(rip: u64, rsp: u64, rbp: u64) -> u32 {
@@ -266,7 +273,7 @@ extern "C" fn javascript_state(rip: u64, rsp: u64, rbp: u64) -> u32 {
     }
 }
 
-/// Whether 4 bytes are found in code, up to 7 words.
+/// Whether the 4 bytes `wanted` begin in the `words` words of code at `from`, 6 at most.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn find_code(from: u64, words: u64, wanted: u64) -> u32 {
@@ -288,8 +295,8 @@ extern "C" fn find_code(from: u64, words: u64, wanted: u64) -> u32 {
     0
 }
 
-/// Records the function of the frame that was interrupted in the interpreter itself, and
-/// that was walked by the rules of the file: its registers were `rip`, `rsp` and `rbp`.
+/// Records the function of a frame that was interrupted in the interpreter itself and then
+/// walked by the rules of the file. `rip`, `rsp` and `rbp` were its registers.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(super) extern "C" fn note_interrupted(
@@ -339,13 +346,13 @@ fn note(scratch: *mut Scratch, function: u64) -> u32 {
     0
 }
 
-/// Whether a value is the address of an object: 1 is added to it.
+/// Whether a value is a reference to an object: its address plus 1.
 #[inline(always)]
 fn is_object(value: u64) -> bool {
     value & 7 == 1 && value >> 47 == 0
 }
 
-/// What the sample says of a function (`JsFunction`); 0: it is none.
+/// The address that stands for a function in the sample (`JsFunction`); 0: it is no function.
 #[inline(never)]
 fn describe(scratch: *mut Scratch, function: u64) -> u64 {
     // SAFETY: a checked map value.
@@ -365,7 +372,7 @@ fn describe(scratch: *mut Scratch, function: u64) -> u64 {
     let script = field(shared, layout.shared_script);
     let literal = field(shared, layout.shared_flags) >> 32;
     if w.no_map != 0 {
-        // It may be one of V8's own functions, which have names of their own.
+        // It may be one of V8's built-in functions, which have names of their own.
         let map = field(script, 0);
         if field(map, layout.map_type) as u16 != layout.script_type || !is_object(map) {
             return 0;

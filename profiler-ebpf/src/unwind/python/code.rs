@@ -1,4 +1,4 @@
-//! Sending code objects: what they are called, and which lines they have.
+//! Sending code objects: their names and their line tables.
 
 use aiprof_common::*;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user, bpf_ringbuf_output};
@@ -11,15 +11,15 @@ use crate::{
     unwind::{FOUND, GO_ON, STOP, forget},
 };
 
-/// Bytes of a string's head that are read.
+/// Bytes of a string's header that are read.
 const STRING_BYTES: u32 = 88;
-/// Bytes of the room for a record behind which a piece of a line table has room.
+/// Last offset in the room for a record after which a piece of a line table still fits.
 const MOST_TEXT: u64 = 4095;
-/// `__name__`, as it lies in memory.
+/// `__name__`, as it is in memory.
 const NAME: u64 = u64::from_le_bytes(*b"__name__");
 const HEADER: u64 = size_of::<PythonCode>() as u64;
 
-/// Argument of the loop over more of a line table.
+/// Argument of the loop over the further pieces of a line table.
 #[repr(C)]
 struct Pieces {
     context: *mut Context,
@@ -31,7 +31,7 @@ struct Pieces {
 pub(super) extern "C" fn send(index: u64, context: *mut Context) -> i64 {
     // SAFETY: the context is walk_python's, the scratch a checked map value.
     let (scratch, ring) = unsafe { ((*context).scratch, (*context).ring) };
-    // Names are a luxury: they never take the room of samples.
+    // Names have low priority: they never take the room of samples.
     if !ring.has_free(1) {
         return STOP;
     }
@@ -39,7 +39,7 @@ pub(super) extern "C" fn send(index: u64, context: *mut Context) -> i64 {
     if bytes == 0 {
         return GO_ON;
     }
-    // SAFETY: `ring` is a map; so many bytes are within the frames.
+    // SAFETY: `ring` is a map; `bytes` bytes are within the frames.
     let rc = unsafe {
         let record = (*scratch).frames.as_mut_ptr().cast();
         bpf_ringbuf_output(ring.map(), record, bytes & 8191, NO_WAKEUP)
@@ -58,7 +58,7 @@ pub(super) extern "C" fn send(index: u64, context: *mut Context) -> i64 {
     GO_ON
 }
 
-/// Builds the record of a code object; gives its bytes, 0: it cannot be read.
+/// Builds the record of a code object. Returns its bytes, 0 if it cannot be read.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn describe(scratch: *mut Scratch, index: u64) -> u64 {
@@ -78,7 +78,7 @@ extern "C" fn describe(scratch: *mut Scratch, index: u64) -> u64 {
     let lines = at(new.code, layout.code_lines);
     let lines_len = at(lines, layout.bytes_size);
     let header = s.frames.as_mut_ptr().cast::<PythonCode>();
-    // SAFETY: within the frames. Field by field, for the compiler would otherwise call
+    // SAFETY: within the frames. Field by field, because the compiler would otherwise call
     // memset.
     unsafe {
         (&raw mut (*header).kind).write_volatile(KIND_PYTHON_CODE);
@@ -108,7 +108,7 @@ extern "C" fn describe(scratch: *mut Scratch, index: u64) -> u64 {
     end + piece
 }
 
-/// Copies a string to byte `end` of the record; gives its bytes.
+/// Copies a string to byte `end` of the record. Returns its bytes.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn text(scratch: *mut Scratch, index: u32, string: u64, end: u64) -> u64 {
@@ -149,7 +149,7 @@ extern "C" fn text(scratch: *mut Scratch, index: u32, string: u64, end: u64) -> 
     }
     let header = s.frames.as_mut_ptr().cast::<PythonCode>();
     let index = index as usize & 3;
-    // SAFETY: within the frames: a fourth text would lie in the header too.
+    // SAFETY: within the frames: a fourth text's fields would be in the header, too.
     unsafe {
         let lens = (&raw mut (*header).text_len).cast::<u16>();
         lens.add(index).write_volatile(bytes as u16);
@@ -159,7 +159,7 @@ extern "C" fn text(scratch: *mut Scratch, index: u32, string: u64, end: u64) -> 
     bytes
 }
 
-/// Bytes of a string's characters; and of one character, with 8 added if it is ASCII.
+/// Bytes of a string's characters, and bytes of one character, plus 8 if it is ASCII.
 #[inline(always)]
 fn string_size(p: &mut Python, string: u64) -> (u64, u64) {
     const _: () = assert!(STRING_BYTES as usize <= CODE_WORDS * 8);
@@ -177,7 +177,7 @@ fn string_size(p: &mut Python, string: u64) -> (u64, u64) {
     let length = field(&p.words_of, p.layout.string_length);
     let state =
         field(&p.words_of, p.layout.string_state) >> if p.layout.wide_state != 0 { 8 } else { 2 };
-    // Behind how it is interned: kind (3 bits), compact, ascii.
+    // After the state of interning: kind (3 bits), compact, ascii.
     let (kind, compact, ascii) = (state & 7, state >> 3 & 1, state >> 4 & 1);
     if compact == 0 || length > MAX_PYTHON_TEXT as u64 * 16 {
         return (0, 0);
@@ -191,7 +191,7 @@ fn string_size(p: &mut Python, string: u64) -> (u64, u64) {
     (bytes, kind | ascii << 3)
 }
 
-/// The string `__name__` of a module's dictionary, which is its first entry; 0: it is not.
+/// The string `__name__` of a module's dictionary, if that is its first entry; else 0.
 #[inline(always)]
 fn module_name(layout: &PythonLayout, globals: u64) -> u64 {
     if layout.dict_keys == PYTHON_NO_FIELD {
@@ -201,7 +201,7 @@ fn module_name(layout: &PythonLayout, globals: u64) -> u64 {
     if keys == 0 {
         return 0;
     }
-    // PyDictKeysObject: 3.8 to 3.10 its size and a function; later logarithms and a kind.
+    // PyDictKeysObject: in 3.8 to 3.10, its size and a function; later, logarithms and a kind.
     let (entries, is_unicode) = if layout.kind == PYTHON_FRAMES {
         let size = user(keys.wrapping_add(8));
         let width = if size <= 0xff {
@@ -218,7 +218,7 @@ fn module_name(layout: &PythonLayout, globals: u64) -> u64 {
     };
     let mut entry = keys.wrapping_add(entries);
     if !is_unicode {
-        // Before the key is its hash.
+        // The hash is before the key.
         entry = entry.wrapping_add(8);
     }
     let key = user(entry);
@@ -230,7 +230,8 @@ fn module_name(layout: &PythonLayout, globals: u64) -> u64 {
     }
 }
 
-/// Copies the beginning of what is left of a line table to byte `end`; gives its bytes.
+/// Copies the next part of a line table, of which `left` bytes remain, to byte `end`. Returns
+/// its bytes.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn piece(scratch: *mut Scratch, data: u64, left: u64, end: u64) -> u64 {
@@ -251,7 +252,7 @@ extern "C" fn piece(scratch: *mut Scratch, data: u64, left: u64, end: u64) -> u6
     if rc == 0 { bytes } else { 0 }
 }
 
-/// Sends what of the line table did not fit into the record.
+/// Sends the parts of the line table that did not fit into the record.
 #[inline(never)]
 fn send_pieces(context: *mut Context) -> u32 {
     // SAFETY: the context is walk_python's, the scratch a checked map value.
@@ -313,7 +314,7 @@ extern "C" fn send_piece(index: u64, pieces: *mut Pieces) -> i64 {
         return STOP;
     }
     let total = (HEADER + bytes) & 8191;
-    // SAFETY: `ring` is a map; so many bytes are within the frames.
+    // SAFETY: `ring` is a map; `total` bytes are within the frames.
     let rc = unsafe {
         let record = (*scratch).frames.as_mut_ptr().cast();
         bpf_ringbuf_output(ring.map(), record, total, NO_WAKEUP)
