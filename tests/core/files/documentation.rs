@@ -144,7 +144,10 @@ fn the_page_of_libraries_has_each_that_is_used() -> anyhow::Result<()> {
         .filter_map(|row| row.split(" | ").next())
         .flat_map(|names| names.trim_start_matches("| ").split(", "))
         .collect();
-    let mut manifests = vec![root().join("profiler/Cargo.toml"), root().join("profiler-ebpf/Cargo.toml")];
+    let mut manifests = vec![
+        root().join("profiler/Cargo.toml"),
+        root().join("profiler-ebpf/Cargo.toml"),
+    ];
     for folder in ["profiler/crates", "fleet"] {
         for entry in std::fs::read_dir(root().join(folder))? {
             let manifest = entry?.path().join("Cargo.toml");
@@ -154,8 +157,97 @@ fn the_page_of_libraries_has_each_that_is_used() -> anyhow::Result<()> {
     let mut missing = BTreeSet::new();
     for manifest in manifests {
         let names = libraries(&manifest)?;
-        missing.extend(names.into_iter().filter(|name| !listed.contains(name.as_str())));
+        missing.extend(
+            names
+                .into_iter()
+                .filter(|name| !listed.contains(name.as_str())),
+        );
     }
     anyhow::ensure!(missing.is_empty(), "docs/dependencies.md lacks {missing:?}");
+    Ok(())
+}
+
+/// Texts between backticks, outside of blocks of code.
+fn quoted(text: &str) -> Vec<&str> {
+    let pieces = prose(text).flat_map(|line| line.split('`').skip(1).step_by(2));
+    pieces.collect()
+}
+
+/// The folders that READMEs name files in without the whole path.
+const SHORT: [&str; 5] = [
+    "",
+    "tests",
+    "profiler/crates",
+    "profiler/crates/formats/src",
+    "profiler/crates/trace/src",
+];
+
+#[test]
+fn files_that_the_guides_name_exist() -> anyhow::Result<()> {
+    let mut missing = Vec::new();
+    for guide in ["README-devel.md", "tests/README.md"] {
+        let text = std::fs::read_to_string(root().join(guide))?;
+        for path in quoted(&text) {
+            // Names of folders that are there only after a build are left out.
+            let is_path = path.contains('/') && !path.contains([' ', '*', ':', '<']);
+            if !is_path || path.starts_with("target/") || path.starts_with('/') {
+                continue;
+            }
+            let guide = root().join(guide);
+            let beside = guide.parent().context("a folder")?.join(path);
+            let is_there = |folder: &&str| root().join(folder).join(path).exists();
+            if !beside.exists() && !SHORT.iter().any(|folder| is_there(&folder)) {
+                missing.push(format!("{}: {path}", guide.display()));
+            }
+        }
+    }
+    anyhow::ensure!(missing.is_empty(), "{}", missing.join("\n"));
+    Ok(())
+}
+
+/// What follows `cargo xtask` wherever a page names it.
+fn tasks(text: &str) -> Vec<Vec<&str>> {
+    let uses = text.split("cargo xtask ").skip(1);
+    let words = uses.filter_map(|rest| rest.split(['`', '\n', ')', '|']).next());
+    words
+        .map(|words| words.split_whitespace().collect())
+        .collect()
+}
+
+#[test]
+fn tasks_that_the_guides_name_exist_with_their_options() -> anyhow::Result<()> {
+    let sources = root().join("xtask/src");
+    let main = std::fs::read_to_string(sources.join("main.rs"))?;
+    let mut unknown = Vec::new();
+    for (path, text) in pages()? {
+        for task in tasks(&text) {
+            let [name, arguments @ ..] = task.as_slice() else {
+                continue;
+            };
+            let name = name.trim_end_matches([',', '.', ':', ';']);
+            if name == "help" || name.starts_with('-') {
+                continue;
+            }
+            let is_task = main.contains(&format!("name: \"{name}\""));
+            let file = sources.join(format!(
+                "{}.rs",
+                name.replace('-', "_").replace("vm_test", "vm")
+            ));
+            let source = std::fs::read_to_string(file).unwrap_or_default();
+            let options = arguments.iter().take_while(|word| **word != "--");
+            let lacks = |word: &&&str| {
+                let option = word.trim_end_matches([',', '.', ':', ';']);
+                option.starts_with("--") && !source.contains(option)
+            };
+            if !is_task || options.clone().any(|word| lacks(&word)) {
+                unknown.push(format!(
+                    "{}: cargo xtask {}",
+                    path.display(),
+                    task.join(" ")
+                ));
+            }
+        }
+    }
+    anyhow::ensure!(unknown.is_empty(), "{}", unknown.join("\n"));
     Ok(())
 }
