@@ -7,7 +7,7 @@ use aiprof_model::profile::{LossKind, Losses, StallTable};
 use aiprof_record::aggregate::DeviceKernel;
 use aiprof_record::capture;
 use aiprof_symbols::symbolize::device::isa::{Decoded, Platform, decode, iga::Iga};
-use aiprof_symbols::symbolize::device::{Kernel, Module, read_dump_folder};
+use aiprof_symbols::symbolize::device::{DeviceFunction, Module, read_dump_folder};
 use aiprof_system::files::caller;
 use aiprof_trace::analyze::device_stalls::{Code, KernelStalls, Sampled, Tally, TimedStalls};
 use anyhow::{Context, Result, bail};
@@ -46,7 +46,7 @@ struct Raw {
     name: String,
     rows: Vec<(Option<u64>, Tally)>,
     /// The kernel that the samples themselves contain.
-    kernel: Option<(Kernel, Option<Platform>)>,
+    kernel: Option<(DeviceFunction, Option<Platform>)>,
 }
 
 impl Raw {
@@ -201,7 +201,7 @@ fn of_table(table: &StallTable) -> Vec<Raw> {
 
 /// A kernel of a module that was given.
 struct Candidate {
-    kernel: Kernel,
+    kernel: DeviceFunction,
     platform: Option<Platform>,
     origin: PathBuf,
 }
@@ -357,7 +357,7 @@ impl Coder {
 
     fn decoded(
         &self,
-        kernel: &Kernel,
+        kernel: &DeviceFunction,
         platform: Option<Platform>,
         origin: String,
     ) -> Result<Code, String> {
