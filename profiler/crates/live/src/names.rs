@@ -10,7 +10,7 @@
 use super::{binaries::Binaries, bpf::KernelNamer, java::Javas, owner, reader::OpenFile, v8};
 use aiprof_common::{ADDR_METHOD, JsFunction};
 use aiprof_model::process::{FileId, ProcessTable};
-use aiprof_record::aggregate::{Code, Names};
+use aiprof_record::aggregate::{Code, NameSource};
 use aiprof_symbols::{
     symbolize::{
         AddressChange, AddressNames, Client, NamingError, Patience, SymFrame, SymbolizeJob,
@@ -759,7 +759,7 @@ impl NameService {
     }
 }
 
-impl Names for NameService {
+impl NameSource for NameService {
     fn frames(&self, code: &Code) -> &[SymFrame] {
         self.names.get(code).map_or(&[], Vec::as_slice)
     }

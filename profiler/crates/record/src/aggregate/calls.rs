@@ -6,7 +6,9 @@ use super::{
     driver::{self, DriverFrames},
     stacks::{KnownStacks, MAX_STACKS},
 };
-use crate::correlate::{DriverCalls, FinishedCall, KernelName, Launch, Tracked, device::PathId};
+use crate::correlate::{
+    DriverCalls, FinishedCall, KernelName, Tracked, TrackedLaunch, device::PathId,
+};
 use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
     process::ProcessTable,
@@ -247,7 +249,7 @@ struct CallOrigin<'a> {
     is_ioctl: bool,
     function: &'a str,
     /// A launch whose driver's frames are wanted.
-    launch: Option<&'a Launch>,
+    launch: Option<&'a TrackedLaunch>,
 }
 
 impl CallAdder<'_> {
@@ -305,7 +307,7 @@ impl CallAdder<'_> {
         self.add(&origin, work, value);
     }
 
-    fn launch(&mut self, launch: &Launch) {
+    fn launch(&mut self, launch: &TrackedLaunch) {
         if self.calls.devices.is_some() {
             return self.join(launch);
         }
@@ -336,7 +338,7 @@ impl CallAdder<'_> {
     }
 
     /// Has a launch's samples go to its stack.
-    fn join(&mut self, launch: &Launch) {
+    fn join(&mut self, launch: &TrackedLaunch) {
         let CallSums {
             devices: Some(devices),
             threads,

@@ -504,7 +504,7 @@ fn capture() -> Vec<u8> {
     for (kind, n) in first::<LossKind>(20).zip(1..) {
         losses.add(kind, n);
     }
-    let known = Known {
+    let known = ResolvedNames {
         names: &names,
         texts: &[(program, vec![segment])],
         files: &files,
@@ -557,7 +557,7 @@ fn captures_of_all_versions_are_read() {
         };
         let mut read = Vec::new();
         let scanned = scan(&path, options, &mut |scan| {
-            if let Scan::Event(event) = scan {
+            if let CaptureItem::Event(event) = scan {
                 read.push(event);
             }
             std::ops::ControlFlow::Continue(())

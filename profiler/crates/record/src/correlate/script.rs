@@ -6,7 +6,7 @@
 )]
 
 use crate::correlate::{
-    CallSink, DeviceFact, FinishedCall, KernelEvent, KernelName, Launch, Tracked, Tracker,
+    CallSink, DeviceFact, FinishedCall, KernelEvent, KernelName, Tracked, TrackedLaunch, Tracker,
     TrackerLimits,
 };
 use aiprof_common::{
@@ -298,7 +298,7 @@ pub struct Told {
     /// Calls.
     pub calls: Vec<FinishedCall>,
     /// Launches.
-    pub launches: Vec<Launch>,
+    pub launches: Vec<TrackedLaunch>,
     /// What happened to kernels' handles.
     pub kernels: Vec<KernelEvent>,
     /// What calls revealed of devices.

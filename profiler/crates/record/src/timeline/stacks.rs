@@ -2,7 +2,7 @@
 //! end.
 
 use crate::{
-    aggregate::{Code, Names, NoStack, each_code, ends_at_entry, unknown_name},
+    aggregate::{Code, NameSource, NoStack, each_code, ends_at_entry, unknown_name},
     correlate::FinishedCall,
     ops::PythonFrame,
 };
@@ -133,7 +133,7 @@ impl StackTree {
     }
 
     /// Names every node. Gives what was lost too.
-    pub(super) fn finish(self, names: &dyn Names, files: &FileTable) -> (Stacks, Losses) {
+    pub(super) fn finish(self, names: &dyn NameSource, files: &FileTable) -> (Stacks, Losses) {
         let mut losses = self.losses;
         let mut namer = Namer {
             names,
@@ -166,7 +166,7 @@ impl StackTree {
 
 /// Gives codes their frames, each once.
 struct Namer<'a> {
-    names: &'a dyn Names,
+    names: &'a dyn NameSource,
     files: &'a FileTable,
     index: FxHashMap<StackFrame, u32>,
     lists: FxHashMap<Code, (u32, u32)>,
