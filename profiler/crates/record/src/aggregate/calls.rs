@@ -13,7 +13,7 @@ use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
     process::ProcessTable,
     profile::{LossKind, Losses},
-    wire::{Event, ProcessEventKind, Wait},
+    wire::{Event, ProcessEventKind, ThreadWait},
 };
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ impl NoStack {
     }
 
     /// Why a wait has no stack: each is asked for.
-    pub(crate) fn of_wait(wait: &Wait) -> Self {
+    pub(crate) fn of_wait(wait: &ThreadWait) -> Self {
         match Self::of(wait.stack, wait.flags as u16) {
             Self::NotAsked => Self::Lost,
             known => known,

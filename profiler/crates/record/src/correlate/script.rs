@@ -14,8 +14,8 @@ use aiprof_common::{
 };
 use aiprof_model::{
     probes::{
-        CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, Role, Tables, ValueFormat,
-        ValueInfo,
+        CallKind, DataFormat, DataInfo, Probe, ProbeRole, ProbedFile, ResultKind, Tables,
+        ValueFormat, ValueInfo,
     },
     wire::{
         Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind, Sample, StopReason,
@@ -32,7 +32,7 @@ pub const LOADER: u32 = 2;
 pub const DRIVER: u32 = 3;
 
 /// A function's role in the built-in tables.
-pub fn built_in_role(symbol: &str) -> Option<Role> {
+pub fn built_in_role(symbol: &str) -> Option<ProbeRole> {
     static TABLES: LazyLock<Tables> = LazyLock::new(Tables::built_in);
     TABLES.iter().find_map(|table| table.function(symbol)?.role)
 }

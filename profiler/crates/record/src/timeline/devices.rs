@@ -9,7 +9,7 @@ use super::launches::{BoundedLaunches, LaunchShape, Ran};
 use super::{Builder, TrackKey, args, late_names};
 use crate::correlate::{FinishedCall, TrackedLaunch};
 use aiprof_model::{
-    probes::{CallKind, Role, role},
+    probes::{CallKind, ProbeRole, role},
     profile::LossKind,
     timeline::{Args, Quality, recorded::EventSink},
 };
@@ -48,7 +48,7 @@ impl<S: EventSink> Builder<S> {
             // OpenCL's are signalled once: only a new one takes the place of a handle.
             CallKind::Event if probe.api == "OpenCL" => probe.function != "clCreateUserEvent",
             CallKind::Event => {
-                probe.role == Some(Role::Query) || probe.slot(role::GLOBAL_START).is_some()
+                probe.role == Some(ProbeRole::Query) || probe.slot(role::GLOBAL_START).is_some()
             }
             _ => false,
         };

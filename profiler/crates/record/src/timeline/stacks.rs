@@ -14,7 +14,7 @@ use aiprof_model::{
         NONE,
         recorded::{StackFrame, StackNode, Stacks},
     },
-    wire::{CallStack, Sample, StopReason, Wait},
+    wire::{CallStack, Sample, StopReason, ThreadWait},
 };
 use rustc_hash::FxHashMap;
 
@@ -58,7 +58,7 @@ impl StackTree {
     }
 
     /// The stack of a wait; or a node that shows why there is none.
-    pub(super) fn of_wait(&mut self, wait: &Wait) -> u32 {
+    pub(super) fn of_wait(&mut self, wait: &ThreadWait) -> u32 {
         match self.of_calls.get(&wait.stack) {
             Some(&node) => node,
             None => self.node((NONE, Code::NoStack(NoStack::of_wait(wait)))),
