@@ -37,7 +37,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 /// What the processes of readers do.
-pub(super) const READERS: remote::Work = remote::Work {
+pub(super) const READERS: remote::ProcessWork = remote::ProcessWork {
     kinds: [
         aiprof_live::reader::serve,
         aiprof_symbols::symbolize::serve,
