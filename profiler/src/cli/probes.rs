@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub(crate) struct ProbesArgs {
     #[command(subcommand)]
-    command: Command,
+    command: ProbesCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ProbesCommand {
     /// List the probe tables, and the libraries of this machine that they apply to
     ///
     /// Shows for each table which API it is for, whether it was tested, and how many of its
@@ -50,14 +50,14 @@ enum Command {
 pub(crate) fn run(args: &ProbesArgs, verbosity: Verbosity) -> Result<u8> {
     let mut out = BufWriter::new(io::stdout().lock());
     let code = match &args.command {
-        Command::List => {
+        ProbesCommand::List => {
             let loaded = load();
             let found = survey(&loaded.tables);
             list(&loaded, &found, verbosity.is_verbose(), &mut out)?;
             0
         }
-        Command::Check { files } => u8::from(!check(files, &mut out)?),
-        Command::Show { name } => {
+        ProbesCommand::Check { files } => u8::from(!check(files, &mut out)?),
+        ProbesCommand::Show { name } => {
             let loaded = load();
             let found = survey(&loaded.tables);
             show(&loaded, &found, name, &mut out)?;

@@ -87,7 +87,7 @@ impl Spent {
 
 /// What is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Level {
+pub(crate) struct RecordingLevel {
     /// Samples per second and CPU.
     pub(crate) frequency_hz: u32,
     /// Waits are recorded.
@@ -96,7 +96,7 @@ pub(crate) struct Level {
     pub(crate) launches: bool,
 }
 
-impl Level {
+impl RecordingLevel {
     /// It in words.
     pub(crate) fn describe(self) -> String {
         let mut text = format!("{} Hz", self.frequency_hz);
@@ -122,8 +122,8 @@ enum Notch {
 /// Keeps a budget.
 #[derive(Debug)]
 pub(crate) struct Governor {
-    asked: Level,
-    now: Level,
+    asked: RecordingLevel,
+    now: RecordingLevel,
     /// Share of all CPUs' time, times their number.
     cpus: f64,
     /// What is left to be spent, seconds.
@@ -157,7 +157,7 @@ pub(crate) struct Governor {
 
 impl Governor {
     /// One that begins with all that is asked for. `share`: of the time of all `cpus`.
-    pub(crate) fn new(asked: Level, share: f64, cpus: u32) -> Self {
+    pub(crate) fn new(asked: RecordingLevel, share: f64, cpus: u32) -> Self {
         let cpus = share * f64::from(cpus);
         Self {
             asked,
@@ -181,7 +181,7 @@ impl Governor {
     }
 
     /// What is recorded now.
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> RecordingLevel {
         self.now
     }
 
@@ -206,7 +206,7 @@ impl Governor {
 
     /// Something else is asked for, or may be spent: from now on, and what was turned down
     /// is forgotten.
-    pub(crate) fn ask(&mut self, asked: Level, share: f64, cpus: u32) {
+    pub(crate) fn ask(&mut self, asked: RecordingLevel, share: f64, cpus: u32) {
         *self = Self {
             changes: self.changes,
             owed_sent: self.owed_sent,
@@ -227,7 +227,7 @@ impl Governor {
     }
 
     /// Takes in what was spent. Returns what to record from now on, if that changes.
-    pub(crate) fn spend(&mut self, spent: &Spent) -> Option<Level> {
+    pub(crate) fn spend(&mut self, spent: &Spent) -> Option<RecordingLevel> {
         let time = spent.in_time.as_secs_f64();
         if time <= 0.0 {
             return None;

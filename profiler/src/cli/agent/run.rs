@@ -3,7 +3,7 @@
 mod changes;
 
 use super::args::{AgentArgs, AgentCommand};
-use super::governor::{Governor, Level};
+use super::governor::{Governor, RecordingLevel};
 use super::notify;
 use super::outputs::Outputs;
 use super::sender::{self, Sender};
@@ -173,8 +173,8 @@ fn sender_for(args: &AgentArgs, config: &Config, signals: &BlockedSignals) -> Op
 }
 
 /// What is recorded at most.
-fn asked(config: &Config) -> Level {
-    Level {
+fn asked(config: &Config) -> RecordingLevel {
+    RecordingLevel {
         frequency_hz: config.frequency,
         waits: config.record.off_cpu,
         launches: config.record.launches,
@@ -182,7 +182,7 @@ fn asked(config: &Config) -> Level {
 }
 
 /// What the session is to record. It can record waits whatever the level is.
-fn record_config(config: &Config, host_id: &str, level: Level) -> RecordConfig {
+fn record_config(config: &Config, host_id: &str, level: RecordingLevel) -> RecordConfig {
     let record = &config.record;
     let mut labels: Vec<(String, String)> = config.labels.clone().into_iter().collect();
     if !host_id.is_empty() {
@@ -260,8 +260,8 @@ struct Agent {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorded {
     /// What was asked for.
-    pub(super) asked: Level,
-    pub(super) level: Level,
+    pub(super) asked: RecordingLevel,
+    pub(super) level: RecordingLevel,
     /// How many notches it was turned down.
     pub(super) step: u32,
     /// How often it counts.
@@ -591,9 +591,9 @@ impl Agent {
     }
 
     /// What is recorded at most.
-    fn asked(&self) -> Level {
+    fn asked(&self) -> RecordingLevel {
         let asked = asked(&self.config);
-        Level {
+        RecordingLevel {
             frequency_hz: self.rate.unwrap_or(asked.frequency_hz),
             launches: asked.launches && !self.has_no_launches,
             ..asked

@@ -2,7 +2,7 @@
 
 use super::{Agent, Recorded, Wakes, asked, host_id, modified, read, record_config, turns_of};
 use crate::cli::agent::checks;
-use crate::cli::agent::governor::Level;
+use crate::cli::agent::governor::RecordingLevel;
 use crate::cli::agent::notify;
 use crate::cli::agent::outputs::Outputs;
 use aiprof_fleet::config::{Config, FREQUENCY};
@@ -16,7 +16,11 @@ use std::time::Duration;
 
 impl Agent {
     /// Records this from now on; what was recorded before is a window of its own.
-    pub(super) async fn record(&mut self, before: Recorded, mut level: Level) -> Result<()> {
+    pub(super) async fn record(
+        &mut self,
+        before: Recorded,
+        mut level: RecordingLevel,
+    ) -> Result<()> {
         if level.launches && !before.level.launches {
             let config = self.config.clone();
             let Err(error) = self.hand_over(&config, (before, level)).await else {
@@ -44,7 +48,7 @@ impl Agent {
     async fn hand_over(
         &mut self,
         config: &Config,
-        (before, level): (Recorded, Level),
+        (before, level): (Recorded, RecordingLevel),
     ) -> Result<()> {
         let host_id = host_id(config);
         let wanted = RecordConfig {
@@ -82,7 +86,11 @@ impl Agent {
     }
 
     /// A session that is ready to begin; the one so far is read meanwhile.
-    async fn make_ready(&mut self, wanted: &RecordConfig, level: Level) -> Result<Session> {
+    async fn make_ready(
+        &mut self,
+        wanted: &RecordConfig,
+        level: RecordingLevel,
+    ) -> Result<Session> {
         let mut next = Session::start(wanted, Keep::Nothing)?;
         let mut prepared = Ok(());
         let until = async { prepared = next.prepare(std::future::pending()).await };

@@ -9,7 +9,7 @@ mod places;
 mod settings;
 mod written;
 
-use crate::cli::record::{Plan, RecordArgs};
+use crate::cli::record::{RecordArgs, RecordingPlan};
 use crate::cli::recording::{self, Taker};
 use crate::cli::{EXIT_USAGE, Verbosity, ctl, screen};
 use aiprof_live::config::MIN_FREQUENCY_HZ;
@@ -140,7 +140,7 @@ fn names_of(path: Option<&Path>) -> Result<Vec<String>> {
 }
 
 /// How COMMAND is recorded: as for a trace, with as few samples as can be.
-fn plan(settings: &UnitraceSettings) -> Result<Plan> {
+fn plan(settings: &UnitraceSettings) -> Result<RecordingPlan> {
     let command = RecordArgs::augment_args(clap::Command::new("record"));
     let rate = MIN_FREQUENCY_HZ.to_string();
     let mut words: Vec<OsString> = [
@@ -168,7 +168,7 @@ fn plan(settings: &UnitraceSettings) -> Result<Plan> {
     words.extend(["-o", "unitrace.json", "--"].map(OsString::from));
     words.extend(settings.command.iter().cloned());
     let matches = command.try_get_matches_from(words)?;
-    Plan::new(RecordArgs::from_arg_matches(&matches)?, false)
+    RecordingPlan::new(RecordArgs::from_arg_matches(&matches)?, false)
 }
 
 #[cfg(test)]
