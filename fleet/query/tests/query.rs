@@ -7,7 +7,7 @@
 )]
 
 use aiprof_fleet_testkit::{PERIOD, Programs, Random};
-use aiprof_formats::export::pprof::proto::Profile;
+use aiprof_formats::export::pprof::proto::PprofProfile;
 use aiprof_lake::file::{FileWriter, Packing};
 use aiprof_lake::rows::Rows;
 use aiprof_lake::schema::Text;
@@ -709,7 +709,7 @@ fn names_and_numbers_may_be_of_any_length() {
     let packed = flame("x.pb.gz");
     let mut unpacked = flate2::read::GzDecoder::new(packed.as_slice());
     std::io::Read::read_to_end(&mut unpacked, &mut pprof).unwrap();
-    let pprof = <Profile as prost::Message>::decode(pprof.as_slice()).unwrap();
+    let pprof = <PprofProfile as prost::Message>::decode(pprof.as_slice()).unwrap();
     let text = |at: i64| pprof.string_table[at as usize].as_str();
     let of = pprof.sample_type[0];
     assert_eq!(

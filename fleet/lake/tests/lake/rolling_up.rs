@@ -2,7 +2,7 @@
 
 use crate::common::{MINUTE, Place, ReadRow, TEN, after, run};
 use aiprof_fleet_testkit::{Made, Programs, Random, pack};
-use aiprof_formats::export::pprof::proto::{Label, Profile, Sample, ValueType};
+use aiprof_formats::export::pprof::proto::{PprofLabel, PprofProfile, PprofSample, PprofValueType};
 use aiprof_lake::decode;
 use aiprof_lake::rows::Rows;
 use aiprof_lake::schema::Text;
@@ -10,7 +10,7 @@ use prost::Message as _;
 use std::collections::BTreeSet;
 
 /// Two threads of two processes at the same place, and a device's kernel.
-fn window() -> Profile {
+fn window() -> PprofProfile {
     let mut made = Made::default();
     made.text("");
     for (name, unit) in [
@@ -20,7 +20,7 @@ fn window() -> Profile {
         ("device_time", "nanoseconds"),
         ("stall_sync", "count"),
     ] {
-        let new = ValueType {
+        let new = PprofValueType {
             r#type: made.text(name),
             unit: made.text(unit),
         };
@@ -38,13 +38,13 @@ fn window() -> Profile {
         made.profile.comment.push(at);
     }
     made.profile.duration_nanos = MINUTE as i64;
-    let mapping = aiprof_formats::export::pprof::proto::Mapping {
+    let mapping = aiprof_formats::export::pprof::proto::PprofMapping {
         id: 1,
         filename: made.text("/bin/app"),
         ..Default::default()
     };
     made.profile.mapping.push(mapping);
-    let of_device = aiprof_formats::export::pprof::proto::Mapping {
+    let of_device = aiprof_formats::export::pprof::proto::PprofMapping {
         id: 2,
         filename: made.text("[device gpu 0]"),
         ..Default::default()
@@ -54,7 +54,7 @@ fn window() -> Profile {
     let kernel = made.location(3, "gemm");
     made.profile.location[2].mapping_id = 2;
     for pid in [1, 2] {
-        let label: Vec<Label> = vec![
+        let label: Vec<PprofLabel> = vec![
             made.number("pid", pid),
             made.number("tid", pid),
             made.label("comm", "app"),
@@ -64,14 +64,14 @@ fn window() -> Profile {
             made.label("version", "1.2"),
             made.label("team", "a"),
         ];
-        made.profile.sample.push(Sample {
+        made.profile.sample.push(PprofSample {
             location_id: vec![work, main],
             value: vec![2, 200, 0, 0, 0],
             label,
         });
     }
     let label = vec![made.label("comm", "app"), made.label("device", "gpu 0")];
-    made.profile.sample.push(Sample {
+    made.profile.sample.push(PprofSample {
         location_id: vec![kernel, main],
         value: vec![0, 0, 3, 900, 3],
         label,
@@ -149,10 +149,10 @@ fn windows_keep_the_host_that_recorded_them() {
     let at = before.string_table.len() as i64;
     let texts = ["host.id", "id-before"].map(str::to_owned);
     before.string_table.extend(texts);
-    let id = Label {
+    let id = PprofLabel {
         key: at,
         str: at + 1,
-        ..Label::default()
+        ..PprofLabel::default()
     };
     for sample in &mut before.sample {
         sample.label.push(id);
