@@ -5,7 +5,7 @@
 //! lot of memory.
 
 use crate::rows::{Rows, TRUTH};
-use crate::schema::Text;
+use crate::schema::TextField;
 use aiprof_formats::export::pprof::proto::{PprofLabel, PprofProfile, PprofSample};
 use aiprof_formats::import::pprof::{LocationNames, PprofError, is_device};
 use flate2::read::MultiGzDecoder;
@@ -117,7 +117,7 @@ pub fn add(body: &[u8], start_unix_ns: u64, rows: &mut Rows) -> Result<Decoded, 
         rows,
     };
     adder.truths();
-    for field in Fields(&bytes) {
+    for field in MessageFields(&bytes) {
         let (number, body) = field?;
         if number != SAMPLE {
             continue;
@@ -161,7 +161,7 @@ fn host(profile: &PprofProfile) -> String {
 
 /// The id of that host: all samples have it, or none.
 fn host_id(profile: &PprofProfile, bytes: &[u8]) -> String {
-    let first = Fields(bytes)
+    let first = MessageFields(bytes)
         .flatten()
         .find(|(number, _)| *number == SAMPLE);
     let sample = first.filter(|(_, body)| body.len() <= MAX_SAMPLE);
@@ -190,9 +190,9 @@ fn unpack(body: &[u8]) -> Result<Vec<u8>, BodyError> {
 const SAMPLE: u64 = 2;
 
 /// The fields of a message: number, and content of those that have a length.
-struct Fields<'a>(&'a [u8]);
+struct MessageFields<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> MessageFields<'a> {
     fn field(&mut self) -> Option<(u64, &'a [u8])> {
         let key = decode_varint(&mut self.0).ok()?;
         let length = match key & 7 {
@@ -211,7 +211,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
+impl<'a> Iterator for MessageFields<'a> {
     type Item = Result<(u64, &'a [u8]), BodyError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -230,7 +230,7 @@ impl<'a> Iterator for Fields<'a> {
 fn tables(bytes: &[u8]) -> Result<PprofProfile, BodyError> {
     let mut kept = Vec::new();
     let mut entries = 0_usize;
-    let mut fields = Fields(bytes);
+    let mut fields = MessageFields(bytes);
     loop {
         let before = fields.0;
         let Some(field) = fields.next() else { break };
@@ -375,7 +375,7 @@ impl<'a> Adder<'a> {
                 Some(of) => of.split_once(' ').unwrap_or((of, "")),
                 None => ("", busy.unwrap_or_default()),
             };
-            let texts = [(Text::IdleCause, cause), (Text::Device, device)];
+            let texts = [(TextField::IdleCause, cause), (TextField::Device, device)];
             let sample = self.rows.sample(self.time, self.duration, &texts, "");
             let name = match (idle, busy) {
                 (Some(_), _) => "aiprof.idle",
@@ -405,22 +405,25 @@ impl<'a> Adder<'a> {
         let function = stack.rsplit(';').next().unwrap_or_default();
         let thread = without_number(labels.find("thread"));
         let texts = [
-            (Text::Service, service.unwrap_or_default()),
-            (Text::Stack, stack.as_str()),
-            (Text::Function, function),
-            (Text::Comm, comm),
-            (Text::Thread, thread.as_str()),
+            (TextField::Service, service.unwrap_or_default()),
+            (TextField::Stack, stack.as_str()),
+            (TextField::Function, function),
+            (TextField::Comm, comm),
+            (TextField::Thread, thread.as_str()),
             (
-                Text::Container,
+                TextField::Container,
                 first(&["container_name", "container"]).unwrap_or_default(),
             ),
-            (Text::Pod, first(&["pod_name", "pod"]).unwrap_or_default()),
-            (Text::Namespace, labels.find("namespace")),
-            (Text::Device, labels.find("device")),
-            (Text::Kernel, first(&["kernel"]).unwrap_or(&kernel)),
-            (Text::IdleCause, labels.find("idle_cause")),
             (
-                Text::Version,
+                TextField::Pod,
+                first(&["pod_name", "pod"]).unwrap_or_default(),
+            ),
+            (TextField::Namespace, labels.find("namespace")),
+            (TextField::Device, labels.find("device")),
+            (TextField::Kernel, first(&["kernel"]).unwrap_or(&kernel)),
+            (TextField::IdleCause, labels.find("idle_cause")),
+            (
+                TextField::Version,
                 first(&["version", "service.version"]).unwrap_or_default(),
             ),
         ];
@@ -472,7 +475,7 @@ impl<'a> Adder<'a> {
         (stack, kernel.to_owned())
     }
 
-    fn labels(&self, sample: &PprofSample) -> Labels {
+    fn labels(&self, sample: &PprofSample) -> SampleLabels {
         let pair = |label: &PprofLabel| {
             let key = text(self.profile, label.key);
             let value = text(self.profile, label.str);
@@ -481,15 +484,15 @@ impl<'a> Adder<'a> {
         let mut all: Vec<_> = sample.label.iter().filter_map(pair).collect();
         all.sort();
         all.dedup_by(|next, kept| next.0 == kept.0);
-        Labels(all)
+        SampleLabels(all)
     }
 }
 
 /// A sample's labels with texts, sorted by key. Numbers are not among them: they would
 /// multiply rows.
-struct Labels(Vec<(String, String)>);
+struct SampleLabels(Vec<(String, String)>);
 
-impl Labels {
+impl SampleLabels {
     fn find(&self, key: &str) -> &str {
         let found = self.0.iter().find(|(known, _)| known == key);
         found.map_or("", |(_, value)| value)

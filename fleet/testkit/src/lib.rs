@@ -3,7 +3,8 @@
 
 use aiprof_fleet::spool::{Body, Kind, Queue};
 use aiprof_formats::export::pprof::proto::{
-    PprofFunction, PprofLabel, PprofLine, PprofLocation, PprofMapping, PprofProfile, PprofSample, PprofValueType,
+    PprofFunction, PprofLabel, PprofLine, PprofLocation, PprofMapping, PprofProfile, PprofSample,
+    PprofValueType,
 };
 use flate2::{Compression, write::GzEncoder};
 use prost::Message as _;

@@ -5,7 +5,7 @@ use aiprof_fleet_testkit::{Made, Programs, Random, pack};
 use aiprof_formats::export::pprof::proto::{PprofLabel, PprofProfile, PprofSample, PprofValueType};
 use aiprof_lake::decode;
 use aiprof_lake::rows::Rows;
-use aiprof_lake::schema::Text;
+use aiprof_lake::schema::TextField;
 use prost::Message as _;
 use std::collections::BTreeSet;
 
@@ -101,7 +101,7 @@ fn a_window_becomes_rows() {
     let of = |wanted: &str| {
         let mut found = rows
             .iter()
-            .filter(|row| row.text(Text::SampleType) == wanted);
+            .filter(|row| row.text(TextField::SampleType) == wanted);
         let row = found.next().unwrap_or_else(|| panic!("no {wanted}"));
         assert!(found.next().is_none(), "two of {wanted}");
         row
@@ -109,15 +109,15 @@ fn a_window_becomes_rows() {
     let cpu = of("cpu");
     assert_eq!(cpu.numbers, [TEN as i64, MINUTE as i64, 400, 4]);
     let expected = [
-        (Text::Host, "h"),
-        (Text::HostId, "id-h1"),
-        (Text::Service, "shop"),
-        (Text::Unit, "nanoseconds"),
-        (Text::Stack, "main;work:er"),
-        (Text::Function, "work:er"),
-        (Text::Thread, "worker-#"),
-        (Text::Version, "1.2"),
-        (Text::Device, ""),
+        (TextField::Host, "h"),
+        (TextField::HostId, "id-h1"),
+        (TextField::Service, "shop"),
+        (TextField::Unit, "nanoseconds"),
+        (TextField::Stack, "main;work:er"),
+        (TextField::Function, "work:er"),
+        (TextField::Thread, "worker-#"),
+        (TextField::Version, "1.2"),
+        (TextField::Device, ""),
     ];
     for (text, expected) in expected {
         assert_eq!(cpu.text(text), expected, "{text:?}");
@@ -125,19 +125,22 @@ fn a_window_becomes_rows() {
     assert_eq!(cpu.labels, [("team".to_owned(), "a".to_owned())].into());
     let device = of("device_time");
     assert_eq!((device.value(), device.count()), (900, 3));
-    assert_eq!(device.text(Text::Kernel), "gemm_[G]");
-    assert_eq!(device.text(Text::Service), "app");
+    assert_eq!(device.text(TextField::Kernel), "gemm_[G]");
+    assert_eq!(device.text(TextField::Service), "app");
     assert_eq!(of("stall_sync").value(), 3);
     let lost = of("aiprof.lost.ring_drops");
-    assert_eq!((lost.value(), lost.text(Text::Unit)), (12, "count"));
-    assert_eq!(of("aiprof.own_cpu_ns").text(Text::Unit), "nanoseconds");
+    assert_eq!((lost.value(), lost.text(TextField::Unit)), (12, "count"));
+    assert_eq!(of("aiprof.own_cpu_ns").text(TextField::Unit), "nanoseconds");
     let idle = of("aiprof.idle");
     assert_eq!(idle.value(), 77);
-    assert_eq!(idle.text(Text::IdleCause), "launch_gap");
-    assert_eq!(idle.text(Text::Device), "gpu 0");
+    assert_eq!(idle.text(TextField::IdleCause), "launch_gap");
+    assert_eq!(idle.text(TextField::Device), "gpu 0");
     let busy = of("aiprof.busy");
-    assert_eq!((busy.value(), busy.text(Text::Unit)), (33, "nanoseconds"));
-    assert_eq!(busy.text(Text::Device), "gpu 0");
+    assert_eq!(
+        (busy.value(), busy.text(TextField::Unit)),
+        (33, "nanoseconds")
+    );
+    assert_eq!(busy.text(TextField::Device), "gpu 0");
     assert_eq!(rows.len(), 7);
 }
 
@@ -168,8 +171,8 @@ fn windows_keep_the_host_that_recorded_them() {
         let text = |row: &ReadRow, text| row.text(text).to_owned();
         of.map(|row| {
             (
-                text(row, Text::Host),
-                text(row, Text::HostId),
+                text(row, TextField::Host),
+                text(row, TextField::HostId),
                 row.labels.get("host.id").cloned().unwrap_or_default(),
             )
         })
@@ -200,7 +203,7 @@ fn only_complete_hours_are_rolled_up() {
     let rows = place.rows();
     let cpu = rows
         .iter()
-        .filter(|row| row.text(Text::SampleType) == "cpu");
+        .filter(|row| row.text(TextField::SampleType) == "cpu");
     assert_eq!(cpu.map(super::common::ReadRow::count).sum::<i64>(), 1800);
     // For a range of time, only files are listed that may have rows in it.
     let files = run(place.lake.files(TEN..TEN + MINUTE)).unwrap();
@@ -357,7 +360,7 @@ fn a_crash_between_write_and_remove_doubles_nothing() {
     let samples = |rows: &[super::common::ReadRow]| -> i64 {
         let cpu = rows
             .iter()
-            .filter(|row| row.text(Text::SampleType) == "cpu");
+            .filter(|row| row.text(TextField::SampleType) == "cpu");
         cpu.map(super::common::ReadRow::count).sum()
     };
     assert_eq!(samples(&expected), 1200);
