@@ -85,15 +85,16 @@ pub(in crate::cli) fn run(args: &[OsString]) -> Result<u8> {
         .commands
         .exclude
         .extend(names_of(exclude.as_deref())?);
-    let places = OutputPlaces::new(&settings, rank);
+    let places = OutputPlaces::new(&settings.paths, rank);
     places.check()?;
     let plan = plan(&settings)?;
     let detail = CommandDetail {
         barriers: true,
-        each: settings.timeline,
+        each: settings.outputs.timeline,
     };
-    let live = (settings.timeline && !settings.has_files() && !settings.only_command)
-        .then(|| Rc::new(RefCell::new(LiveLines::new(&settings))));
+    let is_live =
+        settings.outputs.timeline && !settings.paths.has_files() && !settings.only_command;
+    let live = is_live.then(|| Rc::new(RefCell::new(LiveLines::new(&settings))));
     let watcher = live
         .clone()
         .map(|lines| Box::new(live::Watcher(lines)) as Box<dyn RecordingSink>);
@@ -153,7 +154,7 @@ fn plan(settings: &UnitraceSettings) -> Result<RecordingPlan> {
     ]
     .map(OsString::from)
     .to_vec();
-    if !settings.chrome {
+    if !settings.outputs.chrome {
         words.extend(["--call-stacks", "0"].map(OsString::from));
     }
     match (&settings.session, settings.start_paused) {
