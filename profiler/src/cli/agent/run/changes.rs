@@ -1,6 +1,6 @@
 //! What changes an agent that runs: a new configuration, a request, the budget.
 
-use super::{Agent, Recorded, Wakes, asked, host_id, modified, read, record_config, turns_of};
+use super::{Agent, Recorded, Wakes, asked, host_id, record_config, turns_of};
 use crate::cli::agent::checks;
 use crate::cli::agent::governor::RecordingLevel;
 use crate::cli::agent::notify;
@@ -27,7 +27,7 @@ impl Agent {
                 return Ok(());
             };
             tracing::warn!("cannot resume recording launches: {}", chain(&*error));
-            self.has_no_launches = true;
+            self.overrides.has_no_launches = true;
             self.governor.give_up_launches();
             level.launches = false;
         }
@@ -103,9 +103,8 @@ impl Agent {
     /// Reads the configuration again. One that is wrong changes nothing.
     pub(super) async fn reload(&mut self, wakes: &mut Wakes) -> Result<()> {
         notify::reloading();
-        self.changed = modified(&self.path);
         match self.try_reload(wakes).await {
-            Ok(()) => tracing::info!("{}: configuration reloaded", self.path.display()),
+            Ok(()) => tracing::info!("{}: configuration reloaded", self.file.path().display()),
             Err(error) => tracing::error!(
                 "{}; the previous configuration stays in use",
                 chain(&*error)
@@ -116,7 +115,7 @@ impl Agent {
     }
 
     async fn try_reload(&mut self, wakes: &mut Wakes) -> Result<()> {
-        let config = read(&self.path)?;
+        let config = self.file.read()?;
         for (key, is_other) in [
             ("state", config.state != self.config.state),
             ("control", config.control != self.config.control),
@@ -124,12 +123,12 @@ impl Agent {
             if is_other {
                 bail!(
                     "{}: to change `{key}`, restart the agent",
-                    self.path.display()
+                    self.file.path().display()
                 );
             }
         }
         let mut checked = Ok(());
-        let path = self.path.clone();
+        let path = self.file.path().to_owned();
         let sender = match self.is_sent_by_others {
             true => checks::SenderCheck::Skipped,
             false => checks::SenderCheck::ButPort,
@@ -146,14 +145,14 @@ impl Agent {
         // What was recorded so far goes where it was to go.
         let before = self.so_far();
         let mut level = asked(&config);
-        level.launches &= !self.has_no_launches;
+        level.launches &= !self.overrides.has_no_launches;
         let needs_another = config.record != self.config.record
             || config.labels != self.config.labels
             || config.host_id != self.config.host_id;
         let is_other = (level, config.budget.cpu) != (self.asked(), self.config.budget.cpu);
         if needs_another {
             self.hand_over(&config, (before, level)).await?;
-            self.has_no_launches = false;
+            self.overrides.has_no_launches = false;
         } else if is_other {
             self.record(before, level).await?;
         } else {
@@ -162,11 +161,11 @@ impl Agent {
         }
         if needs_another || is_other {
             // They may just have been given up.
-            level.launches &= !self.has_no_launches;
+            level.launches &= !self.overrides.has_no_launches;
             self.governor
                 .ask(level, config.budget.cpu, self.counts.cpus());
         }
-        self.rate = None;
+        self.overrides.rate = None;
         *wakes = Wakes::new(config.window);
         outputs.go_on_from(&self.outputs);
         outputs.claim();
@@ -222,7 +221,7 @@ impl Agent {
             bail!("the rate must be {least} to {most} samples per second");
         }
         let before = self.so_far();
-        self.rate = Some(hz);
+        self.overrides.rate = Some(hz);
         self.record(before, self.asked()).await?;
         let (share, cpus) = (self.config.budget.cpu, self.counts.cpus());
         self.governor.ask(self.asked(), share, cpus);
