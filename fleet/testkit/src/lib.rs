@@ -1,7 +1,7 @@
 //! Synthetic windows: made up, for tests and benches. No number that comes of them is a
 //! measurement of a real machine.
 
-use aiprof_fleet::spool::{Body, Kind, Queue};
+use aiprof_fleet::spool::{Body, BodyPacking, Queue};
 use aiprof_formats::export::pprof::proto::{
     PprofFunction, PprofLabel, PprofLine, PprofLocation, PprofMapping, PprofProfile, PprofSample,
     PprofValueType,
@@ -193,7 +193,7 @@ pub fn spool(
             start_unix_ns,
             number: minute,
             samples: samples as u64,
-            kind: Kind::Pprof,
+            kind: BodyPacking::Pprof,
         };
         queue.put(&body, &window)?;
     }

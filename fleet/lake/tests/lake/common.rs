@@ -1,7 +1,7 @@
 //! What the tests share.
 
 use aiprof_fleet::config;
-use aiprof_fleet::spool::{Body, Kind, Queue};
+use aiprof_fleet::spool::{Body, BodyPacking, Queue};
 use aiprof_lake::schema::{NUMBERS, TextField, schema};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_lake::{Lake, LakeFile};
@@ -59,7 +59,7 @@ impl Place {
             start_unix_ns: start,
             number,
             samples: 1,
-            kind: Kind::Pprof,
+            kind: BodyPacking::Pprof,
         };
         self.queue.put(&body, content).unwrap();
         body

@@ -3,7 +3,7 @@
 use super::checks;
 use crate::cli::windows::WindowFiles;
 use aiprof_fleet::config::{Compression, Config, Output, To};
-use aiprof_fleet::spool::{Body, Dropped, Kind, Queue};
+use aiprof_fleet::spool::{Body, BodyPacking, Dropped, Queue};
 use aiprof_fleet::status::OutputStatus;
 use aiprof_formats::export::{ExportOptions, otlp, pprof, push};
 use aiprof_live::session::WindowProfiles;
@@ -60,7 +60,7 @@ enum OpenedOutput {
 /// As what a window is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoding {
-    Otlp(Kind),
+    Otlp(BodyPacking),
     Pyroscope,
     Parca,
     /// What becomes rows of a lake.
@@ -176,8 +176,8 @@ fn open(output: &Output, config: &Config, options: &ExportOptions) -> Result<Ope
             }
         }
         To::Otlp(otlp) => spool(Encoding::Otlp(match otlp.compression {
-            Compression::Gzip => Kind::Gzip,
-            Compression::None => Kind::Raw,
+            Compression::Gzip => BodyPacking::Gzip,
+            Compression::None => BodyPacking::Raw,
         }))?,
         To::Pyroscope(_) => spool(Encoding::Pyroscope)?,
         To::Parca(_) => spool(Encoding::Parca)?,
@@ -306,24 +306,24 @@ impl Encoding {
         }
     }
 
-    fn encode(self, profile: &Profile, options: &ExportOptions) -> Result<(Kind, Vec<u8>)> {
+    fn encode(self, profile: &Profile, options: &ExportOptions) -> Result<(BodyPacking, Vec<u8>)> {
         let mut bytes = Vec::new();
         Ok(match self {
-            Self::Otlp(Kind::Gzip) => {
+            Self::Otlp(BodyPacking::Gzip) => {
                 let mut packed = GzEncoder::new(&mut bytes, Level::new(3));
                 otlp::write(profile, options, &mut packed)?;
                 packed.finish()?.flush()?;
-                (Kind::Gzip, bytes)
+                (BodyPacking::Gzip, bytes)
             }
             Self::Otlp(_) => {
                 otlp::write(profile, options, &mut bytes)?;
-                (Kind::Raw, bytes)
+                (BodyPacking::Raw, bytes)
             }
-            Self::Pyroscope => (Kind::Raw, push::pyroscope(profile, options)?),
-            Self::Parca => (Kind::Raw, push::parca(profile, options)?),
+            Self::Pyroscope => (BodyPacking::Raw, push::pyroscope(profile, options)?),
+            Self::Parca => (BodyPacking::Raw, push::parca(profile, options)?),
             Self::Pprof => {
                 pprof::write(profile, options, &mut bytes)?;
-                (Kind::Pprof, bytes)
+                (BodyPacking::Pprof, bytes)
             }
         })
     }
