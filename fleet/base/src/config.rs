@@ -69,7 +69,7 @@ pub struct Config {
     /// Where the agent keeps what must survive a restart.
     pub state: PathBuf,
     /// What is recorded beside CPU samples.
-    pub record: Record,
+    pub record: RecordSettings,
     /// What it may cost.
     pub budget: Budget,
     /// What waits for delivery.
@@ -77,7 +77,7 @@ pub struct Config {
     /// Where it publishes its metrics.
     pub metrics: Metrics,
     /// How it is steered.
-    pub control: Control,
+    pub control: ControlSettings,
     /// Where profiles go.
     #[serde(rename = "output")]
     pub outputs: Vec<Output>,
@@ -93,11 +93,11 @@ impl Default for Config {
             host_id: None,
             labels: BTreeMap::new(),
             state: "/var/lib/aiprof".into(),
-            record: Record::default(),
+            record: RecordSettings::default(),
             budget: Budget::default(),
             spool: Spool::default(),
             metrics: Metrics::default(),
-            control: Control::default(),
+            control: ControlSettings::default(),
             outputs: Vec::new(),
         }
     }
@@ -106,7 +106,7 @@ impl Default for Config {
 /// What is recorded beside CPU samples, which always are, with Python's frames.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Record {
+pub struct RecordSettings {
     /// Waits of threads, sampled by their length. What records them runs at each switch and at
     /// the end of each system call, and slows programs with many of these: only where asked
     /// for.
@@ -121,7 +121,7 @@ pub struct Record {
     pub devices: bool,
 }
 
-impl Default for Record {
+impl Default for RecordSettings {
     fn default() -> Self {
         Self {
             off_cpu: false,
@@ -188,14 +188,14 @@ impl Default for Metrics {
 /// How the agent is steered.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Control {
+pub struct ControlSettings {
     /// Whether it can be steered by `aiprof agent ctl` on the same machine.
     pub local: bool,
     /// Its name, where there are several on a machine.
     pub name: String,
 }
 
-impl Default for Control {
+impl Default for ControlSettings {
     fn default() -> Self {
         Self {
             local: true,

@@ -23,7 +23,7 @@ const UNFINISHED: &str = ".part-";
 
 /// How a body is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum BodyPacking {
     /// As it is.
     Raw,
     /// By gzip.
@@ -32,7 +32,7 @@ pub enum Kind {
     Pprof,
 }
 
-impl Kind {
+impl BodyPacking {
     const ALL: [Self; 3] = [Self::Raw, Self::Gzip, Self::Pprof];
 
     fn extension(self) -> &'static str {
@@ -54,7 +54,7 @@ pub struct Body {
     /// Samples in it.
     pub samples: u64,
     /// How it is packed.
-    pub kind: Kind,
+    pub kind: BodyPacking,
 }
 
 impl Body {
@@ -75,7 +75,7 @@ impl Body {
     /// From a file's name; `None`: it is none.
     pub fn parse(name: &str) -> Option<Self> {
         let (numbers, extension) = name.split_once('.')?;
-        let kind = Kind::ALL
+        let kind = BodyPacking::ALL
             .into_iter()
             .find(|kind| kind.extension() == extension)?;
         let mut numbers = numbers.split('-').map(|text| {
@@ -302,7 +302,7 @@ mod tests {
             start_unix_ns: start,
             number: 1,
             samples,
-            kind: Kind::Gzip,
+            kind: BodyPacking::Gzip,
         }
     }
 

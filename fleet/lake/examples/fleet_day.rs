@@ -7,7 +7,7 @@
 
 use aiprof_fleet_testkit::{PERIOD, Programs, Random};
 use aiprof_lake::file::{FileWriter, Packing};
-use aiprof_lake::schema::{Row, Text};
+use aiprof_lake::schema::{Row, TextField};
 use anyhow::{Context as _, Result};
 use std::path::PathBuf;
 
@@ -67,20 +67,20 @@ fn main() -> Result<()> {
                         continue;
                     }
                     let count = 1 + (random.below(5) / 4) as i64;
-                    let mut texts = [""; Text::COUNT];
+                    let mut texts = [""; TextField::COUNT];
                     for (text, value) in [
-                        (Text::Host, host.as_str()),
-                        (Text::HostId, id.as_str()),
-                        (Text::Service, service),
-                        (Text::SampleType, "cpu"),
-                        (Text::Unit, "nanoseconds"),
-                        (Text::Stack, stack.as_str()),
-                        (Text::Function, leaf.as_str()),
-                        (Text::Comm, service),
-                        (Text::Thread, "worker-#"),
-                        (Text::Container, service),
-                        (Text::Namespace, "shop"),
-                        (Text::Version, "1.0"),
+                        (TextField::Host, host.as_str()),
+                        (TextField::HostId, id.as_str()),
+                        (TextField::Service, service),
+                        (TextField::SampleType, "cpu"),
+                        (TextField::Unit, "nanoseconds"),
+                        (TextField::Stack, stack.as_str()),
+                        (TextField::Function, leaf.as_str()),
+                        (TextField::Comm, service),
+                        (TextField::Thread, "worker-#"),
+                        (TextField::Container, service),
+                        (TextField::Namespace, "shop"),
+                        (TextField::Version, "1.0"),
                     ] {
                         texts[text.at()] = value;
                     }

@@ -7,7 +7,7 @@
 
 use crate::file::{FileWriter, Packing};
 use crate::layout::{self, AT_ONCE, Commit, Day, Generation, LakeFile};
-use crate::schema::{self, LABELS, NUMBERS, Row, Text};
+use crate::schema::{self, LABELS, NUMBERS, Row, TextField};
 use crate::time::{DAY_NS, HOUR_NS, NS_PER_US};
 use crate::{Lake, LakeError};
 use arrow_array::cast::AsArray as _;
@@ -93,12 +93,12 @@ struct Merge {
 }
 
 /// The time, from what it was when a compaction began.
-struct Clock {
+struct CompactionClock {
     began_unix_ns: u64,
     began: Instant,
 }
 
-impl Clock {
+impl CompactionClock {
     fn unix_ns(&self) -> u64 {
         let passed = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.began_unix_ns.saturating_add(passed)
@@ -118,7 +118,7 @@ impl Lake {
         now_unix_ns: u64,
     ) -> Result<Compacted, LakeError> {
         let mut done = Compacted::default();
-        let clock = Clock {
+        let clock = CompactionClock {
             began_unix_ns: now_unix_ns,
             began: Instant::now(),
         };
@@ -143,14 +143,14 @@ impl Lake {
     /// Why it cannot be read.
     pub async fn check(&self, file: &LakeFile) -> Result<(), LakeError> {
         let content = self.get(&Path::from(file.path.as_str())).await?;
-        Source::open(&file.path, &content)?.check()
+        SortedFile::open(&file.path, &content)?.check()
     }
 
     async fn compact_day(
         &self,
         day: u32,
         options: &CompactOptions,
-        clock: &Clock,
+        clock: &CompactionClock,
         done: &mut Compacted,
     ) -> Result<(), LakeError> {
         let now_unix_ns = clock.began_unix_ns;
@@ -205,9 +205,9 @@ impl Lake {
         for (file, content) in fetched {
             // All of it is looked at before any of it is written: what is found damaged
             // later would be half merged.
-            match Source::open(&file.path, &content).and_then(|source| source.check()) {
+            match SortedFile::open(&file.path, &content).and_then(|source| source.check()) {
                 Ok(()) => {
-                    sources.extend(Source::open(&file.path, &content)?.start()?);
+                    sources.extend(SortedFile::open(&file.path, &content)?.start()?);
                     merge.from.push(file.path.clone());
                     bytes += file.bytes;
                 }
@@ -230,7 +230,7 @@ impl Lake {
         let mut part = 0;
         let mut written = Vec::new();
         let mut writer = FileWriter::new(Packing::Small)?;
-        let mut heap: BinaryHeap<Reverse<Source>> = sources.into_iter().map(Reverse).collect();
+        let mut heap: BinaryHeap<Reverse<SortedFile>> = sources.into_iter().map(Reverse).collect();
         let mut since_look = 0_u32;
         while let Some(mut first) = heap.peek_mut() {
             if let Some(row) = first.0.row() {
@@ -286,7 +286,7 @@ impl Lake {
         &self,
         day: u32,
         mut merges: Vec<Merge>,
-        clock: &Clock,
+        clock: &CompactionClock,
         done: &mut Compacted,
     ) -> Result<(), LakeError> {
         for _ in 0..TRIES {
@@ -442,7 +442,7 @@ fn plan(
 }
 
 /// A sorted file that is merged, at a row of it.
-struct Source {
+struct SortedFile {
     what: String,
     reader: ParquetRecordBatchReader,
     batch: Columns,
@@ -459,7 +459,7 @@ struct Columns {
     labels: Vec<String>,
 }
 
-impl Source {
+impl SortedFile {
     fn open(what: &str, content: &bytes::Bytes) -> Result<Self, LakeError> {
         let options = ArrowReaderOptions::new().with_schema(schema::schema());
         let builder =
@@ -518,7 +518,7 @@ impl Source {
 
     fn row(&self) -> Option<Row<'_>> {
         let number = |column: usize| self.batch.numbers.get(column)?.get(self.at).copied();
-        let mut texts = [""; Text::COUNT];
+        let mut texts = [""; TextField::COUNT];
         for (slot, (values, keys)) in texts.iter_mut().zip(&self.batch.texts) {
             let key = usize::try_from(*keys.get(self.at)?).ok()?;
             *slot = (key < values.len()).then(|| values.value(key))?;
@@ -556,7 +556,7 @@ impl Columns {
                 (None, None) => return Err("a number column has the wrong type"),
             };
         }
-        for text in Text::ALL {
+        for text in TextField::ALL {
             let column = batch
                 .column_by_name(text.name())
                 .ok_or("a column is missing")?;
@@ -596,7 +596,7 @@ impl Columns {
     }
 }
 
-impl Ord for Source {
+impl Ord for SortedFile {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self.row(), other.row()) {
             (Some(a), Some(b)) => a.order(&b),
@@ -605,16 +605,16 @@ impl Ord for Source {
     }
 }
 
-impl PartialOrd for Source {
+impl PartialOrd for SortedFile {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Source {
+impl PartialEq for SortedFile {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Source {}
+impl Eq for SortedFile {}

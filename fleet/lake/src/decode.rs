@@ -5,8 +5,8 @@
 //! lot of memory.
 
 use crate::rows::{Rows, TRUTH};
-use crate::schema::Text;
-use aiprof_formats::export::pprof::proto::{Label, Profile, Sample};
+use crate::schema::TextField;
+use aiprof_formats::export::pprof::proto::{PprofLabel, PprofProfile, PprofSample};
 use aiprof_formats::import::pprof::{LocationNames, PprofError, is_device};
 use flate2::read::MultiGzDecoder;
 use prost::Message as _;
@@ -117,13 +117,13 @@ pub fn add(body: &[u8], start_unix_ns: u64, rows: &mut Rows) -> Result<Decoded, 
         rows,
     };
     adder.truths();
-    for field in Fields(&bytes) {
+    for field in MessageFields(&bytes) {
         let (number, body) = field?;
         if number != SAMPLE {
             continue;
         }
         let sample = Some(body).filter(|body| body.len() <= MAX_SAMPLE);
-        match sample.map(Sample::decode) {
+        match sample.map(PprofSample::decode) {
             Some(Ok(sample)) if adder.work < MAX_WORK => adder.sample(&sample),
             _ => adder.done.refused_samples += 1,
         }
@@ -153,19 +153,19 @@ pub fn origin(body: &[u8]) -> Result<Origin, BodyError> {
 }
 
 /// The host that a profile names as its own.
-fn host(profile: &Profile) -> String {
+fn host(profile: &PprofProfile) -> String {
     let comments = profile.comment.iter().take(MAX_COMMENTS);
     let mut hosts = comments.filter_map(|at| text(profile, *at).strip_prefix("host: "));
     hosts.next().map(plain).unwrap_or_default()
 }
 
 /// The id of that host: all samples have it, or none.
-fn host_id(profile: &Profile, bytes: &[u8]) -> String {
-    let first = Fields(bytes)
+fn host_id(profile: &PprofProfile, bytes: &[u8]) -> String {
+    let first = MessageFields(bytes)
         .flatten()
         .find(|(number, _)| *number == SAMPLE);
     let sample = first.filter(|(_, body)| body.len() <= MAX_SAMPLE);
-    let sample = sample.and_then(|(_, body)| Sample::decode(body).ok());
+    let sample = sample.and_then(|(_, body)| PprofSample::decode(body).ok());
     let labels = sample.iter().flat_map(|sample| &sample.label);
     let mut ids = labels.filter(|label| text(profile, label.key) == HOST_ID);
     ids.next()
@@ -190,9 +190,9 @@ fn unpack(body: &[u8]) -> Result<Vec<u8>, BodyError> {
 const SAMPLE: u64 = 2;
 
 /// The fields of a message: number, and content of those that have a length.
-struct Fields<'a>(&'a [u8]);
+struct MessageFields<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> MessageFields<'a> {
     fn field(&mut self) -> Option<(u64, &'a [u8])> {
         let key = decode_varint(&mut self.0).ok()?;
         let length = match key & 7 {
@@ -211,7 +211,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
+impl<'a> Iterator for MessageFields<'a> {
     type Item = Result<(u64, &'a [u8]), BodyError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -227,10 +227,10 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 /// A profile without its samples.
-fn tables(bytes: &[u8]) -> Result<Profile, BodyError> {
+fn tables(bytes: &[u8]) -> Result<PprofProfile, BodyError> {
     let mut kept = Vec::new();
     let mut entries = 0_usize;
-    let mut fields = Fields(bytes);
+    let mut fields = MessageFields(bytes);
     loop {
         let before = fields.0;
         let Some(field) = fields.next() else { break };
@@ -244,7 +244,7 @@ fn tables(bytes: &[u8]) -> Result<Profile, BodyError> {
             return Err(BodyError::TooLarge);
         }
     }
-    Ok(Profile::decode(kept.as_slice())?)
+    Ok(PprofProfile::decode(kept.as_slice())?)
 }
 
 /// A value of samples that becomes rows.
@@ -262,7 +262,7 @@ struct ValueType {
 
 /// What is made of the sample types. A type that only counts the samples of another one
 /// becomes its `count`.
-fn types(profile: &Profile) -> Result<Vec<ValueType>, BodyError> {
+fn types(profile: &PprofProfile) -> Result<Vec<ValueType>, BodyError> {
     let given = profile
         .sample_type
         .get(..MAX_TYPES.min(profile.sample_type.len()));
@@ -319,7 +319,7 @@ fn types(profile: &Profile) -> Result<Vec<ValueType>, BodyError> {
 }
 
 /// Locations that are code of a device.
-fn device_locations(profile: &Profile) -> FxHashSet<u64> {
+fn device_locations(profile: &PprofProfile) -> FxHashSet<u64> {
     let mappings = profile.mapping.iter();
     let of_devices = mappings.filter(|mapping| is_device(text(profile, mapping.filename)));
     let ids: FxHashSet<u64> = of_devices.map(|mapping| mapping.id).collect();
@@ -328,14 +328,14 @@ fn device_locations(profile: &Profile) -> FxHashSet<u64> {
     found.map(|location| location.id).collect()
 }
 
-fn text(profile: &Profile, at: i64) -> &str {
+fn text(profile: &PprofProfile, at: i64) -> &str {
     let at = usize::try_from(at).ok();
     at.and_then(|at| profile.string_table.get(at))
         .map_or("", String::as_str)
 }
 
 struct Adder<'a> {
-    profile: &'a Profile,
+    profile: &'a PprofProfile,
     names: LocationNames<'a>,
     types: Vec<ValueType>,
     devices: FxHashSet<u64>,
@@ -375,7 +375,7 @@ impl<'a> Adder<'a> {
                 Some(of) => of.split_once(' ').unwrap_or((of, "")),
                 None => ("", busy.unwrap_or_default()),
             };
-            let texts = [(Text::IdleCause, cause), (Text::Device, device)];
+            let texts = [(TextField::IdleCause, cause), (TextField::Device, device)];
             let sample = self.rows.sample(self.time, self.duration, &texts, "");
             let name = match (idle, busy) {
                 (Some(_), _) => "aiprof.idle",
@@ -386,7 +386,7 @@ impl<'a> Adder<'a> {
         }
     }
 
-    fn sample(&mut self, sample: &Sample) {
+    fn sample(&mut self, sample: &PprofSample) {
         let value = |at: usize| sample.value.get(at).copied().unwrap_or(0);
         if self.types.iter().any(|of| value(of.at) < 0) {
             self.done.refused_samples += 1;
@@ -405,22 +405,25 @@ impl<'a> Adder<'a> {
         let function = stack.rsplit(';').next().unwrap_or_default();
         let thread = without_number(labels.find("thread"));
         let texts = [
-            (Text::Service, service.unwrap_or_default()),
-            (Text::Stack, stack.as_str()),
-            (Text::Function, function),
-            (Text::Comm, comm),
-            (Text::Thread, thread.as_str()),
+            (TextField::Service, service.unwrap_or_default()),
+            (TextField::Stack, stack.as_str()),
+            (TextField::Function, function),
+            (TextField::Comm, comm),
+            (TextField::Thread, thread.as_str()),
             (
-                Text::Container,
+                TextField::Container,
                 first(&["container_name", "container"]).unwrap_or_default(),
             ),
-            (Text::Pod, first(&["pod_name", "pod"]).unwrap_or_default()),
-            (Text::Namespace, labels.find("namespace")),
-            (Text::Device, labels.find("device")),
-            (Text::Kernel, first(&["kernel"]).unwrap_or(&kernel)),
-            (Text::IdleCause, labels.find("idle_cause")),
             (
-                Text::Version,
+                TextField::Pod,
+                first(&["pod_name", "pod"]).unwrap_or_default(),
+            ),
+            (TextField::Namespace, labels.find("namespace")),
+            (TextField::Device, labels.find("device")),
+            (TextField::Kernel, first(&["kernel"]).unwrap_or(&kernel)),
+            (TextField::IdleCause, labels.find("idle_cause")),
+            (
+                TextField::Version,
                 first(&["version", "service.version"]).unwrap_or_default(),
             ),
         ];
@@ -442,7 +445,7 @@ impl<'a> Adder<'a> {
     }
 
     /// A sample's stack from root to leaf, and the kernel that a device ran.
-    fn stack(&mut self, sample: &Sample) -> (String, String) {
+    fn stack(&mut self, sample: &PprofSample) -> (String, String) {
         let (mut bytes, mut from) = (0_usize, sample.location_id.len());
         for (at, id) in sample.location_id.iter().enumerate() {
             bytes += self.names.frames(*id).len() + 1;
@@ -472,8 +475,8 @@ impl<'a> Adder<'a> {
         (stack, kernel.to_owned())
     }
 
-    fn labels(&self, sample: &Sample) -> Labels {
-        let pair = |label: &Label| {
+    fn labels(&self, sample: &PprofSample) -> SampleLabels {
+        let pair = |label: &PprofLabel| {
             let key = text(self.profile, label.key);
             let value = text(self.profile, label.str);
             (!key.is_empty() && !value.is_empty()).then(|| (plain(key), plain(value)))
@@ -481,15 +484,15 @@ impl<'a> Adder<'a> {
         let mut all: Vec<_> = sample.label.iter().filter_map(pair).collect();
         all.sort();
         all.dedup_by(|next, kept| next.0 == kept.0);
-        Labels(all)
+        SampleLabels(all)
     }
 }
 
 /// A sample's labels with texts, sorted by key. Numbers are not among them: they would
 /// multiply rows.
-struct Labels(Vec<(String, String)>);
+struct SampleLabels(Vec<(String, String)>);
 
-impl Labels {
+impl SampleLabels {
     fn find(&self, key: &str) -> &str {
         let found = self.0.iter().find(|(known, _)| known == key);
         found.map_or("", |(_, value)| value)

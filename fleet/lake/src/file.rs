@@ -1,7 +1,7 @@
 //! Rows as a Parquet file.
 
 use crate::LakeError;
-use crate::schema::{self, NUMBERS, Row, Text, labels_of};
+use crate::schema::{self, NUMBERS, Row, TextField, labels_of};
 use crate::time::NS_PER_US;
 use arrow_array::builder::{MapBuilder, MapFieldNames, StringBuilder};
 use arrow_array::types::Int32Type;
@@ -145,7 +145,7 @@ impl FileWriter {
         Ok(Self {
             writer,
             numbers: Default::default(),
-            texts: Text::ALL.map(|_| TextColumn::default()).into(),
+            texts: TextField::ALL.map(|_| TextColumn::default()).into(),
             labels: MapBuilder::new(Some(names), text(), text()),
             service: String::new(),
             batch_bytes: 0,
@@ -159,8 +159,8 @@ impl FileWriter {
     /// Those of packing.
     pub fn push(&mut self, row: &Row<'_>) -> Result<(), LakeError> {
         let waiting = self.numbers[0].len();
-        if self.service != row.text(Text::Service) {
-            row.text(Text::Service).clone_into(&mut self.service);
+        if self.service != row.text(TextField::Service) {
+            row.text(TextField::Service).clone_into(&mut self.service);
             if self.writer.in_progress_rows() + waiting >= SERVICE_ROWS {
                 self.flush()?;
                 self.writer
@@ -242,14 +242,14 @@ impl FileWriter {
 fn properties(packing: Packing) -> Result<WriterProperties, LakeError> {
     let level =
         ZstdLevel::try_new(packing.level()).map_err(LakeError::parquet("cannot set up zstd"))?;
-    let place = |text: Text| {
+    let place = |text: TextField| {
         let at = NUMBERS.len() + text.at();
         i32::try_from(at).unwrap_or(0)
     };
     let sorted = [
-        place(Text::Service),
-        place(Text::SampleType),
-        place(Text::Stack),
+        place(TextField::Service),
+        place(TextField::SampleType),
+        place(TextField::Stack),
         // `time`.
         0,
     ];
@@ -273,7 +273,7 @@ fn properties(packing: Packing) -> Result<WriterProperties, LakeError> {
         let column = ColumnPath::from(name);
         properties = properties.set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
     }
-    let stack = ColumnPath::from(Text::Stack.name());
+    let stack = ColumnPath::from(TextField::Stack.name());
     properties = properties
         .set_column_dictionary_page_size_limit(stack.clone(), STACK_DICTIONARY)
         .set_column_encoding(stack, Encoding::DELTA_BYTE_ARRAY);

@@ -10,7 +10,7 @@ use crate::layout;
 use crate::rows::Rows;
 use crate::time::HOUR_NS;
 use crate::{Lake, LakeError, decode};
-use aiprof_fleet::spool::{Body, Kind, Queue};
+use aiprof_fleet::spool::{Body, BodyPacking, Queue};
 use object_store::path::Path;
 use object_store::{ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions, PutPayload};
 use serde::{Deserialize, Serialize};
@@ -255,8 +255,8 @@ impl Pending {
             }
         };
         let decoded = match body.kind {
-            Kind::Pprof => decode::add(&content, body.start_unix_ns, &mut self.rows),
-            Kind::Raw | Kind::Gzip => Err(decode::BodyError::Damaged),
+            BodyPacking::Pprof => decode::add(&content, body.start_unix_ns, &mut self.rows),
+            BodyPacking::Raw | BodyPacking::Gzip => Err(decode::BodyError::Damaged),
         };
         match decoded {
             Ok(decoded) => {

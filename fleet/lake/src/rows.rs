@@ -1,6 +1,6 @@
 //! Rows in memory, before they are sorted and written.
 
-use crate::schema::{Row, Text};
+use crate::schema::{Row, TextField};
 use rustc_hash::FxHashMap;
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ pub const TRUTH: &str = "aiprof.";
 
 /// Texts, each once.
 #[derive(Debug, Default)]
-struct Texts {
+struct TextIndex {
     index: FxHashMap<Arc<str>, u32>,
     all: Vec<Arc<str>>,
     bytes: usize,
 }
 
-impl Texts {
+impl TextIndex {
     fn add(&mut self, text: &str) -> u32 {
         if let Some(&known) = self.index.get(text) {
             return known;
@@ -49,21 +49,21 @@ impl Texts {
 
 /// A row as indices of texts.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct IndexedRow {
     time: i64,
     duration: i64,
     value: i64,
     count: i64,
-    texts: [u32; Text::COUNT],
+    texts: [u32; TextField::COUNT],
     labels: u32,
 }
 
 /// A sample without its values: what rows of it share.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub struct RowSample {
     time: i64,
     duration: i64,
-    texts: [u32; Text::COUNT],
+    texts: [u32; TextField::COUNT],
     labels: u32,
 }
 
@@ -75,14 +75,14 @@ pub struct Rows {
     usual: [u32; 2],
     /// Those of what is added next.
     host: [u32; 2],
-    texts: Texts,
-    entries: Vec<Entry>,
+    texts: TextIndex,
+    entries: Vec<IndexedRow>,
 }
 
 impl Rows {
     /// None yet, of what is usually this host.
     pub fn new(host_id: &str, host: &str) -> Self {
-        let mut texts = Texts::default();
+        let mut texts = TextIndex::default();
         texts.add("");
         let host = [host, host_id].map(|text| texts.add(text));
         Self {
@@ -109,15 +109,15 @@ impl Rows {
         &mut self,
         time: i64,
         duration: i64,
-        texts: &[(Text, &str)],
+        texts: &[(TextField, &str)],
         labels: &str,
-    ) -> Sample {
-        let mut own = [0; Text::COUNT];
+    ) -> RowSample {
+        let mut own = [0; TextField::COUNT];
         for (text, value) in texts {
             own[text.at()] = self.texts.add(value);
         }
-        [own[Text::Host.at()], own[Text::HostId.at()]] = self.host;
-        Sample {
+        [own[TextField::Host.at()], own[TextField::HostId.at()]] = self.host;
+        RowSample {
             time,
             duration,
             texts: own,
@@ -126,12 +126,12 @@ impl Rows {
     }
 
     /// Adds a row.
-    pub fn push(&mut self, sample: Sample, of: (&str, &str), value: i64, count: i64) {
+    pub fn push(&mut self, sample: RowSample, of: (&str, &str), value: i64, count: i64) {
         let mut texts = sample.texts;
-        for (text, value) in [(Text::SampleType, of.0), (Text::Unit, of.1)] {
+        for (text, value) in [(TextField::SampleType, of.0), (TextField::Unit, of.1)] {
             texts[text.at()] = self.texts.add(value);
         }
-        self.entries.push(Entry {
+        self.entries.push(IndexedRow {
             time: sample.time,
             duration: sample.duration,
             value,
@@ -154,7 +154,9 @@ impl Rows {
     /// About the bytes that they take.
     pub fn bytes(&self) -> usize {
         let per_text = 96;
-        self.entries.len() * size_of::<Entry>() + self.texts.bytes + self.texts.all.len() * per_text
+        self.entries.len() * size_of::<IndexedRow>()
+            + self.texts.bytes
+            + self.texts.all.len() * per_text
     }
 
     /// Sorts and merges: values of equal rows are added. For truths the largest is kept, since each
@@ -162,10 +164,10 @@ impl Rows {
     pub fn sort(&mut self) {
         let ranks = self.texts.ranks();
         let rank = |id: u32| ranks.get(id as usize).copied().unwrap_or(0);
-        let by = |a: &Entry, b: &Entry, text: Text| {
+        let by = |a: &IndexedRow, b: &IndexedRow, text: TextField| {
             rank(a.texts[text.at()]).cmp(&rank(b.texts[text.at()]))
         };
-        let rest = |a: &Entry, b: &Entry| {
+        let rest = |a: &IndexedRow, b: &IndexedRow| {
             let ids = a.texts.iter().zip(&b.texts);
             let order = ids
                 .filter(|(a, b)| a != b)
@@ -174,9 +176,9 @@ impl Rows {
             unequal.next().unwrap_or(Ordering::Equal)
         };
         self.entries.sort_unstable_by(|a, b| {
-            by(a, b, Text::Service)
-                .then_with(|| by(a, b, Text::SampleType))
-                .then_with(|| by(a, b, Text::Stack))
+            by(a, b, TextField::Service)
+                .then_with(|| by(a, b, TextField::SampleType))
+                .then_with(|| by(a, b, TextField::Stack))
                 .then_with(|| a.time.cmp(&b.time))
                 .then_with(|| rest(a, b))
                 .then_with(|| rank(a.labels).cmp(&rank(b.labels)))
@@ -189,7 +191,7 @@ impl Rows {
                 && next.texts == kept.texts
                 && next.labels == kept.labels;
             if is_same {
-                let of = kept.texts[Text::SampleType.at()];
+                let of = kept.texts[TextField::SampleType.at()];
                 if texts.get(of).starts_with(TRUTH) {
                     kept.value = kept.value.max(next.value);
                 } else {

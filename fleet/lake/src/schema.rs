@@ -11,7 +11,7 @@ pub const VERSION: &str = "1";
 /// A column of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
-pub enum Text {
+pub enum TextField {
     /// Host name.
     Host,
     /// What distinguishes the host from others.
@@ -46,7 +46,7 @@ pub enum Text {
     Version,
 }
 
-impl Text {
+impl TextField {
     /// How many there are.
     pub const COUNT: usize = 16;
 
@@ -127,7 +127,7 @@ pub fn schema() -> Arc<Schema> {
         "time" => Field::new(name, time_type(), false),
         name => Field::new(name, DataType::Int64, false),
     });
-    let texts = Text::ALL.map(|text| Field::new(text.name(), text_type(), false));
+    let texts = TextField::ALL.map(|text| Field::new(text.name(), text_type(), false));
     let entries = Field::new("key_value", DataType::Struct(label_fields()), false);
     let labels = Field::new(LABELS, DataType::Map(Arc::new(entries), false), false);
     let all = numbers.into_iter().chain(texts).chain([labels]);
@@ -145,24 +145,24 @@ pub struct Row<'a> {
     pub value: i64,
     /// Samples of which that is the sum.
     pub count: i64,
-    /// By [`Text::at`].
-    pub texts: [&'a str; Text::COUNT],
+    /// By [`TextField::at`].
+    pub texts: [&'a str; TextField::COUNT],
     /// Other labels: sorted keys, each with its value, with a NUL after each of both.
     pub labels: &'a str,
 }
 
 impl<'a> Row<'a> {
     /// A text of it.
-    pub fn text(&self, text: Text) -> &'a str {
+    pub fn text(&self, text: TextField) -> &'a str {
         self.texts[text.at()]
     }
 
     /// Its place in a file: by service, type, stack and time, then by all else but values.
     pub fn order(&self, other: &Self) -> std::cmp::Ordering {
-        let by = |text: Text| self.text(text).cmp(other.text(text));
-        by(Text::Service)
-            .then_with(|| by(Text::SampleType))
-            .then_with(|| by(Text::Stack))
+        let by = |text: TextField| self.text(text).cmp(other.text(text));
+        by(TextField::Service)
+            .then_with(|| by(TextField::SampleType))
+            .then_with(|| by(TextField::Stack))
             .then_with(|| self.time.cmp(&other.time))
             .then_with(|| self.texts.cmp(&other.texts))
             .then_with(|| self.labels.cmp(other.labels))

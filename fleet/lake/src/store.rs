@@ -145,14 +145,14 @@ fn read(path: &std::path::Path) -> std::io::Result<String> {
 }
 
 /// Keys of S3.
-struct Credentials {
+struct S3Keys {
     key: String,
     secret: String,
     token: Option<String>,
 }
 
 /// Those of the profile `default` of a file in the form of `~/.aws/credentials`.
-fn credentials(text: &str) -> Option<Credentials> {
+fn credentials(text: &str) -> Option<S3Keys> {
     let mut section = "default";
     let (mut key, mut secret, mut token) = (None, None, None);
     for line in text.lines().map(str::trim) {
@@ -171,7 +171,7 @@ fn credentials(text: &str) -> Option<Credentials> {
             _ => {}
         }
     }
-    Some(Credentials {
+    Some(S3Keys {
         key: key?,
         secret: secret?,
         token,

@@ -2,8 +2,8 @@
 
 use crate::LakeArgs;
 use crate::flame;
-use crate::open::Asked;
-use crate::output::{Cell, Table, TableArgs, note};
+use crate::open::OpenLake;
+use crate::output::{Cell, OutputTable, TableArgs, note};
 use crate::select::{self, SelectArgs, UsageError};
 use crate::shares::{self, Hosts, MIN_HOSTS, Replicates, Values};
 use crate::statistics::{discoveries, verdict};
@@ -92,7 +92,7 @@ impl Side {
 /// Compares and writes.
 pub(crate) async fn run(args: DiffArgs) -> Result<()> {
     let now = select::now();
-    let asked = Asked::open(&args.lake).await?;
+    let asked = OpenLake::open(&args.lake).await?;
     let before = Side::of(&args.before, &args.select, now)?;
     let after = Side::of(&args.after, &args.select, now)?;
     let mut hosts = Hosts::default();
@@ -166,7 +166,7 @@ pub(crate) async fn run(args: DiffArgs) -> Result<()> {
             Ok(write_svg(&old, &new, &title, &options, &found, out)?)
         })?;
     }
-    let mut table = Table::new(&["change", "half", "before", "after", "verdict", "function"]);
+    let mut table = OutputTable::new(&["change", "half", "before", "after", "verdict", "function"]);
     for (name, change, said) in rows.into_iter().take(args.limit) {
         table.rows.push(vec![
             Cell::Number(100.0 * change.change(), 2),

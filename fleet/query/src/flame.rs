@@ -1,7 +1,7 @@
 //! `flame`: stacks as a picture, as text, or as pprof.
 
 use crate::LakeArgs;
-use crate::open::Asked;
+use crate::open::OpenLake;
 use crate::output;
 use crate::select::{self, SelectArgs, UsageError, column};
 use crate::shares::{floats, sum_of, texts};
@@ -39,14 +39,14 @@ pub(crate) struct FlameArgs {
 }
 
 /// Stacks of a time, and what their values are.
-pub(crate) struct Stacks {
+pub(crate) struct LakeStacks {
     /// Sorted frame by frame.
     stacks: Vec<(String, u64)>,
     unit: String,
 }
 
-impl Stacks {
-    /// What the values of [`Stacks::folded`] are.
+impl LakeStacks {
+    /// What the values of [`LakeStacks::folded`] are.
     pub(crate) fn weight(&self) -> Weight {
         match self.unit.as_str() {
             "nanoseconds" => Weight::Time,
@@ -76,11 +76,11 @@ impl Stacks {
 
 /// Asks for stacks.
 pub(crate) async fn stacks(
-    asked: &Asked,
+    asked: &OpenLake,
     range: &Range<u64>,
     filter: Expr,
     by: Option<&str>,
-) -> Result<Stacks> {
+) -> Result<LakeStacks> {
     let mut groups = vec![col("stack")];
     if let Some(key) = by {
         groups.push(column(key)?.alias("key"));
@@ -122,7 +122,7 @@ pub(crate) async fn stacks(
         .map(|(stack, value)| (stack, value as u64));
     let mut stacks: Vec<(String, u64)> = stacks.filter(|(_, value)| *value > 0).collect();
     stacks.sort_unstable_by(|a, b| a.0.split(';').cmp(b.0.split(';')));
-    Ok(Stacks { stacks, unit })
+    Ok(LakeStacks { stacks, unit })
 }
 
 /// A stack that begins with a value.
@@ -143,14 +143,14 @@ fn rooted(key: &str, stack: String) -> String {
 
 /// The kinds of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FileKind {
     Svg,
     Html,
     Folded,
     Pprof,
 }
 
-impl Kind {
+impl FileKind {
     fn of(path: &Path) -> Result<Self> {
         match FileFormat::of_file(path) {
             Some(format) if format == &SVG => Ok(Self::Svg),
@@ -168,9 +168,9 @@ impl Kind {
 
 /// Asks and writes.
 pub(crate) async fn run(args: FlameArgs) -> Result<()> {
-    let kind = Kind::of(&args.output)?;
+    let kind = FileKind::of(&args.output)?;
     let range = args.select.range(select::now())?;
-    let asked = Asked::open(&args.lake).await?;
+    let asked = OpenLake::open(&args.lake).await?;
     let filter = args.select.filter(&range)?;
     let found = stacks(&asked, &range, filter, args.by.as_deref()).await?;
     if found.stacks.is_empty() {
@@ -201,13 +201,13 @@ pub(crate) async fn run(args: FlameArgs) -> Result<()> {
     };
     output::to(Some(&args.output), |out| {
         match kind {
-            Kind::Svg => svg::write_folded(&found.folded()?, &caption, &options, out)?,
-            Kind::Folded => write_stacks(&found.folded()?, &options, out)?,
-            Kind::Pprof => {
+            FileKind::Svg => svg::write_folded(&found.folded()?, &caption, &options, out)?,
+            FileKind::Folded => write_stacks(&found.folded()?, &options, out)?,
+            FileKind::Pprof => {
                 let of = (args.select.sample_type.as_str(), found.unit.as_str());
                 pprof::write_values(&found.stacks, of, out)?;
             }
-            Kind::Html => {
+            FileKind::Html => {
                 let mut picture = Vec::new();
                 svg::write_folded(&found.folded()?, &caption, &options, &mut picture)?;
                 let picture = String::from_utf8(picture)?;

@@ -33,11 +33,11 @@ use std::process::ExitCode;
 #[command(name = "aiprof-query", version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: QueryCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum QueryCommand {
     /// List the functions, services, hosts or labels with the largest values
     Top(top::TopArgs),
     /// Write a flame graph, folded stacks or a pprof file
@@ -134,14 +134,14 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<()> {
+async fn run(command: QueryCommand) -> anyhow::Result<()> {
     match command {
-        Command::Top(args) => top::run(args).await,
-        Command::Flame(args) => flame::run(args).await,
-        Command::Diff(args) => diff::run(args).await,
-        Command::Regressions(args) => regressions::run(args).await,
-        Command::Sql(args) => sql::run(args).await,
-        Command::Files(args) => sql::files(args).await,
-        Command::Compact(args) => sql::compact(args).await,
+        QueryCommand::Top(args) => top::run(args).await,
+        QueryCommand::Flame(args) => flame::run(args).await,
+        QueryCommand::Diff(args) => diff::run(args).await,
+        QueryCommand::Regressions(args) => regressions::run(args).await,
+        QueryCommand::Sql(args) => sql::run(args).await,
+        QueryCommand::Files(args) => sql::files(args).await,
+        QueryCommand::Compact(args) => sql::compact(args).await,
     }
 }

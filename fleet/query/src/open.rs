@@ -4,7 +4,7 @@ use crate::LakeArgs;
 use aiprof_fleet::config;
 use aiprof_lake::file::{FileWriter, Packing};
 use aiprof_lake::rows::Rows;
-use aiprof_lake::schema::{LABELS, NUMBERS, Text, time_type};
+use aiprof_lake::schema::{LABELS, NUMBERS, TextField, time_type};
 use aiprof_lake::{Lake, LakeFile, decode};
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
@@ -42,13 +42,13 @@ const MAX_WINDOW: u64 = 64 << 20;
 const MAX_ROWS: usize = 200_000;
 
 /// A lake that is asked.
-pub(crate) struct Asked {
+pub(crate) struct OpenLake {
     args: LakeArgs,
-    source: Source,
+    source: LakeSource,
 }
 
 /// What is asked.
-enum Source {
+enum LakeSource {
     Lake(Lake),
     /// Windows' pprof files, as a lake in memory.
     Windows(Arc<InMemory>, Vec<LakeFile>),
@@ -66,13 +66,13 @@ pub(crate) fn config(args: &LakeArgs, keep: Option<Duration>) -> config::Lake {
     }
 }
 
-impl Asked {
+impl OpenLake {
     /// Opens a lake, or reads a directory of windows.
     pub(crate) async fn open(args: &LakeArgs) -> Result<Self> {
         limit_memory(args);
         let source = match windows(&args.lake)? {
             Some(files) => in_memory(files).await?,
-            None => Source::Lake(Lake::open_to_read(&config(args, None))?),
+            None => LakeSource::Lake(Lake::open_to_read(&config(args, None))?),
         };
         Ok(Self {
             args: args.clone(),
@@ -83,8 +83,8 @@ impl Asked {
     /// The files that count and may have windows of a time.
     pub(crate) async fn files(&self, range: &Range<u64>) -> Result<Vec<LakeFile>> {
         match &self.source {
-            Source::Lake(lake) => Ok(lake.files(range.clone()).await?),
-            Source::Windows(_, files) => Ok(files.clone()),
+            LakeSource::Lake(lake) => Ok(lake.files(range.clone()).await?),
+            LakeSource::Windows(_, files) => Ok(files.clone()),
         }
     }
 
@@ -92,8 +92,8 @@ impl Asked {
     pub(crate) async fn session(&self, range: &Range<u64>) -> Result<SessionContext> {
         let files = self.files(range).await?;
         let store: Arc<dyn ObjectStore> = match &self.source {
-            Source::Lake(lake) => lake.store(),
-            Source::Windows(store, _) => Arc::clone(store) as _,
+            LakeSource::Lake(lake) => lake.store(),
+            LakeSource::Windows(store, _) => Arc::clone(store) as _,
         };
         let mut config = SessionConfig::new().with_information_schema(true);
         let parquet = &mut config.options_mut().execution.parquet;
@@ -145,7 +145,7 @@ impl Asked {
                 | DataFusionError::SQL(..)
         );
         let root = anyhow::Error::msg(error.find_root().to_string());
-        let Source::Lake(lake) = &self.source else {
+        let LakeSource::Lake(lake) = &self.source else {
             return root;
         };
         if is_of_query || is_gone(&error) {
@@ -218,7 +218,7 @@ fn windows(url: &str) -> Result<Option<Vec<PathBuf>>> {
     Ok((!found.is_empty()).then_some(found))
 }
 
-async fn in_memory(windows: Vec<PathBuf>) -> Result<Source> {
+async fn in_memory(windows: Vec<PathBuf>) -> Result<LakeSource> {
     let store = Arc::new(InMemory::new());
     let mut files = Vec::new();
     let mut rows: Option<(String, Rows)> = None;
@@ -259,7 +259,7 @@ async fn in_memory(windows: Vec<PathBuf>) -> Result<Source> {
             "skipped {refused} of {all} files, which are not pprof profiles"
         ));
     }
-    Ok(Source::Windows(store, files))
+    Ok(LakeSource::Windows(store, files))
 }
 
 async fn put(store: &InMemory, number: usize, mut rows: Rows) -> Result<LakeFile> {
@@ -291,7 +291,7 @@ fn schema() -> SchemaRef {
         "time" => Field::new(name, time_type(), false),
         name => Field::new(name, DataType::Int64, false),
     });
-    let texts = Text::ALL.map(|text| Field::new(text.name(), DataType::Utf8View, false));
+    let texts = TextField::ALL.map(|text| Field::new(text.name(), DataType::Utf8View, false));
     let fields = Fields::from(vec![
         Field::new("key", DataType::Utf8, false),
         Field::new("value", DataType::Utf8, true),

@@ -88,14 +88,14 @@ impl Cell {
 
 /// A table.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Table {
+pub(crate) struct OutputTable {
     /// Names of the columns.
     pub(crate) columns: Vec<String>,
     /// The rows.
     pub(crate) rows: Vec<Vec<Cell>>,
 }
 
-impl Table {
+impl OutputTable {
     /// Without rows.
     pub(crate) fn new(columns: &[&str]) -> Self {
         Self {

@@ -10,8 +10,8 @@
 //! both versions are compared.
 
 use crate::LakeArgs;
-use crate::open::Asked;
-use crate::output::{Cell, Table, TableArgs, note};
+use crate::open::OpenLake;
+use crate::output::{Cell, OutputTable, TableArgs, note};
 use crate::select::{self, SelectArgs};
 use crate::shares::{self, Hosts, MIN_HOSTS, Values};
 use crate::statistics::discoveries;
@@ -57,7 +57,7 @@ pub(crate) struct RegressionsArgs {
 /// Finds and writes.
 pub(crate) async fn run(args: RegressionsArgs) -> Result<()> {
     let range = args.select.range(select::now())?;
-    let asked = Asked::open(&args.lake).await?;
+    let asked = OpenLake::open(&args.lake).await?;
     let by = ["service", args.label.as_str()];
     let mut hosts = Hosts::default();
     let filter = args.select.filter(&range)?;
@@ -130,7 +130,7 @@ pub(crate) async fn run(args: RegressionsArgs) -> Result<()> {
     let columns = [
         "change", "half", "before", "after", "service", "old", "new", "function",
     ];
-    let mut table = Table::new(&columns);
+    let mut table = OutputTable::new(&columns);
     for (service, old, new, function, change) in told {
         table.rows.push(vec![
             Cell::Number(100.0 * change.change(), 2),

@@ -1,6 +1,6 @@
 //! What a query is about: a time, and conditions.
 
-use aiprof_lake::schema::{LABELS, NUMBERS, Text};
+use aiprof_lake::schema::{LABELS, NUMBERS, TextField};
 use aiprof_lake::time::NS_PER_US;
 use anyhow::Result;
 use clap::Args;
@@ -216,7 +216,7 @@ pub(crate) fn equals(condition: &str) -> Result<Expr> {
 
 /// Whether it is a column of text; else it may be a label.
 pub(crate) fn is_column(key: &str) -> bool {
-    Text::ALL.iter().any(|text| text.name() == key)
+    TextField::ALL.iter().any(|text| text.name() == key)
 }
 
 /// A column of text, else a label.
@@ -225,7 +225,7 @@ pub(crate) fn column(key: &str) -> Result<Expr> {
         return Ok(col(key));
     }
     if NUMBERS.contains(&key) || key == LABELS {
-        let texts: Vec<&str> = Text::ALL.iter().map(|text| text.name()).collect();
+        let texts: Vec<&str> = TextField::ALL.iter().map(|text| text.name()).collect();
         return Err(usage(format!(
             "{key} is neither a label nor a text column; the text columns are {}",
             texts.join(", ")

@@ -1,6 +1,6 @@
 //! Values of functions by cluster: by host, or by host and part of the time.
 
-use crate::open::Asked;
+use crate::open::OpenLake;
 use crate::select::column;
 use crate::statistics::{Clusters, Design};
 use aiprof_lake::time::NS_PER_US;
@@ -105,7 +105,7 @@ impl Hosts {
 
 /// Asks for the values of all functions in a time, by the values of some columns.
 pub(crate) async fn ask(
-    asked: &Asked,
+    asked: &OpenLake,
     range: &Range<u64>,
     filter: Expr,
     by: &[&str],

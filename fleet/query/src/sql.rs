@@ -1,8 +1,8 @@
 //! `sql`, `files` and `compact`: what is for those who know the lake.
 
 use crate::LakeArgs;
-use crate::open::{Asked, TABLE, collect, config, is_gone};
-use crate::output::{Cell, Table, TableArgs, note};
+use crate::open::{OpenLake, TABLE, collect, config, is_gone};
+use crate::output::{Cell, OutputTable, TableArgs, note};
 use crate::select::{self, in_range, parse_time};
 use aiprof_lake::{CompactOptions, Lake};
 use anyhow::{Context as _, Result};
@@ -90,7 +90,7 @@ impl ExprPlanner for Labels {
 /// Asks and writes.
 pub(crate) async fn run(args: SqlArgs) -> Result<()> {
     let range = args.time.range()?;
-    let asked = Asked::open(&args.lake).await?;
+    let asked = OpenLake::open(&args.lake).await?;
     let mut tries = 0;
     let batches = loop {
         tries += 1;
@@ -100,7 +100,7 @@ pub(crate) async fn run(args: SqlArgs) -> Result<()> {
             Err(error) => return Err(asked.explain(&range, error).await),
         }
     };
-    let mut table = Table::default();
+    let mut table = OutputTable::default();
     for batch in &batches {
         add(&mut table, batch)?;
     }
@@ -108,7 +108,7 @@ pub(crate) async fn run(args: SqlArgs) -> Result<()> {
 }
 
 async fn query(
-    asked: &Asked,
+    asked: &OpenLake,
     range: &Range<u64>,
     query: &str,
 ) -> Result<DataFusionResult<Vec<RecordBatch>>> {
@@ -131,7 +131,7 @@ async fn query(
 }
 
 /// Adds rows to a table.
-fn add(table: &mut Table, batch: &RecordBatch) -> Result<()> {
+fn add(table: &mut OutputTable, batch: &RecordBatch) -> Result<()> {
     if table.columns.is_empty() {
         let fields = batch.schema();
         table.columns = fields
@@ -177,7 +177,7 @@ pub(crate) struct FilesArgs {
 /// Writes the files that count.
 pub(crate) async fn files(args: FilesArgs) -> Result<()> {
     let range = args.time.range()?;
-    let asked = Asked::open(&args.lake).await?;
+    let asked = OpenLake::open(&args.lake).await?;
     let files = asked.files(&range).await?;
     let root = args.lake.lake.trim_end_matches('/');
     let root = root.strip_prefix("file://").unwrap_or(root);

@@ -1,8 +1,8 @@
 //! `top`: what takes most.
 
 use crate::LakeArgs;
-use crate::open::Asked;
-use crate::output::{Cell, Table, TableArgs, note};
+use crate::open::OpenLake;
+use crate::output::{Cell, OutputTable, TableArgs, note};
 use crate::select::{self, SelectArgs, column, is_column};
 use crate::shares::{floats, numbers, sum_of, texts};
 use anyhow::Result;
@@ -48,7 +48,7 @@ struct Sum {
 /// Asks and writes.
 pub(crate) async fn run(args: TopArgs) -> Result<()> {
     let range = args.select.range(select::now())?;
-    let asked = Asked::open(&args.lake).await?;
+    let asked = OpenLake::open(&args.lake).await?;
     let filter = args.select.filter(&range)?;
     let with_stacks = args.total && args.by == "function";
     let key = match with_stacks {
@@ -120,8 +120,8 @@ pub(crate) async fn run(args: TopArgs) -> Result<()> {
     let percent = |value: f64| Cell::Number(100.0 * value / all.max(1.0), 2);
     let name = args.by.as_str();
     let mut table = match with_stacks {
-        true => Table::new(&["total", "total_percent", "own", "own_percent", name]),
-        false => Table::new(&["value", "percent", "samples", name]),
+        true => OutputTable::new(&["total", "total_percent", "own", "own_percent", name]),
+        false => OutputTable::new(&["value", "percent", "samples", name]),
     };
     for (name, sum) in rows.into_iter().take(args.limit) {
         let name = Cell::Text(name.to_owned());

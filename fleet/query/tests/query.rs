@@ -7,10 +7,10 @@
 )]
 
 use aiprof_fleet_testkit::{PERIOD, Programs, Random};
-use aiprof_formats::export::pprof::proto::Profile;
+use aiprof_formats::export::pprof::proto::PprofProfile;
 use aiprof_lake::file::{FileWriter, Packing};
 use aiprof_lake::rows::Rows;
-use aiprof_lake::schema::Text;
+use aiprof_lake::schema::TextField;
 use aiprof_lake::time::{HOUR_NS, date, day_of, hour_of};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -62,7 +62,7 @@ fn put(lake: &Path, host: &str, start: u64, mut rows: Rows) {
 }
 
 /// Adds `samples` samples of a function of a service.
-fn add(rows: &mut Rows, time: u64, of: [(Text, &str); 2], stack: &str, samples: i64) {
+fn add(rows: &mut Rows, time: u64, of: [(TextField, &str); 2], stack: &str, samples: i64) {
     if samples == 0 {
         return;
     }
@@ -70,8 +70,8 @@ fn add(rows: &mut Rows, time: u64, of: [(Text, &str); 2], stack: &str, samples: 
     let texts = [
         of[0],
         of[1],
-        (Text::Stack, stack),
-        (Text::Function, function),
+        (TextField::Stack, stack),
+        (TextField::Function, function),
     ];
     let sample = rows.sample(time as i64, MINUTE as i64, &texts, "team\0blue\0");
     rows.push(sample, ("cpu", "nanoseconds"), samples * PERIOD, samples);
@@ -84,11 +84,11 @@ fn small() -> tempfile::TempDir {
         let mut rows = Rows::new(&format!("id-{host}"), host);
         for minute in 0..10 {
             let time = TEN + minute * MINUTE;
-            let shop = [(Text::Service, "shop"), (Text::Version, "1")];
+            let shop = [(TextField::Service, "shop"), (TextField::Version, "1")];
             add(&mut rows, time, shop, "main;serve;parse", 3);
             add(&mut rows, time, shop, "main;serve;parse;parse;copy", 1);
             add(&mut rows, time, shop, "main;serve", 6);
-            let bank = [(Text::Service, "bank"), (Text::Version, "")];
+            let bank = [(TextField::Service, "bank"), (TextField::Version, "")];
             add(&mut rows, time, bank, "main;pay", 5);
         }
         put(lake.path(), host, TEN, rows);
@@ -274,7 +274,7 @@ fn a_change_of_three_points_has_an_interval_that_has_it() {
                 let time = TEN + hour * HOUR_NS + minute * MINUTE;
                 let grown = hits(&mut random, 450, share);
                 let other = hits(&mut random, 450 - grown, 0.5);
-                let of = [(Text::Service, "shop"), (Text::Version, "1")];
+                let of = [(TextField::Service, "shop"), (TextField::Version, "1")];
                 add(&mut rows, time, of, "main;grown", grown);
                 add(&mut rows, time, of, "main;other", other);
                 add(&mut rows, time, of, "main", 450 - grown - other);
@@ -355,8 +355,8 @@ fn of_a_hundred_deploys_the_one_that_regressed_is_found() {
                 }
                 let text = version.to_string();
                 let of = [
-                    (Text::Service, name.as_str()),
-                    (Text::Version, text.as_str()),
+                    (TextField::Service, name.as_str()),
+                    (TextField::Version, text.as_str()),
                 ];
                 let mut counts = vec![0_i64; weights.len()];
                 for _ in 0..10_000 {
@@ -404,7 +404,7 @@ fn of_versions_that_run_as_the_time_begins_the_one_that_goes_is_the_older() {
             let is_new = host % 2 == 0 || minute >= 30;
             let late = if host % 2 == 0 { 0 } else { MINUTE / 2 };
             let (version, share) = if is_new { ("2", 0.3) } else { ("1", 0.2) };
-            let of = [(Text::Service, "shop"), (Text::Version, version)];
+            let of = [(TextField::Service, "shop"), (TextField::Version, version)];
             let f = hits(&mut random, 200, share);
             let time = TEN + minute * MINUTE + late;
             add(&mut rows, time, of, "main;f", f);
@@ -441,15 +441,15 @@ fn more_than_292_years_of_cpu_time_add_up() {
     let mut rows = Rows::new("id", "a");
     for minute in 0..4 {
         let texts = [
-            (Text::Service, "shop"),
-            (Text::Stack, "main;f"),
-            (Text::Function, "f"),
+            (TextField::Service, "shop"),
+            (TextField::Stack, "main;f"),
+            (TextField::Function, "f"),
         ];
         let time = (TEN + minute * MINUTE) as i64;
         let sample = rows.sample(time, MINUTE as i64, &texts, "");
         rows.push(sample, ("cpu", "nanoseconds"), 4_000_000_000_000_000_000, 1);
     }
-    let shop = [(Text::Service, "shop"), (Text::Version, "")];
+    let shop = [(TextField::Service, "shop"), (TextField::Version, "")];
     add(&mut rows, TEN, shop, "main;g", 1);
     put(lake.path(), "a", TEN, rows);
     let top = ask(lake.path(), &["top", "--format", "csv"]);
@@ -464,7 +464,7 @@ fn runs(
     minutes: std::ops::Range<u64>,
     (service, version, share): (&str, &str, f64),
 ) {
-    let of = [(Text::Service, service), (Text::Version, version)];
+    let of = [(TextField::Service, service), (TextField::Version, version)];
     for minute in minutes {
         let f = hits(random, 200, share);
         let time = TEN + minute * MINUTE;
@@ -676,16 +676,16 @@ fn names_and_numbers_may_be_of_any_length() {
     add(
         &mut rows,
         TEN,
-        [(Text::Service, &long), (Text::Version, "")],
+        [(TextField::Service, &long), (TextField::Version, "")],
         "main;f",
         1,
     );
     for number in 0..1000_i64 {
         let (function, stack) = (format!("g{number}"), format!("main;g{number}"));
         let texts = [
-            (Text::Service, "small"),
-            (Text::Stack, stack.as_str()),
-            (Text::Function, function.as_str()),
+            (TextField::Service, "small"),
+            (TextField::Stack, stack.as_str()),
+            (TextField::Function, function.as_str()),
         ];
         let sample = rows.sample(TEN as i64, MINUTE as i64, &texts, "");
         rows.push(sample, ("call_time", "nanoseconds"), 400, 1);
@@ -709,7 +709,7 @@ fn names_and_numbers_may_be_of_any_length() {
     let packed = flame("x.pb.gz");
     let mut unpacked = flate2::read::GzDecoder::new(packed.as_slice());
     std::io::Read::read_to_end(&mut unpacked, &mut pprof).unwrap();
-    let pprof = <Profile as prost::Message>::decode(pprof.as_slice()).unwrap();
+    let pprof = <PprofProfile as prost::Message>::decode(pprof.as_slice()).unwrap();
     let text = |at: i64| pprof.string_table[at as usize].as_str();
     let of = pprof.sample_type[0];
     assert_eq!(

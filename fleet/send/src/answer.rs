@@ -13,7 +13,7 @@ pub(crate) const CUT: &str = "[..]";
 
 /// What became of a body.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum DeliveryResult {
     /// The server has it, but for these profiles of it, which it rejected.
     Delivered(Rejected),
     /// The server never takes it.
@@ -134,9 +134,9 @@ impl Wire {
 }
 
 /// From the status of an HTTP answer, its headers and its body (or the begin of it).
-pub(crate) fn of_http(wire: Wire, status: u16, headers: &HeaderMap, body: &[u8]) -> Verdict {
+pub(crate) fn of_http(wire: Wire, status: u16, headers: &HeaderMap, body: &[u8]) -> DeliveryResult {
     if (200..300).contains(&status) {
-        return Verdict::Delivered(match wire {
+        return DeliveryResult::Delivered(match wire {
             Wire::Otlp => rejected(headers, body),
             _ => Rejected::default(),
         });
@@ -149,7 +149,7 @@ pub(crate) fn of_http(wire: Wire, status: u16, headers: &HeaderMap, body: &[u8])
     };
     let fail = |pace, why| {
         let asked = headers.get("retry-after").and_then(|v| v.to_str().ok());
-        Verdict::Failed(Failure {
+        DeliveryResult::Failed(Failure {
             cause,
             why,
             pace,
@@ -172,8 +172,8 @@ pub(crate) fn of_http(wire: Wire, status: u16, headers: &HeaderMap, body: &[u8])
         400..=499 => {
             let why = said(format!("HTTP {status}"));
             match is_too_old(wire, &message) {
-                true => Verdict::TooOld(why),
-                false => Verdict::Refused(cause, why),
+                true => DeliveryResult::TooOld(why),
+                false => DeliveryResult::Refused(cause, why),
             }
         }
         _ => fail(Pace::Normal, said(format!("HTTP {status}"))),
@@ -181,14 +181,14 @@ pub(crate) fn of_http(wire: Wire, status: u16, headers: &HeaderMap, body: &[u8])
 }
 
 /// From a gRPC status, which is in the trailers or, where there is no message, the headers.
-pub(crate) fn of_grpc(wire: Wire, trailers: &HeaderMap, body: &[u8]) -> Verdict {
+pub(crate) fn of_grpc(wire: Wire, trailers: &HeaderMap, body: &[u8]) -> DeliveryResult {
     let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok());
     let Some(code) = text("grpc-status").and_then(|code| code.trim().parse::<i32>().ok()) else {
         let why = "the answer has no gRPC status";
-        return Verdict::Failed(Failure::soon(Cause::Protocol, why.to_owned()));
+        return DeliveryResult::Failed(Failure::soon(Cause::Protocol, why.to_owned()));
     };
     if code == 0 {
-        return Verdict::Delivered(match wire {
+        return DeliveryResult::Delivered(match wire {
             Wire::OtlpGrpc => unframe(body).map(partial).unwrap_or_default(),
             _ => Rejected::default(),
         });
@@ -204,7 +204,7 @@ pub(crate) fn of_grpc(wire: Wire, trailers: &HeaderMap, body: &[u8]) -> Verdict 
     let wait = pushback(text("grpc-retry-pushback-ms"))
         .or_else(|| retry_info(text("grpc-status-details-bin")?));
     let fail = |pace, why| {
-        Verdict::Failed(Failure {
+        DeliveryResult::Failed(Failure {
             cause,
             why,
             pace,
@@ -212,11 +212,11 @@ pub(crate) fn of_grpc(wire: Wire, trailers: &HeaderMap, body: &[u8]) -> Verdict 
         })
     };
     match code {
-        _ if is_too_large(&message) => Verdict::Refused(cause, said(name.to_owned())),
+        _ if is_too_large(&message) => DeliveryResult::Refused(cause, said(name.to_owned())),
         // INVALID_ARGUMENT, ALREADY_EXISTS, FAILED_PRECONDITION.
         3 | 6 | 9 => match is_too_old(wire, &message) {
-            true => Verdict::TooOld(said(name.to_owned())),
-            false => Verdict::Refused(cause, said(name.to_owned())),
+            true => DeliveryResult::TooOld(said(name.to_owned())),
+            false => DeliveryResult::Refused(cause, said(name.to_owned())),
         },
         // NOT_FOUND, UNIMPLEMENTED.
         5 | 12 => {
@@ -230,11 +230,16 @@ pub(crate) fn of_grpc(wire: Wire, trailers: &HeaderMap, body: &[u8]) -> Verdict 
 }
 
 /// An HTTP answer without a gRPC status, where there should be one: a proxy's.
-pub(crate) fn of_no_grpc(wire: Wire, status: u16, headers: &HeaderMap, body: &[u8]) -> Verdict {
+pub(crate) fn of_no_grpc(
+    wire: Wire,
+    status: u16,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> DeliveryResult {
     match of_http(wire, status, headers, body) {
-        Verdict::Failed(failure) => Verdict::Failed(failure),
+        DeliveryResult::Failed(failure) => DeliveryResult::Failed(failure),
         // Whatever it took or refused, it was no profile.
-        _ => Verdict::Failed(Failure {
+        _ => DeliveryResult::Failed(Failure {
             cause: Cause::Protocol,
             why: format!("HTTP {status} without a gRPC status: check that `url` is a gRPC port"),
             pace: Pace::Slow,

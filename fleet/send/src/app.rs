@@ -3,10 +3,10 @@
 use crate::board::Board;
 use crate::confine::{self, Confined, Looked};
 use crate::keeper::Keeper;
-use crate::stdin::{Request, Requests};
+use crate::stdin::{AgentRequest, Requests};
 use crate::thrift::Thrift;
 use crate::watch::Watch;
-use crate::worker::{Context, Report};
+use crate::worker::{OutputReports, WorkerContext};
 use crate::{check, cli, metrics, worker};
 use aiprof_fleet::config::{Config, ConfigError, Output};
 use aiprof_fleet::spool::Queue;
@@ -34,7 +34,7 @@ const BLOCKING_THREADS: usize = 32;
 
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ProgramEnd {
     /// All went well.
     Well,
     /// Something did not work.
@@ -43,7 +43,7 @@ pub(crate) enum End {
     Again,
 }
 
-impl End {
+impl ProgramEnd {
     fn of(is_well: bool) -> Self {
         if is_well { Self::Well } else { Self::Failed }
     }
@@ -54,7 +54,7 @@ impl End {
 /// # Errors
 /// The configuration cannot be read, the state directory cannot be used, or the program not be
 /// confined.
-pub(crate) fn main(args: &cli::Args) -> anyhow::Result<End> {
+pub(crate) fn main(args: &cli::Args) -> anyhow::Result<ProgramEnd> {
     // Both before there are threads.
     let keeper = Keeper::start(&args.config)?;
     let (config, text) = read(&args.config, &keeper)?;
@@ -71,7 +71,7 @@ pub(crate) fn main(args: &cli::Args) -> anyhow::Result<End> {
         .context("cannot start the asynchronous runtime (Tokio)")?;
     let done = runtime.block_on(async {
         match confined {
-            None => Ok(End::of(
+            None => Ok(ProgramEnd::of(
                 check::run(&config, &keeper, &looked, args.offline).await,
             )),
             Some(confined) => deliver(args, (config, text), keeper, confined).await,
@@ -96,7 +96,7 @@ async fn deliver(
     (config, text): (Config, String),
     keeper: Keeper,
     confined: Confined,
-) -> anyhow::Result<End> {
+) -> anyhow::Result<ProgramEnd> {
     // Before anything else: they must not end it in the middle.
     let mut ends = [
         signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?,
@@ -108,9 +108,9 @@ async fn deliver(
     if args.once {
         let [terminate, interrupt] = &mut ends;
         return Ok(tokio::select! {
-            all = app.all_done() => End::of(all),
-            _ = terminate.recv() => End::Failed,
-            _ = interrupt.recv() => End::Failed,
+            all = app.all_done() => ProgramEnd::of(all),
+            _ = terminate.recv() => ProgramEnd::Failed,
+            _ = interrupt.recv() => ProgramEnd::Failed,
         });
     }
     let metrics = tokio::spawn(metrics::serve(app.board.clone(), app.listen.subscribe()));
@@ -133,7 +133,7 @@ async fn serve(
     confined: &Confined,
     mut known: String,
     (mut reload, mut ends): (Signal, [Signal; 2]),
-) -> (End, &'static str) {
+) -> (ProgramEnd, &'static str) {
     let [terminate, interrupt] = &mut ends;
     let agent = Requests::new();
     let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK, LOOK);
@@ -142,11 +142,11 @@ async fn serve(
         let is_asked = tokio::select! {
             _ = reload.recv() => true,
             _ = look.tick() => false,
-            _ = terminate.recv() => return (End::Well, "SIGTERM"),
-            _ = interrupt.recv() => return (End::Well, "SIGINT"),
+            _ = terminate.recv() => return (ProgramEnd::Well, "SIGTERM"),
+            _ = interrupt.recv() => return (ProgramEnd::Well, "SIGINT"),
             request = agent.next() => match request {
-                Request::Reload => true,
-                Request::End => return (End::Well, "stdin was closed"),
+                AgentRequest::Reload => true,
+                AgentRequest::End => return (ProgramEnd::Well, "stdin was closed"),
             },
         };
         // An agent asks when it has read the configuration itself.
@@ -158,7 +158,7 @@ async fn serve(
                 }
                 Ok((config, _)) if confined.is_too_narrow_for(&config) => {
                     return (
-                        End::Again,
+                        ProgramEnd::Again,
                         "the configuration has another lake or `state`, which needs a restart",
                     );
                 }
@@ -168,15 +168,18 @@ async fn serve(
         }
         if confined.is_outdated() {
             return (
-                End::Again,
+                ProgramEnd::Again,
                 "the files that resolve host names were replaced",
             );
         }
         if !app.keeper.answers() {
-            return (End::Again, "the keeper ended");
+            return (ProgramEnd::Again, "the keeper ended");
         }
         if app.has_lost_a_worker() {
-            return (End::Again, "the delivery to an output ended unexpectedly");
+            return (
+                ProgramEnd::Again,
+                "the delivery to an output ended unexpectedly",
+            );
         }
     }
 }
@@ -214,11 +217,11 @@ pub(crate) fn is_locked(config: &Config) -> bool {
     file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
-struct Running {
+struct RunningOutput {
     output: Output,
     stop: watch::Sender<bool>,
     hurry: Arc<Notify>,
-    task: JoinHandle<worker::End>,
+    task: JoinHandle<worker::WorkerEnd>,
 }
 
 struct App {
@@ -229,7 +232,7 @@ struct App {
     watch: Arc<Watch>,
     thrift: Arc<Thrift>,
     listen: watch::Sender<Option<std::net::SocketAddr>>,
-    workers: BTreeMap<String, Running>,
+    workers: BTreeMap<String, RunningOutput>,
     // Released at the end.
     _lock: File,
 }
@@ -269,7 +272,7 @@ impl App {
             }
             let (stop, stopped) = watch::channel(false);
             let hurry = Arc::new(Notify::new());
-            let context = Context {
+            let context = WorkerContext {
                 output: output.clone(),
                 spool: self.config.spool_directory(),
                 board: self.board.clone(),
@@ -278,12 +281,12 @@ impl App {
                 thrift: Arc::clone(&self.thrift),
                 stop: stopped,
                 once: self.once,
-                report: Report::default(),
+                report: OutputReports::default(),
                 wake: Arc::default(),
                 hurry: Arc::clone(&hurry),
             };
             let task = tokio::spawn(worker::run(context));
-            let running = Running {
+            let running = RunningOutput {
                 output: output.clone(),
                 stop,
                 hurry,
@@ -343,7 +346,7 @@ impl App {
 
     /// Takes a configuration that was read anew. Outputs that are the same go on.
     async fn reload(&mut self, config: Config, path: &Path) {
-        let is_same = |running: &Running| config.outputs.contains(&running.output);
+        let is_same = |running: &RunningOutput| config.outputs.contains(&running.output);
         let workers = std::mem::take(&mut self.workers);
         let (same, others): (BTreeMap<_, _>, BTreeMap<_, _>) = workers
             .into_iter()
@@ -369,7 +372,7 @@ impl App {
 }
 
 /// Asks workers to stop, and waits for it.
-async fn stop(workers: Vec<Running>) {
+async fn stop(workers: Vec<RunningOutput>) {
     for running in &workers {
         let _ = running.stop.send(true);
     }

@@ -20,7 +20,7 @@ pub(crate) fn now_unix_ns() -> u64 {
     })
 }
 
-impl Place {
+impl BoardFiles {
     fn of(config: &Config) -> Self {
         Self {
             directory: config.state.clone(),
@@ -33,20 +33,20 @@ impl Place {
 /// The status, shared by all that change it.
 #[derive(Clone)]
 pub(crate) struct Board {
-    shared: Arc<Shared>,
+    shared: Arc<SharedBoard>,
 }
 
 /// The values from the configuration.
 #[derive(Clone)]
-struct Place {
+struct BoardFiles {
     directory: PathBuf,
     /// Where the file is.
     sender: PathBuf,
     window: Duration,
 }
 
-struct Shared {
-    place: Mutex<Place>,
+struct SharedBoard {
+    place: Mutex<BoardFiles>,
     status: Mutex<SenderStatus>,
     changed: Notify,
 }
@@ -60,8 +60,8 @@ impl Board {
             started_unix_ns: now_unix_ns(),
             ..SenderStatus::default()
         };
-        let shared = Shared {
-            place: Mutex::new(Place::of(config)),
+        let shared = SharedBoard {
+            place: Mutex::new(BoardFiles::of(config)),
             status: Mutex::new(status),
             changed: Notify::new(),
         };
@@ -96,7 +96,7 @@ impl Board {
     /// Takes another configuration.
     pub(crate) fn set_config(&self, config: &Config) {
         let place = self.shared.place.lock();
-        *place.unwrap_or_else(PoisonError::into_inner) = Place::of(config);
+        *place.unwrap_or_else(PoisonError::into_inner) = BoardFiles::of(config);
         self.shared.changed.notify_one();
     }
 
@@ -110,7 +110,7 @@ impl Board {
         self.place().window
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> BoardFiles {
         let place = self.shared.place.lock();
         place.unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,7 +1,7 @@
 //! `--check`: whether all is there that outputs need, and whether servers can be reached and
 //! take the credentials.
 
-use crate::answer::Verdict;
+use crate::answer::DeliveryResult;
 use crate::app::is_locked;
 use crate::confine::Looked;
 use crate::keeper::Keeper;
@@ -113,12 +113,12 @@ async fn reach_server(to: &To, keeper: &Keeper) -> Result<String, String> {
     };
     let name = server.name();
     match server.send(Payload::empty(server.is_grpc())).await {
-        Verdict::Delivered(_) => Ok(format!("{name} accepts profiles")),
+        DeliveryResult::Delivered(_) => Ok(format!("{name} accepts profiles")),
         // Its answer to a real profile may differ.
-        Verdict::Refused(_, why) | Verdict::TooOld(why) => Ok(format!(
+        DeliveryResult::Refused(_, why) | DeliveryResult::TooOld(why) => Ok(format!(
             "{name} is reachable (it rejects empty requests: {why})"
         )),
-        Verdict::Failed(failure) => Err(format!("{name}: {}", failure.why)),
+        DeliveryResult::Failed(failure) => Err(format!("{name}: {}", failure.why)),
     }
 }
 

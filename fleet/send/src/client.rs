@@ -20,7 +20,7 @@ const IDLE: Duration = Duration::from_secs(300);
 const SYSTEM_ROOTS: Duration = Duration::from_secs(3600);
 
 /// The client of a server.
-pub(crate) struct Client {
+pub(crate) struct ServerClient {
     http: Http,
     is_grpc: bool,
     keeper: Keeper,
@@ -36,7 +36,7 @@ struct Tls {
     made: Instant,
 }
 
-impl Client {
+impl ServerClient {
     /// For a server.
     pub(crate) fn new(http: Http, is_grpc: bool, keeper: Keeper) -> Self {
         Self {

@@ -14,7 +14,7 @@ use aiprof_fleet::config::{Config, To};
 use aiprof_fleet::{place, shared};
 use aiprof_system::os::privileges;
 use anyhow::Context as _;
-use landlock::{Rule, Rules};
+use landlock::{PathRights, Rules};
 use rustix::thread::CapabilitySet;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -203,10 +203,10 @@ fn rules(config: &Config, lakes: &[PathBuf]) -> Rules {
     let read = read.chain(of_files).chain(directory);
     let read = read.chain([config.state.clone()]);
     let mut rules = Rules::default();
-    rules.add(read, Rule::Read);
+    rules.add(read, PathRights::Read);
     let bodies = [config.spool_directory(), config.sender_directory()];
-    rules.add(bodies, Rule::Files);
-    rules.add(lakes.iter().cloned(), Rule::Files);
+    rules.add(bodies, PathRights::Files);
+    rules.add(lakes.iter().cloned(), PathRights::Files);
     rules
 }
 

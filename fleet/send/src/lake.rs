@@ -5,7 +5,7 @@ use crate::backoff::{Backoff, Pace};
 use crate::board::now_unix_ns;
 use crate::keeper::Keeper;
 use crate::thrift::Thrift;
-use crate::worker::{Context, End};
+use crate::worker::{WorkerContext, WorkerEnd};
 use aiprof_fleet::config;
 use aiprof_fleet::identity;
 use aiprof_fleet::spool::Queue;
@@ -18,7 +18,7 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_secs(60);
 
 /// Delivers to a lake until it is asked to stop; with `once` what is complete now.
-pub(crate) async fn run(mut context: Context, lake: &config::Lake) -> End {
+pub(crate) async fn run(mut context: WorkerContext, lake: &config::Lake) -> WorkerEnd {
     let mut backoff = Backoff::default();
     loop {
         let waiting = context.scan().len();
@@ -37,17 +37,17 @@ pub(crate) async fn run(mut context: Context, lake: &config::Lake) -> End {
                 ));
             }
             // What was begun is gone on with later.
-            None => return End { all: false },
+            None => return WorkerEnd { all: false },
         }
         let left = context.scan().len();
         if context.once {
             // What is of a period that is not over stays.
-            return End {
+            return WorkerEnd {
                 all: left < waiting || left == 0,
             };
         }
         if !context.sleep(wait).await {
-            return End { all: left == 0 };
+            return WorkerEnd { all: left == 0 };
         }
     }
 }
@@ -64,7 +64,7 @@ pub(crate) fn without_body(error: &str) -> String {
 }
 
 /// What a roll-up needs of a context.
-struct Source {
+struct RollUpContext {
     spool: std::path::PathBuf,
     output: String,
     state: std::path::PathBuf,
@@ -73,8 +73,8 @@ struct Source {
     thrift: Option<Arc<Thrift>>,
 }
 
-fn context_of(context: &Context) -> Source {
-    Source {
+fn context_of(context: &WorkerContext) -> RollUpContext {
+    RollUpContext {
         spool: context.spool.clone(),
         output: context.output.name.clone(),
         state: context.board.directory(),
@@ -83,7 +83,7 @@ fn context_of(context: &Context) -> Source {
     }
 }
 
-async fn roll_up(source: &Source, lake: &config::Lake) -> Result<RolledUp, LakeError> {
+async fn roll_up(source: &RollUpContext, lake: &config::Lake) -> Result<RolledUp, LakeError> {
     // As the agent has it; without one, as it would.
     let agent = status::read::<AgentStatus>(&source.state, AGENT_FILE).unwrap_or_default();
     let host_id = match agent.host_id.as_str() {
@@ -104,7 +104,7 @@ async fn roll_up(source: &Source, lake: &config::Lake) -> Result<RolledUp, LakeE
 }
 
 /// Shows what became of bodies.
-fn shown(context: &mut Context, done: &RolledUp) {
+fn shown(context: &mut WorkerContext, done: &RolledUp) {
     let name = context.name().to_owned();
     if done.refused > 0 {
         let why = &done.last_refusal;

@@ -26,7 +26,7 @@ mod worker;
 
 use aiprof_fleet::shared::AGAIN;
 use aiprof_system::errors::chain;
-use app::End;
+use app::ProgramEnd;
 use clap::Parser as _;
 use std::process::ExitCode;
 
@@ -34,13 +34,13 @@ fn main() -> ExitCode {
     let args = cli::Args::parse();
     log::init(args.verbose);
     let end = match args.keeper {
-        true => keeper::serve(&args.config).map(|()| End::Well),
+        true => keeper::serve(&args.config).map(|()| ProgramEnd::Well),
         false => app::main(&args),
     };
     match end {
-        Ok(End::Well) => ExitCode::SUCCESS,
-        Ok(End::Failed) => ExitCode::from(cli::FAILURE),
-        Ok(End::Again) => ExitCode::from(AGAIN),
+        Ok(ProgramEnd::Well) => ExitCode::SUCCESS,
+        Ok(ProgramEnd::Failed) => ExitCode::from(cli::FAILURE),
+        Ok(ProgramEnd::Again) => ExitCode::from(AGAIN),
         Err(error) => {
             tracing::error!("{}", chain(&*error));
             ExitCode::from(cli::FAILURE)

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use table::Known;
+use table::MetricSources;
 pub(crate) use table::open_own;
 use text::Format;
 use tokio::net::{TcpListener, TcpStream};
@@ -142,7 +142,7 @@ fn answer(board: &Board, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     }
     let format = format_for(request.headers());
     let agent: Option<AgentStatus> = status::read(&board.directory(), AGENT_FILE).ok();
-    let known = Known::new(agent, board.status(), board.window(), now_unix_ns());
+    let known = MetricSources::new(agent, board.status(), board.window(), now_unix_ns());
     let text = text::write(&known, format);
     let mut response = Response::new(Full::from(text));
     let kind = HeaderValue::from_static(format.content_type());

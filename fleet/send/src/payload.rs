@@ -1,7 +1,7 @@
 //! What is sent of a body: read when its turn comes, and bounded.
 
 use crate::answer::Cause;
-use aiprof_fleet::spool::{Body, Kind, Queue};
+use aiprof_fleet::spool::{Body, BodyPacking, Queue};
 use bytes::Bytes;
 use std::io::{self, Read as _};
 
@@ -51,7 +51,7 @@ impl Payload {
         }
         let mut bytes = Vec::with_capacity(prefix + usize::try_from(length).unwrap_or(0));
         bytes.resize(prefix, 0);
-        let mut is_gzip = body.kind == Kind::Gzip;
+        let mut is_gzip = body.kind == BodyPacking::Gzip;
         if is_gzip && unpack {
             let unpacked = flate2::read::MultiGzDecoder::new(file);
             let unpacked = unpacked.take(MAX_BYTES + 1).read_to_end(&mut bytes);
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
-    fn put(queue: &Queue, kind: Kind, content: &[u8]) -> Body {
+    fn put(queue: &Queue, kind: BodyPacking, content: &[u8]) -> Body {
         let body = Body {
             start_unix_ns: 1,
             number: 1,
@@ -125,25 +125,25 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let queue = Queue::open(folder.path(), "x").unwrap();
         let read = |body: &Body, is_grpc, unpack| Payload::read(&queue, body, is_grpc, unpack);
-        let raw = put(&queue, Kind::Raw, b"abc");
+        let raw = put(&queue, BodyPacking::Raw, b"abc");
         let payload = read(&raw, true, true).ok().unwrap();
         assert_eq!(&payload.bytes[..], b"\0\0\0\0\x03abc");
         assert_eq!(&read(&raw, false, false).ok().unwrap().bytes[..], b"abc");
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         packed.write_all(b"abc").unwrap();
         let packed = packed.finish().unwrap();
-        let gzip = put(&queue, Kind::Gzip, &packed);
+        let gzip = put(&queue, BodyPacking::Gzip, &packed);
         let payload = read(&gzip, true, false).ok().unwrap();
         assert!(payload.is_gzip && payload.bytes[0] == 1 && payload.bytes[5..] == packed[..]);
         let payload = read(&gzip, true, true).ok().unwrap();
         assert!(!payload.is_gzip);
         assert_eq!(&payload.bytes[..], b"\0\0\0\0\x03abc");
-        let broken = put(&queue, Kind::Gzip, b"no gzip");
+        let broken = put(&queue, BodyPacking::Gzip, b"no gzip");
         assert!(matches!(
             read(&broken, true, true),
             Err(NoPayload::Unfit(..))
         ));
-        let empty = put(&queue, Kind::Raw, b"");
+        let empty = put(&queue, BodyPacking::Raw, b"");
         assert!(matches!(
             read(&empty, true, true),
             Err(NoPayload::Unfit(..))
@@ -153,7 +153,7 @@ mod tests {
         let bomb = vec![0; MAX_BYTES as usize + 1];
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         packed.write_all(&bomb).unwrap();
-        let bomb = put(&queue, Kind::Gzip, &packed.finish().unwrap());
+        let bomb = put(&queue, BodyPacking::Gzip, &packed.finish().unwrap());
         assert!(matches!(read(&bomb, true, true), Err(NoPayload::Unfit(..))));
         let file = std::fs::File::create(queue.directory().join(raw.name())).unwrap();
         file.set_len(MAX_BYTES + 1).unwrap();

@@ -1,8 +1,8 @@
 //! One request to a server.
 
-use crate::answer::{self, Cause, Failure, Verdict, Wire, clean};
+use crate::answer::{self, Cause, DeliveryResult, Failure, Wire, clean};
 use crate::backoff::Pace;
-use crate::client::Client;
+use crate::client::ServerClient;
 use crate::credentials::Credentials;
 use crate::keeper::Keeper;
 use crate::payload::{NoPayload, Payload};
@@ -27,7 +27,7 @@ pub(crate) struct Server {
     max_age: Option<Duration>,
     http: Http,
     keeper: Keeper,
-    client: Client,
+    client: ServerClient,
     /// Whether it was found to take no packed messages.
     unpack: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) enum Attempt {
     /// It was sent, or will never be.
     Done {
         /// What became of it.
-        verdict: Verdict,
+        verdict: DeliveryResult,
         /// Bytes that were sent.
         bytes: u64,
     },
@@ -69,7 +69,7 @@ impl Server {
             max_age: to.max_age(),
             http: http.clone(),
             keeper: keeper.clone(),
-            client: Client::new(http.clone(), wire.is_grpc(), keeper.clone()),
+            client: ServerClient::new(http.clone(), wire.is_grpc(), keeper.clone()),
             unpack: false,
         }))
     }
@@ -110,12 +110,12 @@ impl Server {
                 Ok(payload) => payload,
                 Err(NoPayload::Gone) => return Attempt::Gone,
                 Err(NoPayload::Unfit(cause, why)) => {
-                    let verdict = Verdict::Refused(cause, why);
+                    let verdict = DeliveryResult::Refused(cause, why);
                     return Attempt::Done { verdict, bytes: 0 };
                 }
                 Err(NoPayload::Unread(error)) => {
                     let why = format!("cannot read the spool: {error}");
-                    let verdict = Verdict::Failed(Failure::soon(Cause::Storage, why));
+                    let verdict = DeliveryResult::Failed(Failure::soon(Cause::Storage, why));
                     return Attempt::Done { verdict, bytes: 0 };
                 }
             };
@@ -135,25 +135,25 @@ impl Server {
     }
 
     /// Sends a payload and reads the answer.
-    pub(crate) async fn send(&mut self, payload: Payload) -> Verdict {
+    pub(crate) async fn send(&mut self, payload: Payload) -> DeliveryResult {
         let credentials =
             match Credentials::read(&self.http, |file| self.keeper.read_to_string(file)) {
                 Ok(credentials) => credentials,
-                Err(why) => return Verdict::Failed(Failure::soon(Cause::Credentials, why)),
+                Err(why) => return DeliveryResult::Failed(Failure::soon(Cause::Credentials, why)),
             };
         let client = match self.client.get() {
             Ok(client) => client,
-            Err(why) => return Verdict::Failed(Failure::soon(Cause::Credentials, why)),
+            Err(why) => return DeliveryResult::Failed(Failure::soon(Cause::Credentials, why)),
         };
         let exchange = self.exchange(&client, payload, &credentials);
         let verdict = match tokio::time::timeout(self.timeout, exchange).await {
             Ok(verdict) => verdict,
             Err(_) => {
                 let why = format!("no answer within {:?} (`timeout`)", self.timeout);
-                Verdict::Failed(Failure::soon(Cause::Timeout, why))
+                DeliveryResult::Failed(Failure::soon(Cause::Timeout, why))
             }
         };
-        if let Verdict::Failed(failure) = &verdict
+        if let DeliveryResult::Failed(failure) = &verdict
             && matches!(failure.cause, Cause::Connection | Cause::Timeout)
         {
             self.client.reset();
@@ -166,7 +166,7 @@ impl Server {
         client: &reqwest::Client,
         payload: Payload,
         credentials: &Credentials,
-    ) -> Verdict {
+    ) -> DeliveryResult {
         let mut headers = self.headers.clone();
         if payload.is_gzip {
             let name = match self.wire.is_grpc() {
@@ -185,7 +185,7 @@ impl Server {
         let request = client.post(self.url.clone());
         let response = match request.headers(headers).body(payload.bytes).send().await {
             Ok(response) => response,
-            Err(error) => return Verdict::Failed(broken(error)),
+            Err(error) => return DeliveryResult::Failed(broken(error)),
         };
         let status = response.status().as_u16();
         let headers = response.headers().clone();
@@ -197,7 +197,7 @@ impl Server {
         }
     }
 
-    fn of_grpc(&self, status: u16, headers: &HeaderMap, answer: Answer) -> Verdict {
+    fn of_grpc(&self, status: u16, headers: &HeaderMap, answer: ServerAnswer) -> DeliveryResult {
         let trailers = match &answer.trailers {
             Some(trailers) => trailers,
             None => headers,
@@ -206,7 +206,7 @@ impl Server {
             return answer::of_grpc(self.wire, trailers, &answer.bytes);
         }
         match answer.broken {
-            Some(failure) if status == 200 => Verdict::Failed(failure),
+            Some(failure) if status == 200 => DeliveryResult::Failed(failure),
             _ => answer::of_no_grpc(self.wire, status, headers, &answer.bytes),
         }
     }
@@ -214,15 +214,15 @@ impl Server {
 
 /// The part of an answer's body that came and is of interest.
 #[derive(Default)]
-struct Answer {
+struct ServerAnswer {
     bytes: Vec<u8>,
     trailers: Option<HeaderMap>,
     broken: Option<Failure>,
 }
 
-async fn read(response: Response) -> Answer {
+async fn read(response: Response) -> ServerAnswer {
     let mut body = reqwest::Body::from(response);
-    let mut answer = Answer::default();
+    let mut answer = ServerAnswer::default();
     while let Some(frame) = body.frame().await {
         let frame = match frame {
             Ok(frame) => frame,
@@ -259,22 +259,24 @@ fn broken(error: reqwest::Error) -> Failure {
     Failure::soon(cause, clean(&chain(&error.without_url())))
 }
 
-fn is_unimplemented(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Failed(failure) if failure.cause == Cause::Grpc(12))
+fn is_unimplemented(verdict: &DeliveryResult) -> bool {
+    matches!(verdict, DeliveryResult::Failed(failure) if failure.cause == Cause::Grpc(12))
 }
 
 /// The verdict, with nothing secret in its words: servers send back what they were sent.
-fn hide(verdict: Verdict, credentials: &Credentials) -> Verdict {
+fn hide(verdict: DeliveryResult, credentials: &Credentials) -> DeliveryResult {
     match verdict {
-        Verdict::Delivered(mut rejected) => {
+        DeliveryResult::Delivered(mut rejected) => {
             rejected.message = credentials.hide(rejected.message);
-            Verdict::Delivered(rejected)
+            DeliveryResult::Delivered(rejected)
         }
-        Verdict::Refused(cause, why) => Verdict::Refused(cause, credentials.hide(why)),
-        Verdict::TooOld(why) => Verdict::TooOld(credentials.hide(why)),
-        Verdict::Failed(mut failure) => {
+        DeliveryResult::Refused(cause, why) => {
+            DeliveryResult::Refused(cause, credentials.hide(why))
+        }
+        DeliveryResult::TooOld(why) => DeliveryResult::TooOld(credentials.hide(why)),
+        DeliveryResult::Failed(mut failure) => {
             failure.why = credentials.hide(failure.why);
-            Verdict::Failed(failure)
+            DeliveryResult::Failed(failure)
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::net::unix::pipe::Receiver;
 
 /// What the agent asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum AgentRequest {
     /// Any byte: to read the configuration again.
     Reload,
     /// The agent has closed the pipe, or has ended.
@@ -38,7 +38,7 @@ impl Requests {
     }
 
     /// The next one; waits for ever where no agent sends any. Cancel-safe.
-    pub(crate) async fn next(&self) -> Request {
+    pub(crate) async fn next(&self) -> AgentRequest {
         let Some(pipe) = &self.pipe else {
             return std::future::pending().await;
         };
@@ -46,12 +46,12 @@ impl Requests {
         while pipe.readable().await.is_ok() {
             match pipe.try_read(&mut buffer) {
                 Ok(0) => break,
-                Ok(_) => return Request::Reload,
+                Ok(_) => return AgentRequest::Reload,
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => break,
                 Err(_) => {}
             }
         }
-        Request::End
+        AgentRequest::End
     }
 }
 

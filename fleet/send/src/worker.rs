@@ -1,6 +1,6 @@
 //! Delivers the bodies of one output, oldest first, one at a time.
 
-use crate::answer::{Cause, Failure, Rejected, Verdict};
+use crate::answer::{Cause, DeliveryResult, Failure, Rejected};
 use crate::backoff::{Backoff, Pace};
 use crate::board::{Board, now_unix_ns};
 use crate::keeper::Keeper;
@@ -30,7 +30,7 @@ const MAX_ATTEMPTS: u32 = 3;
 const SCAN_SHARE: u32 = 500;
 
 /// What a worker works with.
-pub(crate) struct Context {
+pub(crate) struct WorkerContext {
     /// The output.
     pub(crate) output: Output,
     /// The directory of the spool.
@@ -48,7 +48,7 @@ pub(crate) struct Context {
     /// Whether it ends when nothing waits, and tries each body once.
     pub(crate) once: bool,
     /// What it has reported already.
-    pub(crate) report: Report,
+    pub(crate) report: OutputReports,
     /// Notified when a body comes.
     pub(crate) wake: Arc<Notify>,
     /// Notified when what failed is worth another try at once.
@@ -57,14 +57,14 @@ pub(crate) struct Context {
 
 /// How a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct WorkerEnd {
     /// Whether all that waited was delivered.
     pub(crate) all: bool,
 }
 
 /// What was reported about an output already.
 #[derive(Default)]
-pub(crate) struct Report {
+pub(crate) struct OutputReports {
     /// Failures in a row.
     failures: u64,
     /// Causes of these.
@@ -77,13 +77,13 @@ pub(crate) struct Report {
 }
 
 /// Delivers until it is asked to stop.
-pub(crate) async fn run(mut context: Context) -> End {
+pub(crate) async fn run(mut context: WorkerContext) -> WorkerEnd {
     if let To::Lake(lake) = context.output.to.clone() {
         return lake::run(context, &lake).await;
     }
     match Server::new(&context.output.to, &context.keeper) {
-        Ok(Some(server)) => Worker::new(context, server).run().await,
-        Ok(None) => End { all: true },
+        Ok(Some(server)) => OutputWorker::new(context, server).run().await,
+        Ok(None) => WorkerEnd { all: true },
         Err(why) => {
             context.scan();
             context.failed(&Failure {
@@ -95,12 +95,12 @@ pub(crate) async fn run(mut context: Context) -> End {
             if !context.once {
                 context.stopped().await;
             }
-            End { all: false }
+            WorkerEnd { all: false }
         }
     }
 }
 
-impl Context {
+impl WorkerContext {
     /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.output.name
@@ -250,7 +250,7 @@ impl Context {
 }
 
 /// What to do next.
-enum Step {
+enum NextStep {
     /// The body is out of the way.
     Next,
     /// The same body again, later.
@@ -259,8 +259,8 @@ enum Step {
     Stop,
 }
 
-struct Worker {
-    context: Context,
+struct OutputWorker {
+    context: WorkerContext,
     server: Server,
     backoff: Backoff,
     waiting: VecDeque<(Body, u64)>,
@@ -274,8 +274,8 @@ struct Worker {
     lost: bool,
 }
 
-impl Worker {
-    fn new(context: Context, server: Server) -> Self {
+impl OutputWorker {
+    fn new(context: WorkerContext, server: Server) -> Self {
         Self {
             context,
             server,
@@ -288,7 +288,7 @@ impl Worker {
         }
     }
 
-    async fn run(mut self) -> End {
+    async fn run(mut self) -> WorkerEnd {
         tracing::debug!("{}: sending to {}", self.context.name(), self.server.name());
         loop {
             self.scan();
@@ -307,8 +307,8 @@ impl Worker {
         }
     }
 
-    fn end(&self) -> End {
-        End {
+    fn end(&self) -> WorkerEnd {
+        WorkerEnd {
             all: self.waiting.is_empty() && !self.lost && !self.context.report.unread,
         }
     }
@@ -368,8 +368,8 @@ impl Worker {
     async fn drain(&mut self) -> bool {
         while let Some((at, body)) = self.next() {
             match self.step(&body).await {
-                Step::Stop => return false,
-                Step::Next => {
+                NextStep::Stop => return false,
+                NextStep::Next => {
                     self.attempts.remove(&body);
                     if let Some((_, bytes)) = self.waiting.remove(at) {
                         self.show(bytes);
@@ -378,8 +378,8 @@ impl Worker {
                         return false;
                     }
                 }
-                Step::Wait(_) if self.context.once => return false,
-                Step::Wait(wait) => {
+                NextStep::Wait(_) if self.context.once => return false,
+                NextStep::Wait(wait) => {
                     if !self.wait(wait, &body).await {
                         return false;
                     }
@@ -434,7 +434,7 @@ impl Worker {
     }
 
     /// Tries to deliver a body.
-    async fn step(&mut self, body: &Body) -> Step {
+    async fn step(&mut self, body: &Body) -> NextStep {
         if let Some(why) = self.age(body) {
             self.context.too_old(&why);
             self.lost = true;
@@ -446,15 +446,15 @@ impl Worker {
         };
         let attempt = self.server.deliver(&queue, body);
         match self.context.finish(attempt).await {
-            None => Step::Stop,
-            Some(Attempt::Gone) => Step::Next,
+            None => NextStep::Stop,
+            Some(Attempt::Gone) => NextStep::Next,
             Some(Attempt::Done { verdict, bytes }) => self.done(body, verdict, bytes).await,
         }
     }
 
-    async fn done(&mut self, body: &Body, verdict: Verdict, bytes: u64) -> Step {
+    async fn done(&mut self, body: &Body, verdict: DeliveryResult, bytes: u64) -> NextStep {
         match verdict {
-            Verdict::Failed(failure) => {
+            DeliveryResult::Failed(failure) => {
                 if failure.cause.may_be_the_bodys() {
                     let attempts = self.attempts.entry(body.clone()).or_default();
                     *attempts = attempts.saturating_add(1);
@@ -464,15 +464,15 @@ impl Worker {
                 }
                 return self.again(&failure);
             }
-            Verdict::Delivered(rejected) => {
+            DeliveryResult::Delivered(rejected) => {
                 self.context.delivered(bytes, &rejected);
                 self.lost |= rejected.profiles > 0;
             }
-            Verdict::Refused(cause, why) => {
+            DeliveryResult::Refused(cause, why) => {
                 self.context.refused(cause, &why);
                 self.lost = true;
             }
-            Verdict::TooOld(why) => {
+            DeliveryResult::TooOld(why) => {
                 self.context.too_old(&why);
                 self.lost = true;
             }
@@ -487,7 +487,7 @@ impl Worker {
         self.remove(body).await
     }
 
-    fn again(&mut self, failure: &Failure) -> Step {
+    fn again(&mut self, failure: &Failure) -> NextStep {
         self.context.failed(failure);
         let wait = self.backoff.next(failure.pace, failure.wait);
         tracing::debug!(
@@ -495,17 +495,17 @@ impl Worker {
             self.context.name(),
             failure.why
         );
-        Step::Wait(wait)
+        NextStep::Wait(wait)
     }
 
     /// Takes a body out. Where that fails nothing else is sent: it would all be sent twice.
-    async fn remove(&mut self, body: &Body) -> Step {
+    async fn remove(&mut self, body: &Body) -> NextStep {
         let mut backoff = Backoff::default();
         loop {
             let removed = Queue::open(&self.context.spool, self.context.name())
                 .and_then(|queue| queue.remove(body));
             let Err(error) = removed else {
-                return Step::Next;
+                return NextStep::Next;
             };
             let file = self
                 .context
@@ -515,11 +515,11 @@ impl Worker {
             let why = format!("cannot delete {}: {error}", file.display());
             self.context.failed(&Failure::soon(Cause::Storage, why));
             if self.context.once {
-                return Step::Stop;
+                return NextStep::Stop;
             }
             let wait = backoff.next(Pace::Normal, None);
             if !self.context.sleep(wait).await {
-                return Step::Stop;
+                return NextStep::Stop;
             }
         }
     }

@@ -9,7 +9,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use aiprof_fleet::spool::Kind;
+use aiprof_fleet::spool::BodyPacking;
 use aiprof_tests::need::{Need, lacks};
 use common::{Host, Server, number, pprof, python, servers};
 
@@ -152,7 +152,12 @@ fn a_key_of_root_and_a_lake_of_root_are_used() {
         host.path("client.pem"),
     ));
     host.put_windows("otlp", 1..=1);
-    host.put_at("lake", 1_700_000_000_000_000_001, Kind::Pprof, &pprof(1));
+    host.put_at(
+        "lake",
+        1_700_000_000_000_000_001,
+        BodyPacking::Pprof,
+        &pprof(1),
+    );
     let (code, stdout, stderr) = host.run(&["--once"]);
     assert_eq!(code, 0, "{stdout} {stderr}");
     assert!(!stderr.contains("warning"), "{stderr}");
@@ -201,7 +206,12 @@ fn another_lake_is_a_new_start() {
     let ended = host.ended();
     assert_eq!(ended.code(), Some(75), "{}", host.log());
     host.start();
-    host.put_at("lake", 1_700_000_000_000_000_001, Kind::Pprof, &pprof(1));
+    host.put_at(
+        "lake",
+        1_700_000_000_000_000_001,
+        BodyPacking::Pprof,
+        &pprof(1),
+    );
     host.wait_until_empty("lake");
 }
 
@@ -248,7 +258,12 @@ fn a_lake_is_made_where_it_stays_root() {
     let mut host = host("");
     let lake = host.path("new/lake");
     host.configure(&format!("[[output]]\ntype = \"lake\"\nurl = {lake:?}\n"));
-    host.put_at("lake", 1_700_000_000_000_000_001, Kind::Pprof, &pprof(1));
+    host.put_at(
+        "lake",
+        1_700_000_000_000_000_001,
+        BodyPacking::Pprof,
+        &pprof(1),
+    );
     let command = host.command(&["--once"]);
     // As in a pod.
     let mut in_pod = std::process::Command::new("setpriv");

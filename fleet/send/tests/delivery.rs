@@ -2,7 +2,7 @@
 
 mod common;
 
-use aiprof_fleet::spool::Kind;
+use aiprof_fleet::spool::BodyPacking;
 use common::{Host, Server, gzip, make_secret, number, otlp, python, write_secret};
 
 fn http(port: u16, more: &str) -> String {
@@ -27,8 +27,8 @@ fn otlp_over_http_packed_and_not() {
         server.port,
         "tenant = \"team-1\"\nheaders = { x-extra = \"yes\" }",
     ));
-    host.put("otlp", Kind::Gzip, &gzip(&otlp(1)));
-    host.put("otlp", Kind::Raw, &otlp(2));
+    host.put("otlp", BodyPacking::Gzip, &gzip(&otlp(1)));
+    host.put("otlp", BodyPacking::Raw, &otlp(2));
     host.start();
     for (expected, encoding) in [(1, "gzip".into()), (2, serde_json::Value::Null)] {
         let request = server.request();
@@ -64,8 +64,8 @@ fn otlp_over_grpc_packed_and_not() {
     };
     let server = Server::start(&python, "grpc", 0, "ok,partial,ok", &[]);
     let mut host = Host::new(&grpc(server.port, "tenant = \"team-1\"\ntimeout = \"7s\""));
-    host.put("otlp", Kind::Gzip, &gzip(&otlp(1)));
-    host.put("otlp", Kind::Raw, &otlp(2));
+    host.put("otlp", BodyPacking::Gzip, &gzip(&otlp(1)));
+    host.put("otlp", BodyPacking::Raw, &otlp(2));
     host.put_windows("otlp", 3..=5);
     host.start();
     for expected in 1..=5 {
@@ -114,9 +114,9 @@ fn pyroscope_and_parca_get_their_bytes() {
          [[output]]\ntype = \"parca\"\nurl = \"http://127.0.0.1:{}\"",
         pyroscope.port, parca.port
     ));
-    host.put("pyroscope", Kind::Raw, b"abc");
-    host.put("pyroscope", Kind::Gzip, &gzip(b"def"));
-    host.put("parca", Kind::Raw, b"ghi");
+    host.put("pyroscope", BodyPacking::Raw, b"abc");
+    host.put("pyroscope", BodyPacking::Gzip, &gzip(b"def"));
+    host.put("parca", BodyPacking::Raw, b"ghi");
     host.start();
     for (expected, encoding) in [
         ("616263", serde_json::Value::Null),

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use aiprof_fleet::spool::Kind;
+use aiprof_fleet::spool::BodyPacking;
 use common::{Host, Server, free_port, gzip, now_ns, number, otlp, python};
 
 fn output(name: &str, port: u16, more: &str) -> String {
@@ -134,7 +134,7 @@ fn what_is_refused_for_good_is_counted_and_gone() {
     host.put_windows("a", 1..=3);
     host.put_windows("b", 1..=2);
     // A body without a byte is what a machine leaves that lost power.
-    host.put("b", Kind::Gzip, b"");
+    host.put("b", BodyPacking::Gzip, b"");
     host.start();
     assert_eq!(numbers(&server, 3), [1, 2, 3]);
     assert_eq!(numbers(&over_grpc, 2), [1, 2]);
@@ -203,7 +203,7 @@ fn windows_that_are_too_old_are_counted_and_gone() {
         host.put_at(
             "pyroscope",
             minutes(age),
-            Kind::Raw,
+            BodyPacking::Raw,
             format!("{age}").as_bytes(),
         );
     }
@@ -214,8 +214,8 @@ fn windows_that_are_too_old_are_counted_and_gone() {
     }
     let status = host.wait_for_status("pyroscope", |status| status.sent == 1);
     assert_eq!((status.too_old, status.refused), (4, 0));
-    host.put_at("aged", minutes(11), Kind::Gzip, &gzip(&otlp(1)));
-    host.put_at("aged", minutes(9), Kind::Gzip, &gzip(&otlp(2)));
+    host.put_at("aged", minutes(11), BodyPacking::Gzip, &gzip(&otlp(1)));
+    host.put_at("aged", minutes(9), BodyPacking::Gzip, &gzip(&otlp(2)));
     assert_eq!(number(&server.request()), 2);
     host.wait_for_status("aged", |status| status.too_old == 1 && status.sent == 1);
     host.wait_until_empty("pyroscope");
@@ -271,7 +271,7 @@ fn a_slow_reader_gets_a_large_body() {
         server.port
     ));
     let large: Vec<u8> = (0..1_000_000u32).map(|at| (at % 251) as u8).collect();
-    host.put("pyroscope", Kind::Raw, &large);
+    host.put("pyroscope", BodyPacking::Raw, &large);
     host.start();
     let hex: String = large.iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(server.request()["hex"] == hex);

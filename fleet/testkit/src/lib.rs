@@ -1,9 +1,10 @@
 //! Synthetic windows: made up, for tests and benches. No number that comes of them is a
 //! measurement of a real machine.
 
-use aiprof_fleet::spool::{Body, Kind, Queue};
+use aiprof_fleet::spool::{Body, BodyPacking, Queue};
 use aiprof_formats::export::pprof::proto::{
-    Function, Label, Line, Location, Mapping, Profile, Sample, ValueType,
+    PprofFunction, PprofLabel, PprofLine, PprofLocation, PprofMapping, PprofProfile, PprofSample,
+    PprofValueType,
 };
 use flate2::{Compression, write::GzEncoder};
 use prost::Message as _;
@@ -114,7 +115,7 @@ impl Programs {
         made.text("");
         let types = [("samples", "count"), ("cpu", "nanoseconds")];
         for (name, unit) in types {
-            let new = ValueType {
+            let new = PprofValueType {
                 r#type: made.text(name),
                 unit: made.text(unit),
             };
@@ -133,11 +134,11 @@ impl Programs {
         }
         made.profile.time_nanos = start_unix_ns as i64;
         made.profile.duration_nanos = 60_000_000_000;
-        let mapping = Mapping {
+        let mapping = PprofMapping {
             id: 1,
             filename: made.text("/usr/bin/app"),
             has_functions: true,
-            ..Mapping::default()
+            ..PprofMapping::default()
         };
         made.profile.mapping.push(mapping);
         for _ in 0..samples {
@@ -160,7 +161,7 @@ impl Programs {
                 made.label("namespace", "shop"),
                 made.label("version", "1.0"),
             ];
-            made.profile.sample.push(Sample {
+            made.profile.sample.push(PprofSample {
                 location_id,
                 value: vec![1, PERIOD],
                 label: label.to_vec(),
@@ -192,7 +193,7 @@ pub fn spool(
             start_unix_ns,
             number: minute,
             samples: samples as u64,
-            kind: Kind::Pprof,
+            kind: BodyPacking::Pprof,
         };
         queue.put(&body, &window)?;
     }
@@ -200,7 +201,7 @@ pub fn spool(
 }
 
 /// A profile as the agent's files have it.
-pub fn pack(profile: &Profile) -> Vec<u8> {
+pub fn pack(profile: &PprofProfile) -> Vec<u8> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::new(3));
     // Writing to memory does not fail.
     let _ = gzip.write_all(&profile.encode_to_vec());
@@ -211,7 +212,7 @@ pub fn pack(profile: &Profile) -> Vec<u8> {
 #[derive(Debug, Default)]
 pub struct Made {
     /// It.
-    pub profile: Profile,
+    pub profile: PprofProfile,
     texts: FxHashMap<String, i64>,
     locations: FxHashMap<u32, u64>,
 }
@@ -229,20 +230,20 @@ impl Made {
     }
 
     /// A label with a text.
-    pub fn label(&mut self, key: &str, value: &str) -> Label {
-        Label {
+    pub fn label(&mut self, key: &str, value: &str) -> PprofLabel {
+        PprofLabel {
             key: self.text(key),
             str: self.text(value),
-            ..Label::default()
+            ..PprofLabel::default()
         }
     }
 
     /// A label with a number.
-    pub fn number(&mut self, key: &str, num: i64) -> Label {
-        Label {
+    pub fn number(&mut self, key: &str, num: i64) -> PprofLabel {
+        PprofLabel {
             key: self.text(key),
             num,
-            ..Label::default()
+            ..PprofLabel::default()
         }
     }
 
@@ -253,17 +254,17 @@ impl Made {
         }
         let id = self.profile.location.len() as u64 + 1;
         let name = self.text(name);
-        self.profile.function.push(Function {
+        self.profile.function.push(PprofFunction {
             id,
             name,
             system_name: name,
             filename: 0,
         });
-        self.profile.location.push(Location {
+        self.profile.location.push(PprofLocation {
             id,
             mapping_id: 1,
             address: 4096 * id,
-            line: vec![Line {
+            line: vec![PprofLine {
                 function_id: id,
                 line: 7,
             }],

@@ -2,7 +2,7 @@
 
 use super::analyze;
 use super::output::OutputFile;
-use super::sibling_files::Written;
+use super::sibling_files::WrittenFiles;
 use aiprof_model::timeline::recorded::Recorded;
 use aiprof_record::store::Store;
 use aiprof_trace::analyze::report::Report;
@@ -30,7 +30,7 @@ pub(super) fn tensorboard(
     store: Store,
     path: &Path,
     out: OutputFile,
-) -> Result<Written> {
+) -> Result<WrittenFiles> {
     let found = analyse_recording(recorded, store, path, Some(out))?;
     Ok(found.1)
 }
@@ -40,7 +40,7 @@ fn analyse_recording(
     store: Store,
     path: &Path,
     out: Option<OutputFile>,
-) -> Result<(Report, Written)> {
+) -> Result<(Report, WrittenFiles)> {
     let mut words: Vec<OsString> = vec!["recording".into()];
     if let Some(out) = &out {
         words.extend(["--tensorboard".into(), "-o".into(), out.path().into()]);

@@ -4,7 +4,7 @@
 //! are gone with this process, however that ends.
 
 use aiprof_model::timeline::recorded::Recorded;
-use aiprof_record::capture::{self, ReplayOptions, Scan};
+use aiprof_record::capture::{self, CaptureItem, ReplayOptions};
 use aiprof_record::store::Store;
 use aiprof_record::timeline::{CommandDetail, Replay};
 use aiprof_system::files::{caller, directory::Directory};
@@ -41,12 +41,12 @@ pub(crate) fn timeline(
     let mut failed = None;
     let scanned = capture::scan_file(path, file, options, &mut |scan| {
         let taken = match scan {
-            Scan::Period(period_ns) => {
+            CaptureItem::Period(period_ns) => {
                 let begin = |store| Replay::new(period_ns, wakers, store).with_commands(detail);
                 replay = store.take().map(begin);
                 Ok(())
             }
-            Scan::Event(event) => replay
+            CaptureItem::Event(event) => replay
                 .as_mut()
                 .map_or(Ok(()), |replay| replay.event(&event)),
         };

@@ -5,7 +5,7 @@ use super::values::{grouped, plural};
 use aiprof_model::labels::{MAX_KEY, MAX_VALUE, RESERVED};
 use aiprof_model::visible;
 use aiprof_record::choice::{NamePattern, ProcessChoice, UserChoice, is_container};
-use aiprof_record::kernel_choice::{KernelChoice, KernelNames, KernelsLeftOut};
+use aiprof_record::kernel_choice::{KernelChoice, KernelsLeftOut, NameTexts};
 use aiprof_system::os::users::Users;
 use anyhow::Result;
 
@@ -104,14 +104,14 @@ pub(crate) struct KernelArgs {
     ///
     /// LIST is separated by commas. Put a string that contains a comma in double quotes:
     /// 'gemm,"conv<2, 3>"'. Case matters. For copies and fills, use the names that profiles show.
-    #[arg(long, value_name = "LIST", hide_short_help = true, value_parser = KernelNames::parse)]
-    include_kernels: Vec<KernelNames>,
+    #[arg(long, value_name = "LIST", hide_short_help = true, value_parser = NameTexts::parse)]
+    include_kernels: Vec<NameTexts>,
 
     /// Drop device kernels with one of these strings in their name (repeatable)
     ///
     /// LIST has the same syntax as for --include-kernels, which is applied first.
-    #[arg(long, value_name = "LIST", hide_short_help = true, value_parser = KernelNames::parse)]
-    exclude_kernels: Vec<KernelNames>,
+    #[arg(long, value_name = "LIST", hide_short_help = true, value_parser = NameTexts::parse)]
+    exclude_kernels: Vec<NameTexts>,
 }
 
 impl KernelArgs {

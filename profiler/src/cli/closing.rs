@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Totals over all windows of a recording.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Totals {
+pub(crate) struct WindowTotals {
     values: Values,
     samples: u64,
     time_ns: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Totals {
     submissions: u64,
 }
 
-impl Totals {
+impl WindowTotals {
     /// Adds a profile.
     pub(crate) fn add(&mut self, profile: &Profile) {
         self.values = profile.values;
@@ -141,7 +141,7 @@ mod tests {
                 possible: 2000,
             }),
         });
-        let mut totals = Totals::default();
+        let mut totals = WindowTotals::default();
         totals.add(&builder.finish());
         let lines = totals.lines(&SelfUsage::default(), false);
         assert_eq!(
@@ -160,7 +160,7 @@ mod tests {
         let mut profile = Profile::default();
         profile.meta.duration_ns = 2_500_000_000;
         profile.losses.add(LossKind::RingDrops, 1234);
-        let mut totals = Totals::default();
+        let mut totals = WindowTotals::default();
         totals.add(&profile);
         totals.add(&profile);
         totals.add_trace(&recorded::Totals {

@@ -17,7 +17,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 pub(crate) struct CtlArgs {
     /// Action to perform
     #[arg(value_enum)]
-    action: Action,
+    action: ControlAction,
 
     /// Recording: NAME of its --control, or its PID; default: the only one that runs
     #[arg(value_name = "NAME")]
@@ -46,7 +46,7 @@ fn parse_state(text: &str) -> Result<RecordState, String> {
 
 /// What a recording is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Action {
+enum ControlAction {
     /// Show one recording, or all of them
     Status,
     /// Record nothing until resume; calls in progress are still recorded to their end
@@ -59,7 +59,7 @@ enum Action {
     Stop,
 }
 
-impl Action {
+impl ControlAction {
     fn request(self) -> Request {
         match self {
             Self::Status => Request::Status,
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &CtlArgs) -> Result<()> {
     if let Some(state) = args.wait {
         return wait(args, state);
     }
-    if args.name.is_none() && args.action == Action::Status {
+    if args.name.is_none() && args.action == ControlAction::Status {
         return show_all();
     }
     let name = match &args.name {
@@ -94,14 +94,14 @@ pub(crate) fn run(args: &CtlArgs) -> Result<()> {
     };
     let status = ask(&name, args.action.request())?;
     match args.action {
-        Action::Status => print(&[(name, status)]),
+        ControlAction::Status => print(&[(name, status)]),
         _ => Ok(()),
     }
 }
 
 /// Waits until a recording has reached a state, and shows it.
 fn wait(args: &CtlArgs, state: RecordState) -> Result<()> {
-    if args.action != Action::Status {
+    if args.action != ControlAction::Status {
         return Err(usage_error("--wait works only with `aiprof ctl status`"));
     }
     let until = Instant::now() + args.timeout;

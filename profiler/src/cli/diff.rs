@@ -2,7 +2,7 @@
 
 use super::destination;
 use super::diff_traces;
-use super::input::{self, Counts, ProfileCommand};
+use super::input::{self, ProfileCommand, ReadCounts};
 use super::memory::MemoryArgs;
 use super::output::{OutputFile, keep_inputs};
 use super::profile_out::{ValueArgs, ViewArgs};
@@ -190,19 +190,19 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Verbosity) -> Result<()> {
     let mut file = OutputFile::open(target)?;
     let cannot_write = file.cannot_write();
     let context = || cannot_write.clone();
-    let read = Inputs::read(args)?;
+    let read = DiffInputs::read(args)?;
     match (format.of_tables(), &read) {
         (Some(format), read) => {
             let tables = read.tables(args, &options, rows(args, format))?;
             plain::write(&tables, format, &mut file).with_context(context)?;
         }
-        (None, Inputs::Profiles { before, after, .. }) => {
+        (None, DiffInputs::Profiles { before, after, .. }) => {
             let found = diff::compare(before, after, &options);
             let (before, after) = (&before.stacks, &after.stacks);
             diff::write_svg(before, after, &title(args), &options, &found, &mut file)
                 .with_context(context)?;
         }
-        (None, Inputs::Traces) => {
+        (None, DiffInputs::Traces) => {
             return Err(usage_error(
                 "traces cannot be compared in a flame graph: write tables with -o FILE.txt, .csv \
                  or .json",
@@ -237,7 +237,7 @@ fn title(args: &DiffArgs) -> String {
 }
 
 /// What is compared.
-enum Inputs {
+enum DiffInputs {
     /// Profiles.
     Profiles {
         before: Box<ComparedProfile>,
@@ -249,7 +249,7 @@ enum Inputs {
     Traces,
 }
 
-impl Inputs {
+impl DiffInputs {
     /// Sees what both are, and reads them if they are profiles.
     fn read(args: &DiffArgs) -> Result<Self> {
         let open = |path: &Path| {
@@ -325,16 +325,18 @@ fn read(from: (PathBuf, Input), args: &DiffArgs) -> Result<(ComparedProfile, boo
         profile
     } else {
         match input::counts(path, input, ProfileCommand::Diff, &replay, weight)? {
-            Counts::Stacks(stacks) if stacks.weight == weight => {
+            ReadCounts::Stacks(stacks) if stacks.weight == weight => {
                 let stacks = of_stacks(stacks.folded, weight, args.period);
                 return Ok((stacks, false));
             }
-            Counts::Stacks(stacks) if stacks.weight == Weight::Samples => return Err(no_times()),
-            Counts::Stacks(_) => {
+            ReadCounts::Stacks(stacks) if stacks.weight == Weight::Samples => {
+                return Err(no_times());
+            }
+            ReadCounts::Stacks(_) => {
                 let path = path.display();
                 bail!("{path} has neither times nor numbers of samples to compare");
             }
-            Counts::Profile(profile) => *profile,
+            ReadCounts::Profile(profile) => *profile,
         }
     };
     if weight == Weight::Time && input::tells_no_times(&profile) {

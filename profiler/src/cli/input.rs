@@ -112,16 +112,16 @@ pub(crate) fn open(path: &Path) -> Result<Input> {
 
 /// What was read.
 #[derive(Debug)]
-pub(crate) enum Counts {
+pub(crate) enum ReadCounts {
     /// A profile.
     Profile(Box<Profile>),
     /// Stacks that were folded already.
-    Stacks(Stacks),
+    Stacks(InputStacks),
 }
 
 /// Stacks that were folded already, and what is known of them.
 #[derive(Debug)]
-pub(crate) struct Stacks {
+pub(crate) struct InputStacks {
     /// The stacks.
     pub(crate) folded: FoldedStacks,
     /// What their values are.
@@ -141,7 +141,7 @@ pub(crate) fn counts(
     reader: ProfileCommand,
     options: &ReplayOptions,
     wanted: Weight,
-) -> Result<Counts> {
+) -> Result<ReadCounts> {
     let Input { contents, mut text } = input;
     let context = || format!("cannot read {}", path.display());
     if is_counts(contents) && options.launches.is_some() {
@@ -151,9 +151,9 @@ pub(crate) fn counts(
             contents.what()
         )));
     }
-    let profile = |profile| Ok(Counts::Profile(Box::new(profile)));
+    let profile = |profile| Ok(ReadCounts::Profile(Box::new(profile)));
     let stacks = |folded, weight| {
-        Ok(Counts::Stacks(Stacks {
+        Ok(ReadCounts::Stacks(InputStacks {
             folded,
             weight,
             contents,
@@ -237,7 +237,7 @@ mod tests {
             let input = open(path).unwrap();
             counts(path, input, ProfileCommand::Report, &options, wanted)
         };
-        let Counts::Stacks(stacks) = read(&path, Weight::Samples).unwrap() else {
+        let ReadCounts::Stacks(stacks) = read(&path, Weight::Samples).unwrap() else {
             panic!()
         };
         assert_eq!((stacks.folded.total, stacks.weight), (3, Weight::Samples));

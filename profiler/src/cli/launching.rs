@@ -1,6 +1,6 @@
 //! How COMMAND is started: with which variables, and which helpers in it.
 
-use super::record::Plan;
+use super::record::RecordingPlan;
 use super::screen;
 use aiprof_live::launch::{Held, Helpers, LaunchError, LaunchOptions, RefusedHelper};
 use aiprof_live::signals::BlockedSignals;
@@ -14,7 +14,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The helper for device times has no place.
-pub(super) fn options(plan: &Plan, signals: &BlockedSignals) -> Result<LaunchOptions> {
+pub(super) fn options(plan: &RecordingPlan, signals: &BlockedSignals) -> Result<LaunchOptions> {
     Ok(LaunchOptions {
         as_user: plan.as_user.clone(),
         stdout_to_stderr: plan.destination.uses_stdout(),
@@ -27,7 +27,7 @@ pub(super) fn options(plan: &Plan, signals: &BlockedSignals) -> Result<LaunchOpt
     })
 }
 
-fn helpers(plan: &Plan) -> Result<Helpers> {
+fn helpers(plan: &RecordingPlan) -> Result<Helpers> {
     let mut helpers = Helpers::default();
     if plan.device_timing {
         if let Some(name) = device_timing::in_the_way() {

@@ -17,7 +17,7 @@ static LIMITS: OnceLock<Arc<LogLimits>> = OnceLock::new();
 
 /// Sends events to stderr from now on. Only the first call has an effect.
 pub(crate) fn init(verbosity: Verbosity) {
-    set(Lines::new(screen::say), level_for(verbosity));
+    set(LogLines::new(screen::say), level_for(verbosity));
 }
 
 /// The same for services. They log more, since it is too late to ask for it after a problem, and
@@ -28,12 +28,12 @@ pub(super) fn init_always(verbosity: Verbosity) {
         true => level,
         false => level.max(LevelFilter::INFO),
     };
-    let mut lines = Lines::new(screen::say);
+    let mut lines = LogLines::new(screen::say);
     lines.for_journal = std::env::var_os("JOURNAL_STREAM").is_some();
     set(lines, level);
 }
 
-fn set(lines: Lines<impl Fn(&str) + Send + Sync + 'static>, level: LevelFilter) {
+fn set(lines: LogLines<impl Fn(&str) + Send + Sync + 'static>, level: LevelFilter) {
     let limits = Arc::clone(&lines.limits);
     let subscriber = tracing_subscriber::registry().with(lines.with_filter(level));
     // An error means that a subscriber is set already, as in tests.
@@ -87,14 +87,14 @@ pub(super) fn analysis(messages: &Messages) {
 }
 
 /// Formats events as lines, and shows some of each kind.
-struct Lines<F> {
+struct LogLines<F> {
     sink: F,
     limits: Arc<LogLimits>,
     /// Lines begin with their priority.
     for_journal: bool,
 }
 
-impl<F: Fn(&str)> Lines<F> {
+impl<F: Fn(&str)> LogLines<F> {
     fn new(sink: F) -> Self {
         Self {
             sink,
@@ -104,7 +104,7 @@ impl<F: Fn(&str)> Lines<F> {
     }
 }
 
-impl<S: Subscriber, F: Fn(&str) + 'static> Layer<S> for Lines<F> {
+impl<S: Subscriber, F: Fn(&str) + 'static> Layer<S> for LogLines<F> {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let level = *event.metadata().level();
         // Messages of libraries below warnings are not shown: they are about the libraries.
@@ -153,7 +153,7 @@ mod tests {
     fn lines_of(level: LevelFilter, emit: impl FnOnce()) -> Vec<String> {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
-        let layer = Lines::new(move |line: &str| sink.lock().unwrap().push(line.to_owned()));
+        let layer = LogLines::new(move |line: &str| sink.lock().unwrap().push(line.to_owned()));
         let subscriber = tracing_subscriber::registry().with(layer.with_filter(level));
         tracing::subscriber::with_default(subscriber, emit);
         std::mem::take(&mut lines.lock().unwrap())

@@ -3,7 +3,7 @@
 use super::analyze_recording;
 use super::capture_timeline;
 use super::destination::{Destination, OutputPlace};
-use super::input::Stacks;
+use super::input::InputStacks;
 use super::output::{self, OutputFile};
 use super::screen;
 use super::sibling_files::tensorboard_place;
@@ -111,7 +111,7 @@ impl OpenOutput {
     /// They cannot be written, or the format needs more than they are.
     pub(crate) fn write_stacks(
         mut self,
-        stacks: &Stacks,
+        stacks: &InputStacks,
         title: &str,
         options: &ExportOptions,
     ) -> Result<()> {

@@ -5,7 +5,7 @@ use super::{Verbosity, driver_tables, screen};
 use aiprof_live::probe_files::{self, Loaded, USER_TABLES};
 use aiprof_live::runtime::{Surveyed, survey};
 use aiprof_model::probes::program::Field;
-use aiprof_model::probes::table::{Exit, Exits, Function, Table};
+use aiprof_model::probes::table::{CheckedTable, Exit, Exits, Function};
 use aiprof_model::probes::{CallKind, TableFile, glob, parse_file};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueHint};
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub(crate) struct ProbesArgs {
     #[command(subcommand)]
-    command: Command,
+    command: ProbesCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ProbesCommand {
     /// List the probe tables, and the libraries of this machine that they apply to
     ///
     /// Shows for each table which API it is for, whether it was tested, and how many of its
@@ -50,14 +50,14 @@ enum Command {
 pub(crate) fn run(args: &ProbesArgs, verbosity: Verbosity) -> Result<u8> {
     let mut out = BufWriter::new(io::stdout().lock());
     let code = match &args.command {
-        Command::List => {
+        ProbesCommand::List => {
             let loaded = load();
             let found = survey(&loaded.tables);
             list(&loaded, &found, verbosity.is_verbose(), &mut out)?;
             0
         }
-        Command::Check { files } => u8::from(!check(files, &mut out)?),
-        Command::Show { name } => {
+        ProbesCommand::Check { files } => u8::from(!check(files, &mut out)?),
+        ProbesCommand::Show { name } => {
             let loaded = load();
             let found = survey(&loaded.tables);
             show(&loaded, &found, name, &mut out)?;
@@ -106,7 +106,7 @@ pub(super) fn write_origin(
 }
 
 /// What a table is, without its functions.
-fn write_head(table: &Table, out: &mut dyn Write) -> io::Result<()> {
+fn write_head(table: &CheckedTable, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}: {}", table.name, table.api)?;
     write_origin(&table.source, table.tested.as_deref(), out)?;
     let (names, patterns) = (table.names().count(), table.patterns().count());
@@ -207,7 +207,7 @@ fn check(files: &[PathBuf], out: &mut dyn Write) -> Result<bool> {
 }
 
 /// A table in one line.
-fn in_short(table: &Table) -> String {
+fn in_short(table: &CheckedTable) -> String {
     let (functions, libraries) = (table.functions.len(), table.libraries.len());
     let symbols = table.names().count() + table.patterns().count();
     format!(
@@ -249,7 +249,7 @@ fn show(loaded: &Loaded, found: &[Surveyed], name: &str, out: &mut dyn Write) ->
 }
 
 /// The functions that a name or pattern of the user's means, with their symbols.
-fn named<'a>(table: &'a Table, name: &'a str) -> Vec<(&'a Function, Vec<&'a str>)> {
+fn named<'a>(table: &'a CheckedTable, name: &'a str) -> Vec<(&'a Function, Vec<&'a str>)> {
     if !glob::is_pattern(name) {
         let function = table.function(name);
         return function.map(|f| (f, vec![name])).into_iter().collect();
@@ -264,7 +264,7 @@ fn named<'a>(table: &'a Table, name: &'a str) -> Vec<(&'a Function, Vec<&'a str>
 }
 
 fn write_function(
-    table: &Table,
+    table: &CheckedTable,
     function: &Function,
     symbols: &[&str],
     out: &mut dyn Write,

@@ -1,7 +1,7 @@
 //! A rank of a job whose recording another rank makes: it only runs its command.
 
 use super::launching;
-use super::record::Plan;
+use super::record::RecordingPlan;
 use super::stop::{Ended, Stop};
 use super::{Verbosity, screen};
 use aiprof_live::job::{Joined, News};
@@ -15,7 +15,7 @@ use rustix::thread::CapabilitySet;
 ///
 /// # Errors
 /// The command cannot be started.
-pub(super) fn run(plan: &Plan, joined: Joined, verbosity: Verbosity) -> Result<u8> {
+pub(super) fn run(plan: &RecordingPlan, joined: Joined, verbosity: Verbosity) -> Result<u8> {
     let is_quiet = verbosity.is_quiet();
     let say = |line: &str| {
         if !is_quiet {

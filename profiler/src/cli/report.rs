@@ -3,7 +3,7 @@
 use super::capture_timeline;
 use super::choice::{self, ChoiceArgs, KernelArgs};
 use super::destination::{Destination, format_parser};
-use super::input::{self, Counts, ProfileCommand};
+use super::input::{self, ProfileCommand, ReadCounts};
 use super::memory::MemoryArgs;
 use super::open_output::{self, OpenOutput};
 use super::option_rules::{Holding, PROBES, TRACE, TRACE_OF_CAPTURE, WAITS, first_given};
@@ -171,14 +171,14 @@ pub(crate) fn run(args: &ReportArgs, verbosity: Verbosity) -> Result<()> {
     let mut export = args.view.options(args.values);
     let mut shown = None;
     match counts {
-        Counts::Profile(mut profile) => {
+        ReadCounts::Profile(mut profile) => {
             let out = kernels.keep(&mut profile);
             if !kernels.is_all() {
                 verbosity.say([choice::kernels_left_out(&out)].iter());
             }
             shown = of_profile(args, *profile, export, target, format)?;
         }
-        Counts::Stacks(stacks) => {
+        ReadCounts::Stacks(stacks) => {
             if stacks.weight != wanted {
                 let (wanted, has) = (weight_name(wanted), weight_name(stacks.weight));
                 tracing::warn!("{} has no {wanted}: values are {has}", path.display());

@@ -97,9 +97,9 @@ pub(super) fn places(output: &Path) -> Vec<PathBuf> {
 
 /// The files that a run has written, in their order, and what each is.
 #[derive(Debug, Default)]
-pub(super) struct Written(Vec<(PathBuf, &'static str)>);
+pub(super) struct WrittenFiles(Vec<(PathBuf, &'static str)>);
 
-impl Written {
+impl WrittenFiles {
     /// Adds one.
     pub(super) fn add(&mut self, path: &Path, what: &'static str) {
         self.0.push((path.to_owned(), what));
@@ -214,7 +214,7 @@ mod tests {
             std::fs::write(at(name), text).unwrap();
         }
         std::os::unix::fs::symlink(at("in_power.csv"), at("out_summary.csv")).unwrap();
-        let mut written = Written::default();
+        let mut written = WrittenFiles::default();
         std::fs::write(at("out.json"), "[]").unwrap();
         written.add(&at("out.json"), "a trace");
         written.add_beside(&at("out_iterations.csv"), "iterations", "csv");

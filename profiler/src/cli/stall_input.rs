@@ -7,7 +7,7 @@ use aiprof_model::profile::{LossKind, Losses, StallTable};
 use aiprof_record::aggregate::DeviceKernel;
 use aiprof_record::capture;
 use aiprof_symbols::symbolize::device::isa::{Decoded, Platform, decode, iga::Iga};
-use aiprof_symbols::symbolize::device::{Kernel, Module, read_dump_folder};
+use aiprof_symbols::symbolize::device::{DeviceFunction, Module, read_dump_folder};
 use aiprof_system::files::caller;
 use aiprof_trace::analyze::device_stalls::{Code, KernelStalls, Sampled, Tally, TimedStalls};
 use anyhow::{Context, Result, bail};
@@ -24,7 +24,7 @@ GPU that samples stalls (Ponte Vecchio, or Xe2 and later; `aiprof doctor` shows 
 missing), or with --replay-device";
 
 /// The files to read.
-pub(crate) struct Inputs<'a> {
+pub(crate) struct StallInputs<'a> {
     /// The samples.
     pub(crate) input: &'a Path,
     /// Files and folders with modules.
@@ -46,7 +46,7 @@ struct Raw {
     name: String,
     rows: Vec<(Option<u64>, Tally)>,
     /// The kernel that the samples themselves contain.
-    kernel: Option<(Kernel, Option<Platform>)>,
+    kernel: Option<(DeviceFunction, Option<Platform>)>,
 }
 
 impl Raw {
@@ -65,7 +65,7 @@ impl Raw {
 ///
 /// # Errors
 /// A file cannot be read, is of no known kind, or has no samples of devices.
-pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
+pub(crate) fn read(inputs: &StallInputs<'_>) -> Result<StallInput> {
     let path = inputs.input;
     let input = input::open(path)?;
     let mut notes = Vec::new();
@@ -80,7 +80,7 @@ pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
     {
         bail!("{}: {HOW_TO_RECORD}", path.display());
     }
-    let library = Library::read(inputs.modules, inputs.platform, &mut notes)?;
+    let library = KernelLibrary::read(inputs.modules, inputs.platform, &mut notes)?;
     let coder = Coder {
         // The own table gives mnemonics and annotations; the library operands, too.
         iga: Iga::load().ok(),
@@ -113,7 +113,7 @@ pub(crate) fn read(inputs: &Inputs<'_>) -> Result<StallInput> {
 pub(crate) fn timed(path: &Path) -> Result<Vec<TimedStalls>> {
     let coder = Coder {
         iga: Iga::load().ok(),
-        library: Library::default(),
+        library: KernelLibrary::default(),
         platform: None,
         is_capture: true,
     };
@@ -201,18 +201,18 @@ fn of_table(table: &StallTable) -> Vec<Raw> {
 
 /// A kernel of a module that was given.
 struct Candidate {
-    kernel: Kernel,
+    kernel: DeviceFunction,
     platform: Option<Platform>,
     origin: PathBuf,
 }
 
 /// The kernels of the modules that were given, by their names without spaces.
 #[derive(Default)]
-struct Library {
+struct KernelLibrary {
     kernels: BTreeMap<String, Vec<Candidate>>,
 }
 
-impl Library {
+impl KernelLibrary {
     fn read(
         paths: &[PathBuf],
         platform: Option<Platform>,
@@ -279,7 +279,7 @@ fn key(name: &str) -> String {
 /// Finds and decodes the code of kernels.
 struct Coder {
     iga: Option<Iga>,
-    library: Library,
+    library: KernelLibrary,
     platform: Option<Platform>,
     is_capture: bool,
 }
@@ -357,7 +357,7 @@ impl Coder {
 
     fn decoded(
         &self,
-        kernel: &Kernel,
+        kernel: &DeviceFunction,
         platform: Option<Platform>,
         origin: String,
     ) -> Result<Code, String> {

@@ -3,7 +3,7 @@
 use super::input;
 use super::memory::MemoryArgs;
 use super::output::OutputFile;
-use super::stall_input::{self, Inputs};
+use super::stall_input::{self, StallInputs};
 use super::stall_sources::Sources;
 use super::values::named;
 use super::{Verbosity, screen, usage_error};
@@ -231,7 +231,7 @@ pub(crate) fn run(args: &StallsArgs, verbosity: Verbosity) -> Result<()> {
         ));
     }
     let mut file = OutputFile::open(args.output.as_deref())?;
-    let mut input = stall_input::read(&Inputs {
+    let mut input = stall_input::read(&StallInputs {
         input: &input::named(&args.input),
         modules: &args.modules,
         platform: args.platform.map(Platform::from),

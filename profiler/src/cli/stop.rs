@@ -256,7 +256,7 @@ impl Stop {
 
 /// What to do about a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Action {
+struct SignalAction {
     forward: bool,
     end: bool,
 }
@@ -264,15 +264,15 @@ struct Action {
 /// A terminal's signal has reached the command too, so it is left to decide; one
 /// that came to this process alone is passed on. SIGINT sent so, and any second
 /// signal, end the recording even if the command goes on.
-fn decide(received: Received, has_command: bool, signalled_before: bool) -> Action {
+fn decide(received: Received, has_command: bool, signalled_before: bool) -> SignalAction {
     if !has_command {
-        return Action {
+        return SignalAction {
             forward: false,
             end: true,
         };
     }
     let alone = !received.from_terminal;
-    Action {
+    SignalAction {
         forward: alone,
         end: signalled_before || (alone && received.number == libc::SIGINT),
     }
@@ -361,7 +361,7 @@ mod tests {
                 from_terminal,
             };
             let action = decide(received, command, before);
-            assert_eq!(action, Action { forward, end }, "{case:?}");
+            assert_eq!(action, SignalAction { forward, end }, "{case:?}");
         }
     }
 

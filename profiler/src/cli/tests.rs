@@ -8,7 +8,7 @@ use aiprof_live::device::DeviceOptions;
 use aiprof_record::choice::ProcessChoice;
 use aiprof_system::files::place::PlaceError;
 use destination::{Destination, OutputPlace};
-use record::Plan;
+use record::RecordingPlan;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ fn try_parse(words: &[&str]) -> Result<Cli, clap::Error> {
 }
 
 /// The plan of a recording by the default command or by `record`.
-fn plan(words: &[&str]) -> Result<Plan> {
+fn plan(words: &[&str]) -> Result<RecordingPlan> {
     let cli = try_parse(words)?;
     match cli.subcommand {
-        None => Plan::new(cli.record, false),
-        Some(Sub::Record(args)) => Plan::new(*args, false),
+        None => RecordingPlan::new(cli.record, false),
+        Some(Sub::Record(args)) => RecordingPlan::new(*args, false),
         Some(other) => panic!("{words:?} is no recording: {other:?}"),
     }
 }
@@ -199,7 +199,7 @@ fn only_is_for_a_command_and_not_for_other_processes() {
 fn aius_are_observed_unasked_where_there_are_some() {
     let on = |words: &[&str], has_aiu| {
         let cli = try_parse(words).unwrap();
-        let config = Plan::new(cli.record, has_aiu).unwrap().config;
+        let config = RecordingPlan::new(cli.record, has_aiu).unwrap().config;
         assert!(!config.devices.aiu || config.probes.is_some());
         config.devices.aiu
     };

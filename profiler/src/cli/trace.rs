@@ -280,13 +280,13 @@ struct Live<'a> {
 }
 
 /// The tracer, and what wakes whoever waits for the end if it cannot write.
-struct Shared {
+struct SharedTracer {
     tracer: RefCell<Tracer>,
     failed: Notify,
 }
 
 /// What the recording gives to the tracer.
-struct Watcher(Rc<Shared>);
+struct Watcher(Rc<SharedTracer>);
 
 impl RecordingSink for Watcher {
     fn found(&mut self, processes: &ProcessTable, found: &Tracked<'_>) {
@@ -310,7 +310,7 @@ impl Live<'_> {
         let signals = signals.into_async().context("cannot watch for signals")?;
         let now = clock::pair();
         let options = self.args.options(now.time_ns, now.unix_ns);
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(SharedTracer {
             tracer: RefCell::new(Tracer::new(options, writer(&self.output)?)),
             failed: Notify::new(),
         });
@@ -371,7 +371,11 @@ impl Live<'_> {
 }
 
 /// Runs the session until the trace is to end.
-async fn trace(session: &mut Session, stop: &mut Stop, shared: &Shared) -> Result<Option<Exit>> {
+async fn trace(
+    session: &mut Session,
+    stop: &mut Stop,
+    shared: &SharedTracer,
+) -> Result<Option<Exit>> {
     loop {
         let mut ended = None;
         let until = async {

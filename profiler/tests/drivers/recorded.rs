@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use aiprof::capture;
-use aiprof::correlate::{CallSink, FinishedCall, Launch, Submission, Tracked, Tracker};
+use aiprof::correlate::{CallSink, FinishedCall, Submission, Tracked, TrackedLaunch, Tracker};
 use aiprof::wire::{Event, ProcessEvent, ProcessEventKind, Sample, TracePoint};
 use aiprof_tests::aiprof::binary;
 use aiprof_tests::workload::{Workshop, checked};
@@ -23,7 +23,7 @@ pub(crate) const NODES: [&str; 2] = ["/dev/dri/card0", "/dev/dri/renderD128"];
 #[derive(Default)]
 pub(crate) struct Recorded {
     pub(crate) calls: Vec<FinishedCall>,
-    pub(crate) launches: Vec<Launch>,
+    pub(crate) launches: Vec<TrackedLaunch>,
     /// Stacks, by id.
     pub(crate) stacks: HashMap<u64, Sample>,
     pub(crate) submissions: Vec<Submission>,

@@ -361,7 +361,7 @@ fn the_terminal_has_a_table_of_device_kernels() {
     check("ai.summary.txt", &text);
 }
 
-fn text(profile: &proto::Profile, index: i64) -> &str {
+fn text(profile: &proto::PprofProfile, index: i64) -> &str {
     &profile.string_table[index as usize]
 }
 

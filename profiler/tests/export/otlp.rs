@@ -42,7 +42,7 @@ fn functions(tables: &proto::Dictionary, stack: i32) -> Vec<String> {
         .iter()
         .map(|&at| &tables.location_table[at as usize]);
     let lines = locations.flat_map(|location| &location.lines);
-    let name = |line: &proto::Line| {
+    let name = |line: &proto::OtlpLine| {
         let function = tables.function_table[line.function_index as usize];
         tables.string_table[function.name_strindex as usize].clone()
     };
@@ -69,7 +69,7 @@ fn kinds(data: &proto::ProfilesData) -> BTreeMap<(String, String, String, i64), 
     found
 }
 
-fn profiles(data: &proto::ProfilesData) -> impl Iterator<Item = &proto::Profile> {
+fn profiles(data: &proto::ProfilesData) -> impl Iterator<Item = &proto::OtlpProfile> {
     let scopes = data
         .resource_profiles
         .iter()
@@ -164,11 +164,11 @@ fn tables_begin_with_nothing_and_have_each_entry_once() {
             &ExportOptions::default(),
         );
         let tables = data.dictionary.unwrap();
-        assert_eq!(tables.mapping_table[0], proto::Mapping::default());
-        assert_eq!(tables.location_table[0], proto::Location::default());
+        assert_eq!(tables.mapping_table[0], proto::OtlpMapping::default());
+        assert_eq!(tables.location_table[0], proto::OtlpLocation::default());
         assert_eq!(tables.function_table[0], proto::FunctionEntry::default());
         assert_eq!(tables.attribute_table[0], proto::Attribute::default());
-        assert_eq!(tables.stack_table[0], proto::Stack::default());
+        assert_eq!(tables.stack_table[0], proto::OtlpStack::default());
         assert_eq!(tables.string_table[0], "");
         let [link] = &tables.link_table[..] else {
             panic!("{:?}", tables.link_table);

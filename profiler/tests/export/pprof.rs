@@ -24,7 +24,7 @@ fn files_decode_to_what_was_recorded() {
     assert_eq!(bytes[..8], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0]);
     let mut raw = Vec::new();
     GzDecoder::new(&bytes[..]).read_to_end(&mut raw).unwrap();
-    let profile = proto::Profile::decode(&raw[..]).unwrap();
+    let profile = proto::PprofProfile::decode(&raw[..]).unwrap();
     let text = |index: i64| profile.string_table[index as usize].as_str();
 
     assert_eq!(text(0), "");

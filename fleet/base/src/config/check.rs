@@ -208,11 +208,11 @@ impl Http {
     /// Whether what is sent there stays on this machine.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
-        Place::of(&self.url).is_ok_and(|place| place.is_loopback())
+        UrlParts::of(&self.url).is_ok_and(|place| place.is_loopback())
     }
 
     fn check(&self, to: &To, add: &mut Add<'_>) {
-        match Place::of(&self.url) {
+        match UrlParts::of(&self.url) {
             Err(why) => add("url", why),
             Ok(place) => self.check_place(&place, to, add),
         }
@@ -242,7 +242,7 @@ impl Http {
         }
     }
 
-    fn check_place(&self, place: &Place<'_>, to: &To, add: &mut Add<'_>) {
+    fn check_place(&self, place: &UrlParts<'_>, to: &To, add: &mut Add<'_>) {
         let is_grpc = matches!(to, To::Otlp(otlp) if otlp.protocol == Protocol::Grpc);
         if is_grpc && !matches!(place.rest, "" | "/") {
             add(
@@ -346,7 +346,7 @@ impl Lake {
         if !ROLL_UP.contains(&self.roll_up) {
             add("roll_up", "must be 10s to 1d");
         }
-        if let Some(Err(why)) = self.endpoint.as_deref().map(Place::of) {
+        if let Some(Err(why)) = self.endpoint.as_deref().map(UrlParts::of) {
             add("endpoint", why);
         }
         if self.region.as_ref().is_some_and(|name| !is_name(name)) {
@@ -376,14 +376,14 @@ impl Lake {
 }
 
 /// The parts of a URL that matter here.
-struct Place<'a> {
+struct UrlParts<'a> {
     is_tls: bool,
     host: &'a str,
     /// What follows host and port.
     rest: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> UrlParts<'a> {
     /// Takes no host that one reader of URLs could take for another: only plain letters.
     fn of(url: &'a str) -> Result<Self, &'static str> {
         let (is_tls, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {

@@ -1,8 +1,8 @@
 //! What the tests share.
 
 use aiprof_fleet::config;
-use aiprof_fleet::spool::{Body, Kind, Queue};
-use aiprof_lake::schema::{NUMBERS, Text, schema};
+use aiprof_fleet::spool::{Body, BodyPacking, Queue};
+use aiprof_lake::schema::{NUMBERS, TextField, schema};
 use aiprof_lake::time::HOUR_NS;
 use aiprof_lake::{Lake, LakeFile};
 use arrow_array::Array as _;
@@ -59,7 +59,7 @@ impl Place {
             start_unix_ns: start,
             number,
             samples: 1,
-            kind: Kind::Pprof,
+            kind: BodyPacking::Pprof,
         };
         self.queue.put(&body, content).unwrap();
         body
@@ -100,7 +100,7 @@ pub(crate) struct ReadRow {
 }
 
 impl ReadRow {
-    pub(crate) fn text(&self, text: Text) -> &str {
+    pub(crate) fn text(&self, text: TextField) -> &str {
         &self.texts[text.at()]
     }
 
@@ -131,7 +131,7 @@ pub(crate) fn read(path: &Path) -> Vec<ReadRow> {
                 };
                 new.numbers.push(number);
             }
-            for text in Text::ALL {
+            for text in TextField::ALL {
                 let column = batch.column_by_name(text.name()).unwrap();
                 let column = column.as_dictionary::<Int32Type>();
                 let key = column.keys().value(row) as usize;

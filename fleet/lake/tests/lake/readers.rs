@@ -3,7 +3,7 @@
 use crate::common::{MINUTE, Place, TEN, after, run};
 use aiprof_fleet_testkit::{Programs, Random};
 use aiprof_lake::CompactOptions;
-use aiprof_lake::schema::Text;
+use aiprof_lake::schema::TextField;
 use aiprof_lake::time::HOUR_NS;
 use aiprof_tests::packages;
 use std::collections::BTreeMap;
@@ -85,10 +85,10 @@ fn check(place: &Place, found: &Answers) {
         }
         sums
     };
-    let is = |row: &super::common::ReadRow, kind: &str| row.text(Text::SampleType) == kind;
+    let is = |row: &super::common::ReadRow, kind: &str| row.text(TextField::SampleType) == kind;
     let cpu = sum(&|row| {
-        let wanted = is(row, "cpu") && row.text(Text::Service) == "service-001";
-        wanted.then(|| row.text(Text::Function).to_owned())
+        let wanted = is(row, "cpu") && row.text(TextField::Service) == "service-001";
+        wanted.then(|| row.text(TextField::Function).to_owned())
     });
     let top = &found["top functions"];
     assert_eq!(top.len(), cpu.len().min(20));
@@ -97,13 +97,15 @@ fn check(place: &Place, found: &Answers) {
     for row in top {
         assert_eq!(cpu[&row[0]].to_string(), row[1], "{row:?}");
     }
-    let kernels = sum(&|row| is(row, "device_time").then(|| row.text(Text::Kernel).to_owned()));
+    let kernels =
+        sum(&|row| is(row, "device_time").then(|| row.text(TextField::Kernel).to_owned()));
     let expected: Vec<Vec<String>> = kernels
         .iter()
         .map(|(name, value)| vec![name.clone(), value.to_string()])
         .collect();
     assert_eq!(found["device time by kernel"], expected);
-    let idle = sum(&|row| is(row, "aiprof.idle").then(|| row.text(Text::IdleCause).to_owned()));
+    let idle =
+        sum(&|row| is(row, "aiprof.idle").then(|| row.text(TextField::IdleCause).to_owned()));
     let expected: Vec<Vec<String>> = idle
         .iter()
         .map(|(name, value)| vec![name.clone(), value.to_string()])

@@ -2,15 +2,15 @@
 
 use crate::common::{MINUTE, Place, ReadRow, TEN, after, run};
 use aiprof_fleet_testkit::{Made, Programs, Random, pack};
-use aiprof_formats::export::pprof::proto::{Label, Profile, Sample, ValueType};
+use aiprof_formats::export::pprof::proto::{PprofLabel, PprofProfile, PprofSample, PprofValueType};
 use aiprof_lake::decode;
 use aiprof_lake::rows::Rows;
-use aiprof_lake::schema::Text;
+use aiprof_lake::schema::TextField;
 use prost::Message as _;
 use std::collections::BTreeSet;
 
 /// Two threads of two processes at the same place, and a device's kernel.
-fn window() -> Profile {
+fn window() -> PprofProfile {
     let mut made = Made::default();
     made.text("");
     for (name, unit) in [
@@ -20,7 +20,7 @@ fn window() -> Profile {
         ("device_time", "nanoseconds"),
         ("stall_sync", "count"),
     ] {
-        let new = ValueType {
+        let new = PprofValueType {
             r#type: made.text(name),
             unit: made.text(unit),
         };
@@ -38,13 +38,13 @@ fn window() -> Profile {
         made.profile.comment.push(at);
     }
     made.profile.duration_nanos = MINUTE as i64;
-    let mapping = aiprof_formats::export::pprof::proto::Mapping {
+    let mapping = aiprof_formats::export::pprof::proto::PprofMapping {
         id: 1,
         filename: made.text("/bin/app"),
         ..Default::default()
     };
     made.profile.mapping.push(mapping);
-    let of_device = aiprof_formats::export::pprof::proto::Mapping {
+    let of_device = aiprof_formats::export::pprof::proto::PprofMapping {
         id: 2,
         filename: made.text("[device gpu 0]"),
         ..Default::default()
@@ -54,7 +54,7 @@ fn window() -> Profile {
     let kernel = made.location(3, "gemm");
     made.profile.location[2].mapping_id = 2;
     for pid in [1, 2] {
-        let label: Vec<Label> = vec![
+        let label: Vec<PprofLabel> = vec![
             made.number("pid", pid),
             made.number("tid", pid),
             made.label("comm", "app"),
@@ -64,14 +64,14 @@ fn window() -> Profile {
             made.label("version", "1.2"),
             made.label("team", "a"),
         ];
-        made.profile.sample.push(Sample {
+        made.profile.sample.push(PprofSample {
             location_id: vec![work, main],
             value: vec![2, 200, 0, 0, 0],
             label,
         });
     }
     let label = vec![made.label("comm", "app"), made.label("device", "gpu 0")];
-    made.profile.sample.push(Sample {
+    made.profile.sample.push(PprofSample {
         location_id: vec![kernel, main],
         value: vec![0, 0, 3, 900, 3],
         label,
@@ -101,7 +101,7 @@ fn a_window_becomes_rows() {
     let of = |wanted: &str| {
         let mut found = rows
             .iter()
-            .filter(|row| row.text(Text::SampleType) == wanted);
+            .filter(|row| row.text(TextField::SampleType) == wanted);
         let row = found.next().unwrap_or_else(|| panic!("no {wanted}"));
         assert!(found.next().is_none(), "two of {wanted}");
         row
@@ -109,15 +109,15 @@ fn a_window_becomes_rows() {
     let cpu = of("cpu");
     assert_eq!(cpu.numbers, [TEN as i64, MINUTE as i64, 400, 4]);
     let expected = [
-        (Text::Host, "h"),
-        (Text::HostId, "id-h1"),
-        (Text::Service, "shop"),
-        (Text::Unit, "nanoseconds"),
-        (Text::Stack, "main;work:er"),
-        (Text::Function, "work:er"),
-        (Text::Thread, "worker-#"),
-        (Text::Version, "1.2"),
-        (Text::Device, ""),
+        (TextField::Host, "h"),
+        (TextField::HostId, "id-h1"),
+        (TextField::Service, "shop"),
+        (TextField::Unit, "nanoseconds"),
+        (TextField::Stack, "main;work:er"),
+        (TextField::Function, "work:er"),
+        (TextField::Thread, "worker-#"),
+        (TextField::Version, "1.2"),
+        (TextField::Device, ""),
     ];
     for (text, expected) in expected {
         assert_eq!(cpu.text(text), expected, "{text:?}");
@@ -125,19 +125,22 @@ fn a_window_becomes_rows() {
     assert_eq!(cpu.labels, [("team".to_owned(), "a".to_owned())].into());
     let device = of("device_time");
     assert_eq!((device.value(), device.count()), (900, 3));
-    assert_eq!(device.text(Text::Kernel), "gemm_[G]");
-    assert_eq!(device.text(Text::Service), "app");
+    assert_eq!(device.text(TextField::Kernel), "gemm_[G]");
+    assert_eq!(device.text(TextField::Service), "app");
     assert_eq!(of("stall_sync").value(), 3);
     let lost = of("aiprof.lost.ring_drops");
-    assert_eq!((lost.value(), lost.text(Text::Unit)), (12, "count"));
-    assert_eq!(of("aiprof.own_cpu_ns").text(Text::Unit), "nanoseconds");
+    assert_eq!((lost.value(), lost.text(TextField::Unit)), (12, "count"));
+    assert_eq!(of("aiprof.own_cpu_ns").text(TextField::Unit), "nanoseconds");
     let idle = of("aiprof.idle");
     assert_eq!(idle.value(), 77);
-    assert_eq!(idle.text(Text::IdleCause), "launch_gap");
-    assert_eq!(idle.text(Text::Device), "gpu 0");
+    assert_eq!(idle.text(TextField::IdleCause), "launch_gap");
+    assert_eq!(idle.text(TextField::Device), "gpu 0");
     let busy = of("aiprof.busy");
-    assert_eq!((busy.value(), busy.text(Text::Unit)), (33, "nanoseconds"));
-    assert_eq!(busy.text(Text::Device), "gpu 0");
+    assert_eq!(
+        (busy.value(), busy.text(TextField::Unit)),
+        (33, "nanoseconds")
+    );
+    assert_eq!(busy.text(TextField::Device), "gpu 0");
     assert_eq!(rows.len(), 7);
 }
 
@@ -149,10 +152,10 @@ fn windows_keep_the_host_that_recorded_them() {
     let at = before.string_table.len() as i64;
     let texts = ["host.id", "id-before"].map(str::to_owned);
     before.string_table.extend(texts);
-    let id = Label {
+    let id = PprofLabel {
         key: at,
         str: at + 1,
-        ..Label::default()
+        ..PprofLabel::default()
     };
     for sample in &mut before.sample {
         sample.label.push(id);
@@ -168,8 +171,8 @@ fn windows_keep_the_host_that_recorded_them() {
         let text = |row: &ReadRow, text| row.text(text).to_owned();
         of.map(|row| {
             (
-                text(row, Text::Host),
-                text(row, Text::HostId),
+                text(row, TextField::Host),
+                text(row, TextField::HostId),
                 row.labels.get("host.id").cloned().unwrap_or_default(),
             )
         })
@@ -200,7 +203,7 @@ fn only_complete_hours_are_rolled_up() {
     let rows = place.rows();
     let cpu = rows
         .iter()
-        .filter(|row| row.text(Text::SampleType) == "cpu");
+        .filter(|row| row.text(TextField::SampleType) == "cpu");
     assert_eq!(cpu.map(super::common::ReadRow::count).sum::<i64>(), 1800);
     // For a range of time, only files are listed that may have rows in it.
     let files = run(place.lake.files(TEN..TEN + MINUTE)).unwrap();
@@ -357,7 +360,7 @@ fn a_crash_between_write_and_remove_doubles_nothing() {
     let samples = |rows: &[super::common::ReadRow]| -> i64 {
         let cpu = rows
             .iter()
-            .filter(|row| row.text(Text::SampleType) == "cpu");
+            .filter(|row| row.text(TextField::SampleType) == "cpu");
         cpu.map(super::common::ReadRow::count).sum()
     };
     assert_eq!(samples(&expected), 1200);

@@ -20,12 +20,12 @@ fn grpc(code: i32, message: &str) -> String {
     short(of_grpc(Wire::OtlpGrpc, &trailers, b""))
 }
 
-fn short(verdict: Verdict) -> String {
+fn short(verdict: DeliveryResult) -> String {
     match verdict {
-        Verdict::Delivered(_) => "delivered".to_owned(),
-        Verdict::Refused(..) => "refused".to_owned(),
-        Verdict::TooOld(_) => "too old".to_owned(),
-        Verdict::Failed(failure) => format!("{:?}", failure.pace).to_lowercase(),
+        DeliveryResult::Delivered(_) => "delivered".to_owned(),
+        DeliveryResult::Refused(..) => "refused".to_owned(),
+        DeliveryResult::TooOld(_) => "too old".to_owned(),
+        DeliveryResult::Failed(failure) => format!("{:?}", failure.pace).to_lowercase(),
     }
 }
 
@@ -122,7 +122,7 @@ fn connect_errors_are_read() {
     let json = headers(&[("content-type", "application/json")]);
     let aborted = br#"{"code":"aborted","message":"again"}"#;
     let verdict = of_http(Wire::Pyroscope, 409, &json, aborted);
-    let Verdict::Failed(failure) = verdict else {
+    let DeliveryResult::Failed(failure) = verdict else {
         panic!("{verdict:?}")
     };
     assert_eq!(failure.why, "HTTP 409: again");
@@ -139,7 +139,7 @@ fn connect_errors_are_read() {
 #[test]
 fn the_wait_that_a_server_asks_for_is_found() {
     let wait = |verdict| match verdict {
-        Verdict::Failed(failure) => failure.wait.map(|wait| wait.as_millis()),
+        DeliveryResult::Failed(failure) => failure.wait.map(|wait| wait.as_millis()),
         other => panic!("{other:?}"),
     };
     let verdict = of_http(Wire::Otlp, 503, &headers(&[("retry-after", "7")]), b"");
@@ -185,7 +185,7 @@ fn what_was_rejected_of_a_body_is_read() {
             error_message: "too\ndeep".to_owned(),
         }),
     };
-    let expected = Verdict::Delivered(Rejected {
+    let expected = DeliveryResult::Delivered(Rejected {
         profiles: 3,
         message: "too deep".to_owned(),
     });
@@ -210,7 +210,7 @@ fn what_was_rejected_of_a_body_is_read() {
         b"\0\0\0\0\x01\xff",
     ] {
         let verdict = of_grpc(Wire::OtlpGrpc, &ok, hostile);
-        assert_eq!(verdict, Verdict::Delivered(Rejected::default()));
+        assert_eq!(verdict, DeliveryResult::Delivered(Rejected::default()));
     }
 }
 
@@ -225,6 +225,6 @@ fn messages_of_servers_are_short_and_of_one_line() {
 fn a_proxy_that_speaks_no_grpc_takes_and_refuses_nothing() {
     for status in [200, 400, 404, 502] {
         let verdict = of_no_grpc(Wire::Parca, status, &HeaderMap::new(), b"<html>");
-        assert!(matches!(verdict, Verdict::Failed(_)), "{status}");
+        assert!(matches!(verdict, DeliveryResult::Failed(_)), "{status}");
     }
 }

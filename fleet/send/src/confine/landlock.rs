@@ -31,14 +31,14 @@ const ALL_SCOPES: u64 = 3;
 
 /// What may be done below a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rule {
+pub(super) enum PathRights {
     /// Read.
     Read,
     /// Make, write and remove files, and make directories: no links, devices and pipes.
     Files,
 }
 
-impl Rule {
+impl PathRights {
     fn access(self) -> u64 {
         let read = READ_FILE | READ_DIR;
         match self {
@@ -51,7 +51,7 @@ impl Rule {
 /// What may be opened.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
-    places: Vec<(PathBuf, Rule)>,
+    places: Vec<(PathBuf, PathRights)>,
     reads_all: bool,
 }
 
@@ -80,7 +80,7 @@ impl Rules {
     }
 
     /// Allows something below places; those that are not there are left out.
-    pub(super) fn add(&mut self, places: impl IntoIterator<Item = PathBuf>, rule: Rule) {
+    pub(super) fn add(&mut self, places: impl IntoIterator<Item = PathBuf>, rule: PathRights) {
         let places = places.into_iter().map(|place| (place, rule));
         self.places.extend(places);
     }
@@ -205,8 +205,8 @@ mod tests {
             std::fs::write(path(name), "text").unwrap();
         }
         let mut rules = Rules::default();
-        rules.add([path("read"), path("not there")], Rule::Read);
-        rules.add([path("written")], Rule::Files);
+        rules.add([path("read"), path("not there")], PathRights::Read);
+        rules.add([path("written")], PathRights::Files);
         let refused = restricted(&rules, || {
             std::fs::read(path("read/file")).unwrap();
             std::fs::write(path("written/new"), "text").unwrap();

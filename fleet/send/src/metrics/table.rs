@@ -12,7 +12,7 @@ const MAX_SERIES: usize = 256;
 const UP: Duration = Duration::from_secs(30);
 
 /// All that metrics are made of.
-pub(crate) struct Known {
+pub(crate) struct MetricSources {
     /// What the agent wrote; `None`: nothing that can be read.
     pub(crate) agent: Option<AgentStatus>,
     /// What this program did.
@@ -60,7 +60,7 @@ impl Own {
     }
 }
 
-impl Known {
+impl MetricSources {
     /// With what this program used until now.
     pub(crate) fn new(
         agent: Option<AgentStatus>,
@@ -125,12 +125,12 @@ pub(crate) struct Metric {
     /// What it means.
     pub(crate) help: &'static str,
     /// Its samples.
-    rows: fn(&Known) -> Vec<Row>,
+    rows: fn(&MetricSources) -> Vec<Row>,
 }
 
 impl Metric {
     /// Its samples.
-    pub(crate) fn rows(&self, known: &Known) -> Vec<Row> {
+    pub(crate) fn rows(&self, known: &MetricSources) -> Vec<Row> {
         let mut rows = (self.rows)(known);
         rows.truncate(MAX_SERIES);
         rows
@@ -138,20 +138,26 @@ impl Metric {
 }
 
 /// One sample without labels, of the agent.
-fn agent(known: &Known, value: impl Fn(&AgentStatus) -> f64) -> Vec<Row> {
+fn agent(known: &MetricSources, value: impl Fn(&AgentStatus) -> f64) -> Vec<Row> {
     let agent = known.agent.iter();
     agent.map(|agent| (Vec::new(), value(agent))).collect()
 }
 
 /// A sample for each output of the agent.
-fn written(known: &Known, value: impl Fn(&aiprof_fleet::status::OutputStatus) -> u64) -> Vec<Row> {
+fn written(
+    known: &MetricSources,
+    value: impl Fn(&aiprof_fleet::status::OutputStatus) -> u64,
+) -> Vec<Row> {
     let outputs = known.agent.iter().flat_map(|agent| &agent.outputs);
     let rows = outputs.map(|(name, of)| (vec![name.clone()], count(value(of))));
     rows.collect()
 }
 
 /// A sample for each output of this program.
-fn sent(known: &Known, value: impl Fn(&aiprof_fleet::status::SentStatus) -> f64) -> Vec<Row> {
+fn sent(
+    known: &MetricSources,
+    value: impl Fn(&aiprof_fleet::status::SentStatus) -> f64,
+) -> Vec<Row> {
     let outputs = known.sender.outputs.iter();
     let rows = outputs.map(|(name, of)| (vec![name.clone()], value(of)));
     rows.collect()
@@ -173,7 +179,7 @@ fn flag(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
 
-fn up(known: &Known) -> Vec<Row> {
+fn up(known: &MetricSources) -> Vec<Row> {
     let is_up = known.agent.as_ref().is_some_and(|agent| {
         let age = known.now_unix_ns.saturating_sub(agent.written_unix_ns);
         Duration::from_nanos(age) < UP + known.window
@@ -182,7 +188,7 @@ fn up(known: &Known) -> Vec<Row> {
 }
 
 /// A sample for the agent and one for this program.
-fn programs(known: &Known, of_agent: impl Fn(&AgentStatus) -> u64, own: u64) -> Vec<Row> {
+fn programs(known: &MetricSources, of_agent: impl Fn(&AgentStatus) -> u64, own: u64) -> Vec<Row> {
     let agent = known.agent.iter().map(|agent| {
         let value = seconds(of_agent(agent));
         (vec!["aiprof".to_owned()], value)
@@ -191,7 +197,7 @@ fn programs(known: &Known, of_agent: impl Fn(&AgentStatus) -> u64, own: u64) -> 
     agent.chain([own]).collect()
 }
 
-fn builds(known: &Known) -> Vec<Row> {
+fn builds(known: &MetricSources) -> Vec<Row> {
     let row = |program: &str, version: &str| (vec![program.to_owned(), version.to_owned()], 1.0);
     let agent = known
         .agent
@@ -202,7 +208,7 @@ fn builds(known: &Known) -> Vec<Row> {
         .collect()
 }
 
-fn pushes(known: &Known) -> Vec<Row> {
+fn pushes(known: &MetricSources) -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, of) in &known.sender.outputs {
         let written = known
@@ -223,7 +229,7 @@ fn pushes(known: &Known) -> Vec<Row> {
     rows
 }
 
-fn idle(known: &Known) -> Vec<Row> {
+fn idle(known: &MetricSources) -> Vec<Row> {
     let devices = known.agent.iter().flat_map(|agent| &agent.devices);
     let rows = devices.flat_map(|(device, of)| {
         let idle = of.idle.iter();

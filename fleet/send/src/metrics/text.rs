@@ -1,6 +1,6 @@
 //! Metrics as text: OpenMetrics, and the format that Prometheus had before it.
 
-use super::table::{Known, METRICS, Metric, Type};
+use super::table::{METRICS, Metric, MetricSources, Type};
 use std::fmt::Write as _;
 
 /// Longest value of a label.
@@ -26,7 +26,7 @@ impl Format {
 }
 
 /// All metrics that are known.
-pub(crate) fn write(known: &Known, format: Format) -> String {
+pub(crate) fn write(known: &MetricSources, format: Format) -> String {
     let mut out = String::new();
     for metric in METRICS {
         let rows = metric.rows(known);
@@ -97,7 +97,7 @@ mod tests {
     use std::time::Duration;
 
     /// With something of everything.
-    fn known() -> Known {
+    fn known() -> MetricSources {
         let one = |name: &str, value: f64| [(name.to_owned(), value)].into();
         let agent = AgentStatus {
             written_unix_ns: 5_000_000_000,
@@ -118,7 +118,7 @@ mod tests {
             outputs: [("otlp".to_owned(), SentStatus::default())].into(),
             ..SenderStatus::default()
         };
-        Known {
+        MetricSources {
             agent: Some(agent),
             sender,
             now_unix_ns: 6_000_000_000,
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_agent_is_up_while_its_status_is_fresh() {
-        let is_up = |known: &Known| {
+        let is_up = |known: &MetricSources| {
             write(known, Format::Old)
                 .lines()
                 .any(|line| line == "aiprof_up 1")

@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use aiprof_fleet::spool::{Body, Kind, Queue};
+use aiprof_fleet::spool::{Body, BodyPacking, Queue};
 use aiprof_fleet::status::{self, SENDER_FILE, SenderStatus, SentStatus};
 use aiprof_formats::export::{self, ExportOptions};
 use aiprof_model::profile::{FrameKind, Location, Meta, Profile, ProfileBuilder, Sample, Stack};
@@ -259,7 +259,13 @@ impl Host {
     }
 
     /// Puts a body into the spool.
-    pub(crate) fn put_at(&mut self, output: &str, start_unix_ns: u64, kind: Kind, content: &[u8]) {
+    pub(crate) fn put_at(
+        &mut self,
+        output: &str,
+        start_unix_ns: u64,
+        kind: BodyPacking,
+        content: &[u8],
+    ) {
         self.next += 1;
         let body = Body {
             start_unix_ns,
@@ -270,14 +276,14 @@ impl Host {
         self.queue(output).put(&body, content).unwrap();
     }
 
-    pub(crate) fn put(&mut self, output: &str, kind: Kind, content: &[u8]) {
+    pub(crate) fn put(&mut self, output: &str, kind: BodyPacking, content: &[u8]) {
         self.put_at(output, now_ns(), kind, content);
     }
 
     /// Puts windows with these numbers into the spool.
     pub(crate) fn put_windows(&mut self, output: &str, numbers: std::ops::RangeInclusive<u64>) {
         for number in numbers {
-            self.put(output, Kind::Gzip, &gzip(&otlp(number)));
+            self.put(output, BodyPacking::Gzip, &gzip(&otlp(number)));
         }
     }
 

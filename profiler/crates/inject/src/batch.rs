@@ -71,56 +71,56 @@ unsafe fn words<T>(value: &T) -> Vec<u64> {
 /// # Safety
 /// It is `repr(C)`, has no gaps, begins with a [`TimingRecord`], and its size is a
 /// multiple of 8.
-pub(crate) unsafe trait Record: Sized {
+pub(crate) unsafe trait PlainRecord: Sized {
     /// Its kind.
     const KIND: u32;
 }
 
 // SAFETY: as the trait wants it (timing.rs asserts the sizes).
-unsafe impl Record for TimingLost {
+unsafe impl PlainRecord for TimingLost {
     const KIND: u32 = TIMING_LOST;
 }
 // SAFETY: as the trait wants it.
-unsafe impl Record for TimingName {
+unsafe impl PlainRecord for TimingName {
     const KIND: u32 = TIMING_NAME;
 }
 
 // SAFETY: as the trait wants it.
-unsafe impl Record for TimingUntimed {
+unsafe impl PlainRecord for TimingUntimed {
     const KIND: u32 = TIMING_UNTIMED;
 }
 
 // SAFETY: as the trait wants it.
-unsafe impl Record for TimingRefused {
+unsafe impl PlainRecord for TimingRefused {
     const KIND: u32 = TIMING_REFUSED;
 }
 // SAFETY: as the trait wants it.
-unsafe impl Record for TimingCall {
+unsafe impl PlainRecord for TimingCall {
     const KIND: u32 = TIMING_CALL;
 }
 // SAFETY: as the trait wants it.
-unsafe impl Record for TimingWork {
+unsafe impl PlainRecord for TimingWork {
     const KIND: u32 = TIMING_WORK;
 }
 // SAFETY: as the trait wants it.
-unsafe impl Record for TimingClock {
+unsafe impl PlainRecord for TimingClock {
     const KIND: u32 = TIMING_CLOCK;
 }
 // SAFETY: as the trait wants it.
-unsafe impl Record for TimingOwnThread {
+unsafe impl PlainRecord for TimingOwnThread {
     const KIND: u32 = TIMING_OWN_THREAD;
 }
 
 // SAFETY: as the trait wants it.
-unsafe impl Record for TimingDomain {
+unsafe impl PlainRecord for TimingDomain {
     const KIND: u32 = TIMING_DOMAIN;
 }
 // SAFETY: as the trait wants it.
-unsafe impl Record for TimingMarks {
+unsafe impl PlainRecord for TimingMarks {
     const KIND: u32 = TIMING_MARKS;
 }
 // SAFETY: as the trait wants it.
-unsafe impl Record for TimingMarksLost {
+unsafe impl PlainRecord for TimingMarksLost {
     const KIND: u32 = TIMING_MARKS_LOST;
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn begin(recorder: u32) -> Vec<u64> {
 }
 
 /// The words of a record.
-pub(crate) fn record_words<T: Record>(record: &T) -> Vec<u64> {
+pub(crate) fn record_words<T: PlainRecord>(record: &T) -> Vec<u64> {
     // SAFETY: the trait's promise.
     unsafe { words(record) }
 }
@@ -165,7 +165,7 @@ pub(crate) fn name_words(number: u64, text: &[u8]) -> Vec<u64> {
 }
 
 /// The begin of a record.
-pub(crate) fn head<T: Record>() -> TimingRecord {
+pub(crate) fn head<T: PlainRecord>() -> TimingRecord {
     TimingRecord {
         kind: T::KIND,
         bytes: u32::try_from(size_of::<T>()).unwrap_or(0),
@@ -186,7 +186,7 @@ impl Batch {
     }
 
     /// Adds a record.
-    pub(crate) fn push<T: Record>(&mut self, record: &T) {
+    pub(crate) fn push<T: PlainRecord>(&mut self, record: &T) {
         self.append(&record_words(record));
     }
 

@@ -14,7 +14,7 @@ struct Timespec {
 
 /// `iovec`.
 #[repr(C)]
-struct Range {
+struct IoVec {
     begin: *mut c_void,
     bytes: usize,
 }
@@ -42,9 +42,9 @@ unsafe extern "C" {
     fn getpid() -> c_int;
     fn process_vm_readv(
         pid: c_int,
-        to: *const Range,
+        to: *const IoVec,
         tos: usize,
-        from: *const Range,
+        from: *const IoVec,
         froms: usize,
         flags: usize,
     ) -> isize;
@@ -119,11 +119,11 @@ pub(crate) fn forget_tids() {
 pub(crate) fn is_readable(begin: *const c_void, bytes: usize) -> bool {
     const BAD_ADDRESS: c_int = 14;
     let mut copy = vec![0_u8; bytes];
-    let to = Range {
+    let to = IoVec {
         begin: copy.as_mut_ptr().cast(),
         bytes,
     };
-    let from = Range {
+    let from = IoVec {
         begin: begin.cast_mut(),
         bytes,
     };

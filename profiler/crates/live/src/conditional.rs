@@ -11,7 +11,7 @@
 
 use super::runtime::variable_of;
 use aiprof_model::{
-    probes::{CallKind, Role},
+    probes::{CallKind, ProbeRole},
     wire::{ProcessEvent, ProcessEventKind},
 };
 use aiprof_record::correlate::{CallView, DataView};
@@ -97,13 +97,13 @@ impl Conditional {
         false
     }
 
-    fn control(&mut self, role: Role, call: &CallView<'_>) {
+    fn control(&mut self, role: ProbeRole, call: &CallView<'_>) {
         let said = self.said(call.pid());
         match role {
-            Role::Pause => said.paused = Some(true),
-            Role::Resume => said.paused = Some(false),
-            Role::Clear => said.variable = None,
-            Role::Set => {
+            ProbeRole::Pause => said.paused = Some(true),
+            ProbeRole::Resume => said.paused = Some(false),
+            ProbeRole::Clear => said.variable = None,
+            ProbeRole::Set => {
                 let slot = call.probe().slot("overwrite");
                 let value = slot.and_then(|slot| call.value(slot));
                 if self.threads.len() >= MAX {
@@ -129,14 +129,14 @@ impl Conditional {
         }
         let text = data.whole();
         match probe.role {
-            Some(Role::Unset) => {
+            Some(ProbeRole::Unset) => {
                 let is_it = text == Some(VARIABLE.as_bytes());
                 if is_it {
                     self.said(data.pid()).variable = None;
                 }
                 is_it
             }
-            Some(Role::Assign) => {
+            Some(ProbeRole::Assign) => {
                 let rest = text.and_then(|text| text.strip_prefix(VARIABLE.as_bytes()));
                 let value = match rest.map(<[u8]>::split_first) {
                     Some(Some((b'=', value))) => Some(is_on(value)),
@@ -146,7 +146,7 @@ impl Conditional {
                 self.said(data.pid()).variable = value;
                 true
             }
-            Some(Role::Set) => text.is_some_and(|text| self.set(data, text)),
+            Some(ProbeRole::Set) => text.is_some_and(|text| self.set(data, text)),
             _ => true,
         }
     }

@@ -10,10 +10,11 @@
 use super::{binaries::Binaries, bpf::KernelNamer, java::Javas, owner, reader::OpenFile, v8};
 use aiprof_common::{ADDR_METHOD, JsFunction};
 use aiprof_model::process::{FileId, ProcessTable};
-use aiprof_record::aggregate::{Code, Names};
+use aiprof_record::aggregate::{Code, NameSource};
 use aiprof_symbols::{
     symbolize::{
-        AddressChange, Answer, Client, Job, NamingError, Patience, SymFrame, SymbolizeOptions,
+        AddressChange, AddressNames, Client, NamingError, Patience, SymFrame, SymbolizeJob,
+        SymbolizeOptions,
     },
     unwind::{TextSegment, address_of},
 };
@@ -82,7 +83,7 @@ pub type StoredNames = (
 /// A job on its way.
 #[derive(Clone)]
 struct Work {
-    job: Job,
+    job: SymbolizeJob,
     file: Option<Arc<OpenFile>>,
     /// The process's jitdump file.
     dump: Option<Arc<OwnedFd>>,
@@ -90,7 +91,10 @@ struct Work {
 }
 
 /// What came of a job, and how long it took.
-type Named = (Result<(Answer, Option<OwnedFd>), NamingError>, Duration);
+type Named = (
+    Result<(AddressNames, Option<OwnedFd>), NamingError>,
+    Duration,
+);
 
 /// What was asked for, kept until the answer comes.
 struct Asked {
@@ -453,7 +457,7 @@ impl NameService {
             }
         }
         if let Work {
-            job: Job::File { pid, .. },
+            job: SymbolizeJob::File { pid, .. },
             file: Some(file),
             ..
         } = &mut asked.work
@@ -524,7 +528,7 @@ impl NameService {
             let Some(open) = binary.open() else { continue };
             let user = users.remove(&file).flatten();
             let (codes, addresses) = wanted.into_iter().unzip();
-            let job = Job::File {
+            let job = SymbolizeJob::File {
                 path: key.path.clone(),
                 build_id: binary.build_id(),
                 pid: user.map_or(0, |user| user.pid),
@@ -604,7 +608,7 @@ impl NameService {
             let maps = processes
                 .get(pid)
                 .map_or(&[][..], |known| &known.space.maps);
-            let job = Job::Jit {
+            let job = SymbolizeJob::Jit {
                 pid,
                 started: process.started,
                 uid: process.uid,
@@ -755,7 +759,7 @@ impl NameService {
     }
 }
 
-impl Names for NameService {
+impl NameSource for NameService {
     fn frames(&self, code: &Code) -> &[SymFrame] {
         self.names.get(code).map_or(&[], Vec::as_slice)
     }
@@ -775,7 +779,10 @@ impl Names for NameService {
 }
 
 /// A thread that waits for a process which names.
-fn do_work(client: &mut Client, work: &Work) -> Result<(Answer, Option<OwnedFd>), NamingError> {
+fn do_work(
+    client: &mut Client,
+    work: &Work,
+) -> Result<(AddressNames, Option<OwnedFd>), NamingError> {
     if work.stuck.load(Ordering::Relaxed) >= MAX_STUCK {
         Client::reap();
         if work.stuck.load(Ordering::Relaxed) >= MAX_STUCK {
@@ -787,7 +794,7 @@ fn do_work(client: &mut Client, work: &Work) -> Result<(Answer, Option<OwnedFd>)
     client.run(&work.job, place, &work.stuck)
 }
 
-fn asked(codes: Vec<Code>, job: Job, file: Option<Arc<OpenFile>>) -> Asked {
+fn asked(codes: Vec<Code>, job: SymbolizeJob, file: Option<Arc<OpenFile>>) -> Asked {
     Asked {
         codes,
         owner: Owner::default(),

@@ -29,7 +29,7 @@ use aiprof_system::{
     files::{kernel, others},
     os::privileges,
     remote::{Client, Line, MAX_DESCRIPTORS, READER, cpu_clock},
-    workers::{Outcome, Owner, Pool, PoolLimits, Refused, Ticket, Worker},
+    workers::{JobWorker, Outcome, Owner, Pool, PoolLimits, Refused, Ticket},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::fs::StatxFlags;
@@ -514,7 +514,7 @@ impl Reader {
             let client = Arc::new(Client::new(READER));
             let remote = Arc::clone(&client);
             let mut here = None;
-            Worker {
+            JobWorker {
                 work: Box::new(move |errand| run(&remote, &mut here, errand)),
                 client: Some(client),
             }

@@ -9,9 +9,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Texts in names of kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KernelNames(Vec<String>);
+pub struct NameTexts(Vec<String>);
 
-impl KernelNames {
+impl NameTexts {
     /// Parses a list with commas. Double quotes are around texts with commas, `\"` is a
     /// quote that means itself.
     ///
@@ -50,9 +50,9 @@ impl KernelNames {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelChoice {
     /// A name must contain one of these; empty: any.
-    include: KernelNames,
+    include: NameTexts,
     /// A name must contain none of these.
-    exclude: KernelNames,
+    exclude: NameTexts,
 }
 
 /// What a profile lost by a choice of kernels.
@@ -68,10 +68,9 @@ pub struct KernelsLeftOut {
 
 impl KernelChoice {
     /// From lists of names.
-    pub fn new(include: &[KernelNames], exclude: &[KernelNames]) -> Self {
-        let all = |lists: &[KernelNames]| {
-            KernelNames(lists.iter().flat_map(|list| list.0.clone()).collect())
-        };
+    pub fn new(include: &[NameTexts], exclude: &[NameTexts]) -> Self {
+        let all =
+            |lists: &[NameTexts]| NameTexts(lists.iter().flat_map(|list| list.0.clone()).collect());
         Self {
             include: all(include),
             exclude: all(exclude),
@@ -92,7 +91,7 @@ impl KernelChoice {
 
     /// What is wanted, in words.
     fn describe(&self) -> String {
-        let quoted = |names: &KernelNames| {
+        let quoted = |names: &NameTexts| {
             let quoted: Vec<String> = names.0.iter().map(|name| format!("{name:?}")).collect();
             quoted.join(" or ")
         };
@@ -174,7 +173,7 @@ mod tests {
 
     fn choice(include: &[&str], exclude: &[&str]) -> KernelChoice {
         let lists = |lists: &[&str]| {
-            let lists = lists.iter().map(|list| KernelNames::parse(list).unwrap());
+            let lists = lists.iter().map(|list| NameTexts::parse(list).unwrap());
             lists.collect::<Vec<_>>()
         };
         KernelChoice::new(&lists(include), &lists(exclude))
@@ -188,10 +187,10 @@ mod tests {
             (r#""gemm<float, 4>",relu"#, &["gemm<float, 4>", "relu"]),
             (r#"a\"b,c\d"#, &["a\"b", r"c\d"]),
         ] {
-            assert_eq!(KernelNames::parse(list).unwrap().0, names, "{list}");
+            assert_eq!(NameTexts::parse(list).unwrap().0, names, "{list}");
         }
         for bad in ["", " , ", "\"a", "\"\""] {
-            assert!(KernelNames::parse(bad).is_err(), "{bad}");
+            assert!(NameTexts::parse(bad).is_err(), "{bad}");
         }
     }
 

@@ -3,9 +3,9 @@
 use crate::elf::{ReadAt, i32_at, u64_at};
 
 /// The memory of a process: offsets are addresses.
-pub(crate) struct Memory<'a, R>(pub &'a R);
+pub(crate) struct MemoryFile<'a, R>(pub &'a R);
 
-impl<R: ReadAt> Memory<'_, R> {
+impl<R: ReadAt> MemoryFile<'_, R> {
     /// All of `len` bytes at an address.
     pub(crate) fn bytes(&self, address: u64, len: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len];

@@ -56,7 +56,7 @@ pub type Serve = fn(&Line);
 
 /// What the processes do, and where what they print goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Work {
+pub struct ProcessWork {
     /// What they can be asked to do, by number: [`READER`], [`NAMES`], [`MEMORY`].
     pub kinds: [Serve; 3],
     /// Prints a line.
@@ -73,7 +73,7 @@ pub const MEMORY: u8 = 2;
 /// The way to the nursery.
 static NURSERY: OnceLock<Mutex<Nursery>> = OnceLock::new();
 
-/// [`Work::say`], once there is a nursery.
+/// [`ProcessWork::say`], once there is a nursery.
 static SAY: OnceLock<fn(&str)> = OnceLock::new();
 
 /// What this process, if it is one of those, would have printed.
@@ -325,7 +325,7 @@ fn has_ended(process: &OwnedFd) -> bool {
 ///
 /// # Errors
 /// fork(2)'s, or that there are more threads already.
-pub fn start(work: Work) -> io::Result<()> {
+pub fn start(work: ProcessWork) -> io::Result<()> {
     if NURSERY.get().is_some() {
         return Ok(());
     }

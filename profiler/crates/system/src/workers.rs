@@ -10,7 +10,7 @@
 //!
 //! A thread that waits for a file system of another user cannot be ended, and keeps
 //! its process from ending. So what reads such has a process of its own
-//! ([`crate::remote`]), which is left behind: see [`Worker::client`].
+//! ([`crate::remote`]), which is left behind: see [`JobWorker::client`].
 
 use crate::remote::{self, Client, Remote};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -143,7 +143,7 @@ impl Slot {
 }
 
 /// What does the jobs of a thread.
-pub struct Worker<J, R> {
+pub struct JobWorker<J, R> {
     /// Does a job; `None`: it could not.
     pub work: Box<dyn FnMut(J) -> Option<R>>,
     /// The process that it has do them, if it has.
@@ -193,7 +193,7 @@ struct PoolState<J, R> {
     closed: bool,
 }
 
-struct Shared<J, R> {
+struct SharedPool<J, R> {
     state: Mutex<PoolState<J, R>>,
     work: Condvar,
     answered: Condvar,
@@ -243,13 +243,13 @@ impl Bell {
 }
 
 /// Makes what does the jobs, on the thread that will use it.
-type Make<J, R> = dyn Fn() -> Worker<J, R> + Send + Sync;
+type Make<J, R> = dyn Fn() -> JobWorker<J, R> + Send + Sync;
 
 /// A pool of threads, see the [module](self).
 pub struct Pool<J, R> {
     name: &'static str,
     limits: PoolLimits,
-    shared: Arc<Shared<J, R>>,
+    shared: Arc<SharedPool<J, R>>,
     make: Arc<Make<J, R>>,
     next: Ticket,
 }
@@ -276,7 +276,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     ) -> io::Result<Self> {
         Self::of_workers(name, limits, move || {
             let mut work = make();
-            Worker {
+            JobWorker {
                 work: Box::new(move |job| Some(work(job))),
                 client: None,
             }
@@ -290,12 +290,12 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
     pub fn of_workers(
         name: &'static str,
         limits: PoolLimits,
-        make: impl Fn() -> Worker<J, R> + Send + Sync + 'static,
+        make: impl Fn() -> JobWorker<J, R> + Send + Sync + 'static,
     ) -> io::Result<Self> {
         Ok(Self {
             name,
             limits,
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedPool {
                 state: Mutex::new(PoolState {
                     queues: FxHashMap::default(),
                     turns: VecDeque::new(),
@@ -501,7 +501,7 @@ impl<J, R> Drop for Pool<J, R> {
     }
 }
 
-impl<J, R> Shared<J, R> {
+impl<J, R> SharedPool<J, R> {
     /// A panic on another thread leaves the state whole: jobs run outside the lock.
     fn lock(&self) -> MutexGuard<'_, PoolState<J, R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -579,8 +579,8 @@ impl<J, R> PoolState<J, R> {
 }
 
 /// A thread of a pool.
-fn work<J, R>(shared: &Shared<J, R>, make: &Make<J, R>, number: u64, limits: &PoolLimits) {
-    let Worker { mut work, client } = make();
+fn work<J, R>(shared: &SharedPool<J, R>, make: &Make<J, R>, number: u64, limits: &PoolLimits) {
+    let JobWorker { mut work, client } = make();
     let mut state = shared.lock();
     loop {
         let (owner, ticket, job) = loop {

@@ -16,12 +16,12 @@ pub(super) struct AgentCtlArgs {
     name: String,
 
     #[command(subcommand)]
-    action: Action,
+    action: AgentAction,
 }
 
 /// What the agent is asked for.
 #[derive(Debug, Subcommand)]
-enum Action {
+enum AgentAction {
     /// Show what the agent records, and what that costs
     Status,
     /// Stop recording until `resume`
@@ -58,7 +58,7 @@ pub(super) fn run(args: AgentCtlArgs, verbosity: Verbosity) -> Result<u8> {
         )));
     }
     let request = match args.action {
-        Action::Profile(record) => {
+        AgentAction::Profile(record) => {
             if !record.has_an_end() {
                 return Err(usage_error(
                     "`profile` needs an end: give a process (-p PID), a duration (-d 30) or a \
@@ -68,11 +68,11 @@ pub(super) fn run(args: AgentCtlArgs, verbosity: Verbosity) -> Result<u8> {
             }
             return recording::run(*record, verbosity);
         }
-        Action::Status => Request::Status,
-        Action::Pause => Request::Pause,
-        Action::Resume => Request::Resume,
-        Action::Rate { hz } => Request::Rate(hz),
-        Action::Snapshot => Request::Dump,
+        AgentAction::Status => Request::Status,
+        AgentAction::Pause => Request::Pause,
+        AgentAction::Resume => Request::Resume,
+        AgentAction::Rate { hz } => Request::Rate(hz),
+        AgentAction::Snapshot => Request::Dump,
     };
     privileges::drop_file_capabilities()?;
     let status =

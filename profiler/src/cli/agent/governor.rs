@@ -87,7 +87,7 @@ impl Spent {
 
 /// What is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Level {
+pub(crate) struct RecordingLevel {
     /// Samples per second and CPU.
     pub(crate) frequency_hz: u32,
     /// Waits are recorded.
@@ -96,7 +96,7 @@ pub(crate) struct Level {
     pub(crate) launches: bool,
 }
 
-impl Level {
+impl RecordingLevel {
     /// It in words.
     pub(crate) fn describe(self) -> String {
         let mut text = format!("{} Hz", self.frequency_hz);
@@ -119,11 +119,34 @@ enum Notch {
     Samples(u32),
 }
 
+/// How much is spent, as averages over time.
+#[derive(Clone, Copy, Debug, Default)]
+struct SpendingRates {
+    /// What is spent now, CPUs.
+    recent: f64,
+    /// What was spent lately, CPUs.
+    lately: f64,
+    /// The part of it in eBPF programs that sample.
+    lately_samples: f64,
+}
+
+impl SpendingRates {
+    /// Takes in what was spent in this time, seconds: all, and by programs that sample.
+    fn add(&mut self, all: f64, samples: f64, time: f64) {
+        let toward = |rate: f64, spent: f64, seconds: f64| {
+            rate + (spent / time - rate) * (time / seconds).min(1.0)
+        };
+        self.recent = toward(self.recent, all, RECENT);
+        self.lately = toward(self.lately, all, LATELY);
+        self.lately_samples = toward(self.lately_samples, samples, LATELY);
+    }
+}
+
 /// Keeps a budget.
 #[derive(Debug)]
 pub(crate) struct Governor {
-    asked: Level,
-    now: Level,
+    asked: RecordingLevel,
+    now: RecordingLevel,
     /// Share of all CPUs' time, times their number.
     cpus: f64,
     /// What is left to be spent, seconds.
@@ -141,12 +164,7 @@ pub(crate) struct Governor {
     patience: Duration,
     /// The last change was for more.
     has_turned_up: bool,
-    /// What is spent now, CPUs.
-    recent: f64,
-    /// What was spent lately, CPUs.
-    lately: f64,
-    /// The part of it in eBPF programs that sample.
-    lately_samples: f64,
+    rates: SpendingRates,
     /// What the end of a window took and is not counted yet, seconds; and how much of it is
     /// counted in a second.
     owed: (f64, f64),
@@ -157,7 +175,7 @@ pub(crate) struct Governor {
 
 impl Governor {
     /// One that begins with all that is asked for. `share`: of the time of all `cpus`.
-    pub(crate) fn new(asked: Level, share: f64, cpus: u32) -> Self {
+    pub(crate) fn new(asked: RecordingLevel, share: f64, cpus: u32) -> Self {
         let cpus = share * f64::from(cpus);
         Self {
             asked,
@@ -171,9 +189,7 @@ impl Governor {
             calm: Duration::ZERO,
             patience: CALM,
             has_turned_up: false,
-            recent: 0.0,
-            lately: 0.0,
-            lately_samples: 0.0,
+            rates: SpendingRates::default(),
             owed: (0.0, 0.0),
             owed_sent: 0.0,
             changes: 0,
@@ -181,7 +197,7 @@ impl Governor {
     }
 
     /// What is recorded now.
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> RecordingLevel {
         self.now
     }
 
@@ -196,7 +212,7 @@ impl Governor {
             .last()
             .is_some_and(|hz| self.now.frequency_hz <= *hz);
         let is_least = is_lowest && !self.now.waits && !self.now.launches;
-        is_least && self.left <= 0.0 && self.since >= SETTLE && self.recent > self.cpus
+        is_least && self.left <= 0.0 && self.since >= SETTLE && self.rates.recent > self.cpus
     }
 
     /// How often it was changed.
@@ -206,7 +222,7 @@ impl Governor {
 
     /// Something else is asked for, or may be spent: from now on, and what was turned down
     /// is forgotten.
-    pub(crate) fn ask(&mut self, asked: Level, share: f64, cpus: u32) {
+    pub(crate) fn ask(&mut self, asked: RecordingLevel, share: f64, cpus: u32) {
         *self = Self {
             changes: self.changes,
             owed_sent: self.owed_sent,
@@ -227,7 +243,7 @@ impl Governor {
     }
 
     /// Takes in what was spent. Returns what to record from now on, if that changes.
-    pub(crate) fn spend(&mut self, spent: &Spent) -> Option<Level> {
+    pub(crate) fn spend(&mut self, spent: &Spent) -> Option<RecordingLevel> {
         let time = spent.in_time.as_secs_f64();
         if time <= 0.0 {
             return None;
@@ -249,19 +265,15 @@ impl Governor {
         let depth = self.depth();
         self.left = (self.left + self.cpus * time - all).clamp(-depth, depth);
         self.since = self.since.saturating_add(spent.in_time);
-        let toward =
-            |rate: f64, seconds: f64| rate + (all / time - rate) * (time / seconds).min(1.0);
-        self.recent = toward(self.recent, RECENT);
-        self.lately = toward(self.lately, LATELY);
-        // What programs take besides goes with it in part only: it is tried, and taken back
-        // if that is too much.
-        let samples = spent.samples.as_secs_f64() / time;
-        self.lately_samples += (samples - self.lately_samples) * (time / LATELY).min(1.0);
+        self.rates.add(all, spent.samples.as_secs_f64(), time);
         let before = self.now;
-        if self.left <= 0.0 && self.since >= SETTLE && self.recent > self.cpus {
+        if self.left <= 0.0 && self.since >= SETTLE && self.rates.recent > self.cpus {
             self.turn_down(spent);
         } else {
-            let foreseen = self.lately + self.lately_samples * (self.growth() - 1.0);
+            // What programs take besides goes with it in part only: it is tried, and taken back
+            // if that is too much.
+            let rates = &self.rates;
+            let foreseen = rates.lately + rates.lately_samples * (self.growth() - 1.0);
             let has_room = self.left >= depth / 4.0 && foreseen <= ROOM * self.cpus;
             self.calm = match has_room {
                 true => self.calm.saturating_add(spent.in_time),
@@ -332,7 +344,7 @@ impl Governor {
             self.turned_down.push(Notch::Launches);
         } else {
             let asked = f64::from(self.now.frequency_hz);
-            let wanted = asked * ROOM * self.cpus / self.recent;
+            let wanted = asked * ROOM * self.cpus / self.rates.recent;
             while let Some(hz) = lower(self.now.frequency_hz) {
                 self.turned_down.push(Notch::Samples(self.now.frequency_hz));
                 self.now.frequency_hz = hz;
@@ -368,8 +380,8 @@ impl Governor {
         self.calm = Duration::ZERO;
         self.has_turned_up = has_turned_up;
         // Earlier costs do not predict later ones.
-        self.recent = self.cpus * ROOM;
-        self.lately = self.cpus * ROOM;
+        self.rates.recent = self.cpus * ROOM;
+        self.rates.lately = self.cpus * ROOM;
         // Nothing is saved up: where it is still too much, that shows at once.
         self.left = self.left.max(0.0);
         self.owed = (0.0, 0.0);

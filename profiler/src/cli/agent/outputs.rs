@@ -3,7 +3,7 @@
 use super::checks;
 use crate::cli::windows::WindowFiles;
 use aiprof_fleet::config::{Compression, Config, Output, To};
-use aiprof_fleet::spool::{Body, Dropped, Kind, Queue};
+use aiprof_fleet::spool::{Body, BodyPacking, Dropped, Queue};
 use aiprof_fleet::status::OutputStatus;
 use aiprof_formats::export::{ExportOptions, otlp, pprof, push};
 use aiprof_live::session::WindowProfiles;
@@ -34,7 +34,7 @@ pub(super) struct Outputs {
 #[derive(Debug)]
 struct Open {
     name: String,
-    to: Opened,
+    to: OpenedOutput,
     status: OutputStatus,
     /// The last window could not be written: the error is logged once.
     failing: bool,
@@ -42,7 +42,7 @@ struct Open {
 
 /// What an output writes.
 #[derive(Debug)]
-enum Opened {
+enum OpenedOutput {
     /// A file for each window and kind of values, beside others.
     Files {
         cpu: Box<WindowFiles>,
@@ -60,7 +60,7 @@ enum Opened {
 /// As what a window is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoding {
-    Otlp(Kind),
+    Otlp(BodyPacking),
     Pyroscope,
     Parca,
     /// What becomes rows of a lake.
@@ -115,7 +115,7 @@ impl Outputs {
     /// Makes these the outputs from now on: marks each spool with the type of its bodies.
     pub(super) fn claim(&self) {
         for open in &self.all {
-            let Opened::Spool {
+            let OpenedOutput::Spool {
                 queue, encoding, ..
             } = &open.to
             else {
@@ -151,11 +151,11 @@ impl Outputs {
     }
 }
 
-fn open(output: &Output, config: &Config, options: &ExportOptions) -> Result<Opened> {
-    let spool = |encoding| -> Result<Opened> {
+fn open(output: &Output, config: &Config, options: &ExportOptions) -> Result<OpenedOutput> {
+    let spool = |encoding| -> Result<OpenedOutput> {
         let queue = Queue::open(&config.spool_directory(), &output.name)?;
         queue.tidy()?;
-        Ok(Opened::Spool {
+        Ok(OpenedOutput::Spool {
             queue,
             encoding,
             max_bytes: config.spool.size.as_u64(),
@@ -169,15 +169,15 @@ fn open(output: &Output, config: &Config, options: &ExportOptions) -> Result<Ope
                     WindowFiles::open(&files.directory, format, options.clone(), files.keep)?;
                 Ok(Box::new(files.of(of)))
             };
-            Opened::Files {
+            OpenedOutput::Files {
                 cpu: open("")?,
                 waits: open("off_cpu-")?,
                 launches: open("launches-")?,
             }
         }
         To::Otlp(otlp) => spool(Encoding::Otlp(match otlp.compression {
-            Compression::Gzip => Kind::Gzip,
-            Compression::None => Kind::Raw,
+            Compression::Gzip => BodyPacking::Gzip,
+            Compression::None => BodyPacking::Raw,
         }))?,
         To::Pyroscope(_) => spool(Encoding::Pyroscope)?,
         To::Parca(_) => spool(Encoding::Parca)?,
@@ -196,8 +196,8 @@ impl Open {
     ) -> Result<()> {
         let mut all = Ok(());
         let most = match &self.to {
-            Opened::Files { .. } => usize::MAX,
-            Opened::Spool { .. } => MAX_BODY,
+            OpenedOutput::Files { .. } => usize::MAX,
+            OpenedOutput::Spool { .. } => MAX_BODY,
         };
         for profile in window.profiles() {
             let written = profile.in_parts(most, |part| {
@@ -207,7 +207,7 @@ impl Open {
             });
             all = all.and(written);
         }
-        if let Opened::Spool {
+        if let OpenedOutput::Spool {
             queue, max_bytes, ..
         } = &self.to
         {
@@ -225,7 +225,7 @@ impl Open {
         number: &mut u64,
     ) -> Result<()> {
         match &self.to {
-            Opened::Files {
+            OpenedOutput::Files {
                 cpu,
                 waits,
                 launches,
@@ -240,7 +240,7 @@ impl Open {
                 self.status.written_bytes += bytes;
                 Ok(())
             }
-            Opened::Spool {
+            OpenedOutput::Spool {
                 queue, encoding, ..
             } => {
                 let (kind, content) = encoding.encode(profile, options)?;
@@ -306,24 +306,24 @@ impl Encoding {
         }
     }
 
-    fn encode(self, profile: &Profile, options: &ExportOptions) -> Result<(Kind, Vec<u8>)> {
+    fn encode(self, profile: &Profile, options: &ExportOptions) -> Result<(BodyPacking, Vec<u8>)> {
         let mut bytes = Vec::new();
         Ok(match self {
-            Self::Otlp(Kind::Gzip) => {
+            Self::Otlp(BodyPacking::Gzip) => {
                 let mut packed = GzEncoder::new(&mut bytes, Level::new(3));
                 otlp::write(profile, options, &mut packed)?;
                 packed.finish()?.flush()?;
-                (Kind::Gzip, bytes)
+                (BodyPacking::Gzip, bytes)
             }
             Self::Otlp(_) => {
                 otlp::write(profile, options, &mut bytes)?;
-                (Kind::Raw, bytes)
+                (BodyPacking::Raw, bytes)
             }
-            Self::Pyroscope => (Kind::Raw, push::pyroscope(profile, options)?),
-            Self::Parca => (Kind::Raw, push::parca(profile, options)?),
+            Self::Pyroscope => (BodyPacking::Raw, push::pyroscope(profile, options)?),
+            Self::Parca => (BodyPacking::Raw, push::parca(profile, options)?),
             Self::Pprof => {
                 pprof::write(profile, options, &mut bytes)?;
-                (Kind::Pprof, bytes)
+                (BodyPacking::Pprof, bytes)
             }
         })
     }

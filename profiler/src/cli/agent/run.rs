@@ -1,9 +1,11 @@
 //! The course of the agent, from the configuration to the last window.
 
 mod changes;
+mod config_file;
+mod control_requests;
 
 use super::args::{AgentArgs, AgentCommand};
-use super::governor::{Governor, Level};
+use super::governor::{Governor, RecordingLevel};
 use super::notify;
 use super::outputs::Outputs;
 use super::sender::{self, Sender};
@@ -19,7 +21,7 @@ use aiprof_fleet::{identity, shared, status as files};
 use aiprof_live::bpf::run_time::RunTimes;
 use aiprof_live::clock;
 use aiprof_live::config::{ProbeConfig, RecordConfig, WaitConfig};
-use aiprof_live::control::{Asked, Control, Reply, Request};
+use aiprof_live::control::{Asked, Reply, Request};
 use aiprof_live::device::DeviceOptions;
 use aiprof_live::doctor;
 use aiprof_live::session::{Keep, ProbeTraps, Session, WindowProfiles};
@@ -30,7 +32,9 @@ use aiprof_system::files::private::PrivateDirectory;
 use aiprof_system::os::privileges::{self, StillToDo};
 use aiprof_system::remote;
 use anyhow::{Context as _, Result, bail};
-use std::path::{Path, PathBuf};
+use config_file::ConfigFile;
+use control_requests::ControlRequests;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -173,8 +177,8 @@ fn sender_for(args: &AgentArgs, config: &Config, signals: &BlockedSignals) -> Op
 }
 
 /// What is recorded at most.
-fn asked(config: &Config) -> Level {
-    Level {
+fn asked(config: &Config) -> RecordingLevel {
+    RecordingLevel {
         frequency_hz: config.frequency,
         waits: config.record.off_cpu,
         launches: config.record.launches,
@@ -182,7 +186,7 @@ fn asked(config: &Config) -> Level {
 }
 
 /// What the session is to record. It can record waits whatever the level is.
-fn record_config(config: &Config, host_id: &str, level: Level) -> RecordConfig {
+fn record_config(config: &Config, host_id: &str, level: RecordingLevel) -> RecordConfig {
     let record = &config.record;
     let mut labels: Vec<(String, String)> = config.labels.clone().into_iter().collect();
     if !host_id.is_empty() {
@@ -225,16 +229,11 @@ fn record_config(config: &Config, host_id: &str, level: Level) -> RecordConfig {
 
 /// The agent while it records.
 struct Agent {
-    path: PathBuf,
-    /// When the configuration's file was changed last, if known.
-    changed: Option<std::time::SystemTime>,
+    file: ConfigFile,
     /// A service of its own delivers.
     is_sent_by_others: bool,
     config: Config,
-    /// Samples per second and CPU that somebody asked for, instead of the configuration.
-    rate: Option<u32>,
-    /// Launches could not be recorded again.
-    has_no_launches: bool,
+    overrides: LevelOverrides,
     /// The warning that the budget cannot be kept was given.
     has_warned: bool,
     turns: Turns,
@@ -249,19 +248,36 @@ struct Agent {
     session: Session,
     governor: Governor,
     counts: Counts,
-    control: Option<Control>,
-    /// Who waits for the end.
-    stoppers: Vec<Asked>,
+    requests: ControlRequests,
     /// Keeps the kernel counting how long programs run.
     _run_times: Option<RunTimes>,
+}
+
+/// What is recorded otherwise than the configuration has it.
+#[derive(Clone, Copy, Debug, Default)]
+struct LevelOverrides {
+    /// Samples per second and CPU that somebody asked for.
+    rate: Option<u32>,
+    /// Launches could not be recorded again.
+    has_no_launches: bool,
+}
+
+impl LevelOverrides {
+    fn apply(self, asked: RecordingLevel) -> RecordingLevel {
+        RecordingLevel {
+            frequency_hz: self.rate.unwrap_or(asked.frequency_hz),
+            launches: asked.launches && !self.has_no_launches,
+            ..asked
+        }
+    }
 }
 
 /// How a window was recorded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorded {
     /// What was asked for.
-    pub(super) asked: Level,
-    pub(super) level: Level,
+    pub(super) asked: RecordingLevel,
+    pub(super) level: RecordingLevel,
     /// How many notches it was turned down.
     pub(super) step: u32,
     /// How often it counts.
@@ -307,12 +323,7 @@ impl Agent {
         outputs: Outputs,
         sender: Option<Sender>,
     ) -> Result<Self> {
-        let control = match config.control.local {
-            true => Some(
-                Control::open(&config.control.name).context("cannot open the control socket")?,
-            ),
-            false => None,
-        };
+        let requests = ControlRequests::open(&config)?;
         let run_times = RunTimes::start();
         if let Err(error) = &run_times {
             tracing::warn!(
@@ -338,15 +349,13 @@ impl Agent {
         let counts = Counts::new(&session, sender.as_ref(), traps.ok());
         let governor = Governor::new(asked(&config), config.budget.cpu, counts.cpus());
         Ok(Self {
-            path: args.config.clone(),
-            changed: modified(&args.config),
+            file: ConfigFile::new(&args.config),
             is_sent_by_others: args.no_send,
             turns: turns_of(&config, &host_id, &session),
             waits_for_slot: false,
             is_paused: false,
             config,
-            rate: None,
-            has_no_launches: false,
+            overrides: LevelOverrides::default(),
             has_warned: false,
             host_id,
             outputs,
@@ -354,8 +363,7 @@ impl Agent {
             session,
             governor,
             counts,
-            control,
-            stoppers: Vec::new(),
+            requests,
             _run_times: run_times.ok(),
         })
     }
@@ -408,15 +416,14 @@ impl Agent {
                         self.take_turns()?;
                     }
                     self.tell();
-                    self.reopen_control();
-                    let changed = modified(&self.path);
-                    if changed.is_some() && changed != self.changed {
+                    self.requests.reopen();
+                    if self.file.has_changed() {
                         self.reload(&mut wakes).await?;
                     }
                 }
                 Woken::Reload => self.reload(&mut wakes).await?,
                 Woken::Asked(asked) if asked.request == Request::Stop => {
-                    self.stoppers.push(asked);
+                    self.requests.stop(asked);
                     break;
                 }
                 Woken::Asked(asked) => {
@@ -426,9 +433,7 @@ impl Agent {
                         wakes.window.reset();
                         self.take_turns()?;
                     }
-                    if let Some(control) = &mut self.control {
-                        control.answer(asked, &answer);
-                    }
+                    self.requests.answer(asked, &answer);
                 }
                 Woken::End => break,
             }
@@ -439,7 +444,7 @@ impl Agent {
     /// Records until the agent is to do something.
     async fn next(&mut self, signals: &Signals, wakes: &mut Wakes) -> Result<Woken> {
         let mut woken = None;
-        let (sender, control) = (&mut self.sender, &mut self.control);
+        let (sender, requests) = (&mut self.sender, &mut self.requests);
         let until = async {
             woken = Some(loop {
                 tokio::select! {
@@ -451,7 +456,7 @@ impl Agent {
                             _ => Woken::End,
                         });
                     }
-                    asked = asked_by(control.as_mut()) => break Ok(Woken::Asked(asked)),
+                    asked = requests.next() => break Ok(Woken::Asked(asked)),
                     _ = wakes.window.tick() => break Ok(Woken::Window),
                     _ = wakes.look.tick() => break Ok(Woken::Look),
                     _ = wakes.tell.tick() => break Ok(Woken::Tell),
@@ -492,25 +497,6 @@ impl Agent {
             self.has_warned = false;
         }
         Ok(changed.is_some())
-    }
-
-    /// Opens the control socket anew where somebody has deleted it.
-    fn reopen_control(&mut self) {
-        if !self.control.as_ref().is_some_and(Control::is_gone) {
-            return;
-        }
-        // Its name is free only when it is closed.
-        self.control = None;
-        match Control::open(&self.config.control.name) {
-            Ok(control) => {
-                tracing::warn!("the control socket was deleted; it was created again");
-                self.control = Some(control);
-            }
-            Err(error) => tracing::error!(
-                "the control socket was deleted and cannot be created again ({error}): `aiprof \
-                 agent ctl` does not work until you restart the agent"
-            ),
-        }
     }
 
     /// How it has recorded so far.
@@ -591,13 +577,8 @@ impl Agent {
     }
 
     /// What is recorded at most.
-    fn asked(&self) -> Level {
-        let asked = asked(&self.config);
-        Level {
-            frequency_hz: self.rate.unwrap_or(asked.frequency_hz),
-            launches: asked.launches && !self.has_no_launches,
-            ..asked
-        }
+    fn asked(&self) -> RecordingLevel {
+        self.overrides.apply(asked(&self.config))
     }
 
     /// Writes how it is.
@@ -621,23 +602,12 @@ impl Agent {
         notify::stopping();
         let window = self.session.end_window()?;
         self.finish_window(window);
-        for asked in std::mem::take(&mut self.stoppers) {
-            if let Some(control) = &mut self.control {
-                control.answer(asked, &Reply::Done(Box::default()));
-            }
-        }
+        self.requests.end();
         if let Some(sender) = self.sender.take() {
             sender.end().await;
         }
         self.session.finish()?;
         Ok(0)
-    }
-}
-
-async fn asked_by(control: Option<&mut Control>) -> Asked {
-    match control {
-        Some(control) => control.next().await,
-        None => std::future::pending().await,
     }
 }
 
@@ -665,8 +635,4 @@ fn host<'a>(config: &'a Config, session: &'a Session) -> &'a str {
 fn host_id(config: &Config) -> String {
     let id = config.host_id.clone().or_else(identity::of_this_host);
     id.unwrap_or_default()
-}
-
-fn modified(path: &Path) -> Option<std::time::SystemTime> {
-    caller::metadata(path).ok()?.modified().ok()
 }

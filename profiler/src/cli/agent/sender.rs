@@ -41,7 +41,7 @@ pub(super) struct Sender {
     program: PathBuf,
     config: PathBuf,
     mask: OriginalMask,
-    running: Option<Running>,
+    running: Option<RunningSender>,
     /// When it is started, if it does not run.
     due: Instant,
     delay: Duration,
@@ -50,7 +50,7 @@ pub(super) struct Sender {
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningSender {
     /// A byte on its stdin has it reload; the end of its stdin ends it, and so does the end of
     /// this process. It is another user's process, which this one may send no signal.
     child: Child,
@@ -180,7 +180,7 @@ impl Sender {
         }
     }
 
-    fn start(&self) -> Result<Running> {
+    fn start(&self) -> Result<RunningSender> {
         let context = || format!("cannot start {}", self.program.display());
         let mut command = Command::new(&self.program);
         command.arg("--config").arg(&self.config);
@@ -199,7 +199,7 @@ impl Sender {
             // One that is stopped must not stop this process, too.
             rustix::io::ioctl_fionbio(stdin, true).with_context(context)?;
         }
-        Ok(Running {
+        Ok(RunningSender {
             child,
             pidfd: readable::watch(pidfd).with_context(context)?,
             since: Instant::now(),

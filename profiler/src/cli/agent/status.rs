@@ -1,6 +1,6 @@
 //! How the agent is: for its own windows, for `aiprof-send`'s metrics, for who asks.
 
-use super::governor::{Governor, Level, Spent};
+use super::governor::{Governor, RecordingLevel, Spent};
 use super::run::Recorded;
 use super::sender::Sender;
 use crate::cli::values::{grouped, human_bytes, human_duration};
@@ -254,7 +254,7 @@ impl Counts {
     }
 
     /// What is recorded, and what it costs, in words.
-    pub(super) fn what(&self, governor: &Governor, asked: Level, budget: f64) -> String {
+    pub(super) fn what(&self, governor: &Governor, asked: RecordingLevel, budget: f64) -> String {
         let turned_down = match governor.step() {
             0 => String::new(),
             step => format!(" (reduced from {}, step {step})", asked.describe()),
@@ -269,7 +269,7 @@ impl Counts {
     }
 
     /// A line about a window.
-    pub(super) fn line(&self, window: &WindowProfiles, level: Level) -> String {
+    pub(super) fn line(&self, window: &WindowProfiles, level: RecordingLevel) -> String {
         let cpu = &window.cpu;
         let samples: u64 = cpu.samples.iter().map(|sample| sample.count).sum();
         // Some frames of the other samples may have no names: the window's profile shows that.

@@ -5,7 +5,7 @@ mod outputs;
 
 use super::analysis_plan::{AnalysisPlan, Format};
 use super::output::OutputFile;
-use super::sibling_files::Written;
+use super::sibling_files::WrittenFiles;
 use super::wanted_tables::WantedTables;
 use aiprof_formats::export;
 use aiprof_formats::import::compiler_info;
@@ -51,7 +51,7 @@ pub(super) struct Analysis<'a> {
     /// Kernels of captures whose stalls were sampled.
     pub(super) stalls: Vec<TimedStalls>,
     /// The files that were written.
-    pub(super) written: Written,
+    pub(super) written: WrittenFiles,
     /// Tables by name.
     pub(super) tables: WantedTables,
     /// Whether a file is damaged: what is intact of it was read.

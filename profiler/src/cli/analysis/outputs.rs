@@ -278,7 +278,7 @@ pub(super) fn write_trace(
             .copied()
             .unwrap_or("")
     };
-    let options = frame::Options {
+    let options = frame::FrameOptions {
         class_name: &class_name,
         is_refined: true,
         full_times: !config.analysis.compatibility.has_bugs(),

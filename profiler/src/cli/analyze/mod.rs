@@ -7,7 +7,7 @@ use super::analysis::{self, Analysis};
 use super::analysis_plan::AnalysisPlan;
 use super::memory::MemoryArgs;
 use super::output::{self, STDOUT};
-use super::sibling_files::{self, Written};
+use super::sibling_files::{self, WrittenFiles};
 use super::stdout;
 use super::time_arg::{Moment, parse_moment};
 use super::values::named;
@@ -202,9 +202,9 @@ pub(crate) struct AnalyzeArgs {
 
     /// Counters to add to the trace, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST", help_heading = "Trace",
-        default_values_t = [Counter::Power, Counter::Collectives, Counter::Transfers,
-            Counter::Preparations, Counter::Utilization])]
-    counters: Vec<Counter>,
+        default_values_t = [CounterArg::Power, CounterArg::Collectives, CounterArg::Transfers,
+            CounterArg::Preparations, CounterArg::Utilization])]
+    counters: Vec<CounterArg>,
 
     /// Factor that converts the counter of electric charge to power, or auto
     ///
@@ -326,7 +326,7 @@ impl AnalyzeFormat {
 
 /// A counter, for the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Counter {
+enum CounterArg {
     /// Power in watts, from the counter of electric charge (`Power`) in AIU traces
     Power,
     /// Bandwidth of collectives
@@ -446,7 +446,7 @@ fn silent<'a>(config: &'a AnalysisPlan, kept: Stretch, messages: &'a mut Message
         kept,
         inputs: Vec::new(),
         stalls: Vec::new(),
-        written: Written::default(),
+        written: WrittenFiles::default(),
         tables: WantedTables::default(),
         is_damaged: false,
     }

@@ -1,6 +1,6 @@
 //! From the options of `aiprof analyze` to the configuration of an analysis.
 
-use super::{AnalyzeArgs, AnalyzeFormat, Counter};
+use super::{AnalyzeArgs, AnalyzeFormat, CounterArg};
 use crate::cli::analysis_plan::{AnalysisPlan, Format};
 use crate::cli::output::STDOUT;
 use crate::cli::sibling_files;
@@ -139,11 +139,11 @@ fn analysis_config(args: &AnalyzeArgs) -> Result<AnalysisConfig> {
         overlap: args.overlap,
         keeps_rows: !args.table.is_empty(),
         counters: TraceCounters {
-            power: has(Counter::Power).then_some(PowerSource::Ts4),
-            collectives: has(Counter::Collectives),
-            transfers: has(Counter::Transfers),
-            preparations: has(Counter::Preparations),
-            utilization: has(Counter::Utilization) && !args.compiler_info.is_empty(),
+            power: has(CounterArg::Power).then_some(PowerSource::Ts4),
+            collectives: has(CounterArg::Collectives),
+            transfers: has(CounterArg::Transfers),
+            preparations: has(CounterArg::Preparations),
+            utilization: has(CounterArg::Utilization) && !args.compiler_info.is_empty(),
         },
         power_scale: power_scale(&args.power_scale)?,
         flows: !args.no_flows,

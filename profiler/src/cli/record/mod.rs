@@ -27,7 +27,7 @@ use aiprof_system::files::rights;
 use aiprof_system::os::privileges;
 use anyhow::{Context, Result};
 use clap::{Args, ValueHint, value_parser};
-pub(crate) use plan::Plan;
+pub(crate) use plan::RecordingPlan;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

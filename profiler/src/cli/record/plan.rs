@@ -35,7 +35,7 @@ const TIMED_INSIDE: [&str; 6] = [
 
 /// A recording as it will be done: consistent, and free of clap types.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct RecordingPlan {
     /// What the session records.
     pub(crate) config: RecordConfig,
     /// The command to run; empty: none.
@@ -71,7 +71,7 @@ pub(crate) struct Plan {
     pub(crate) shared: Option<String>,
 }
 
-impl Plan {
+impl RecordingPlan {
     /// Checks the options against each other and the machine. `has_aiu`: it has AIUs,
     /// whose records are read unasked.
     ///

@@ -1,6 +1,6 @@
 //! The end of a recording: its result is written, its totals are printed.
 
-use super::Recording;
+use super::RunningRecording;
 use super::output::RecordingOutput;
 use crate::cli::open_output::OpenOutput;
 use crate::cli::profile_out;
@@ -16,7 +16,7 @@ use aiprof_record::store::Store;
 use anyhow::{Context, Result};
 use std::path::Path;
 
-impl Recording<'_> {
+impl RunningRecording<'_> {
     /// Leaves out the kernels that are not wanted.
     pub(super) fn keep_kernels(&mut self, profile: &mut Profile) {
         let out = self.plan.kernels.keep(profile);

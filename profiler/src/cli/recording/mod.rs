@@ -5,13 +5,13 @@ mod end;
 mod output;
 mod requests;
 
-use super::closing::Totals;
+use super::closing::WindowTotals;
 use super::command;
 use super::control;
 use super::destination::OutputPlace;
 use super::log;
 use super::ready::Readiness;
-use super::record::{Plan, RecordArgs};
+use super::record::{RecordArgs, RecordingPlan};
 use super::stop::{self, Ended, Stop};
 use super::values::{grouped, human_duration, plural};
 use super::{EXIT_FAILURE, Verbosity, launching, rank_join, screen};
@@ -37,7 +37,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 /// What the processes of readers do.
-pub(super) const READERS: remote::Work = remote::Work {
+pub(super) const READERS: remote::ProcessWork = remote::ProcessWork {
     kinds: [
         aiprof_live::reader::serve,
         aiprof_symbols::symbolize::serve,
@@ -51,13 +51,13 @@ pub(super) const READERS: remote::Work = remote::Work {
 ///
 /// # Errors
 /// Whatever kept the recording or its result from being made.
-pub(super) fn run_for(plan: Plan, taker: Taker, verbosity: Verbosity) -> Result<u8> {
+pub(super) fn run_for(plan: RecordingPlan, taker: Taker, verbosity: Verbosity) -> Result<u8> {
     require_privileges(&plan)?;
     record(plan, Some(taker), None, verbosity)
 }
 
 /// Whether COMMAND can be recorded at all.
-fn require_privileges(plan: &Plan) -> Result<()> {
+fn require_privileges(plan: &RecordingPlan) -> Result<()> {
     command::check(&plan.command)?;
     let have = privileges::effective()?;
     privileges::require(have)?;
@@ -72,7 +72,7 @@ fn require_privileges(plan: &Plan) -> Result<()> {
 /// # Errors
 /// Whatever kept the recording or its result from being made.
 pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
-    let plan = Plan::new(args, doctor::has_aiu())?;
+    let plan = RecordingPlan::new(args, doctor::has_aiu())?;
     require_privileges(&plan)?;
     let job = plan.shared.as_deref().and_then(RankJob::of_this_process);
     let recorder = match job.map(job::take_part) {
@@ -92,7 +92,7 @@ pub(crate) fn run(args: RecordArgs, verbosity: Verbosity) -> Result<u8> {
 }
 
 fn record(
-    mut plan: Plan,
+    mut plan: RecordingPlan,
     taker: Option<Taker>,
     recorder: Option<Recorder>,
     verbosity: Verbosity,
@@ -132,14 +132,14 @@ fn record(
     let torch = torch.map(|torch| torch.start(roots)).transpose()?;
     // Programs are answered until the very end.
     let (guard, reports) = torch.unzip();
-    let recording = Recording {
+    let recording = RunningRecording {
         plan: &plan,
         command: 0,
         reports,
         ready,
         quiet: verbosity.is_quiet(),
         output,
-        totals: Totals::default(),
+        totals: WindowTotals::default(),
         left_out: KernelsLeftOut {
             none_left: true,
             ..KernelsLeftOut::default()
@@ -161,7 +161,7 @@ fn record(
 
 /// Takes the place of the daemon that COMMAND's PyTorch asks: it must be there before
 /// COMMAND starts.
-fn prepare_torch(plan: &Plan, options: &mut LaunchOptions) -> Result<Option<TorchDaemon>> {
+fn prepare_torch(plan: &RecordingPlan, options: &mut LaunchOptions) -> Result<Option<TorchDaemon>> {
     let Some(torch) = plan.torch else {
         return Ok(None);
     };
@@ -173,7 +173,7 @@ fn prepare_torch(plan: &Plan, options: &mut LaunchOptions) -> Result<Option<Torc
 }
 
 /// The user and group that COMMAND runs as.
-fn user_of(plan: &Plan) -> (u32, u32) {
+fn user_of(plan: &RecordingPlan) -> (u32, u32) {
     match &plan.as_user {
         Some(user) => (user.uid, user.gid),
         None => (
@@ -183,8 +183,8 @@ fn user_of(plan: &Plan) -> (u32, u32) {
     }
 }
 
-struct Recording<'a> {
-    plan: &'a Plan,
+struct RunningRecording<'a> {
+    plan: &'a RecordingPlan,
     /// COMMAND's process, 0 if there is none.
     command: u32,
     /// Reports of PyTorch's operators, until the session takes them.
@@ -192,11 +192,11 @@ struct Recording<'a> {
     ready: Readiness,
     quiet: bool,
     output: RecordingOutput,
-    totals: Totals,
+    totals: WindowTotals,
     left_out: KernelsLeftOut,
 }
 
-impl Recording<'_> {
+impl RunningRecording<'_> {
     async fn run(
         mut self,
         signals: BlockedSignals,

@@ -2,7 +2,7 @@
 
 use crate::cli::destination::OutputPlace;
 use crate::cli::open_output::OpenOutput;
-use crate::cli::record::Plan;
+use crate::cli::record::RecordingPlan;
 use crate::cli::ring_dump::{DumpFiles, DumpStyle};
 use crate::cli::windows::WindowFiles;
 use aiprof_formats::export::FormatSource;
@@ -50,7 +50,7 @@ pub(super) enum RecordingOutput {
 }
 
 impl RecordingOutput {
-    pub(super) fn open(plan: &Plan, quiet: bool) -> Result<Self> {
+    pub(super) fn open(plan: &RecordingPlan, quiet: bool) -> Result<Self> {
         let format = plan.destination.format;
         Ok(match &plan.destination.place {
             OutputPlace::Dumps(directory) => {

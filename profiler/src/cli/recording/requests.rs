@@ -1,6 +1,6 @@
 //! What a recording does when `aiprof ctl` asks for something, or something happens.
 
-use super::Recording;
+use super::RunningRecording;
 use super::output::RecordingOutput;
 use crate::cli::control;
 use crate::cli::ring_dump::DumpFiles;
@@ -8,7 +8,7 @@ use crate::cli::stop::Stop;
 use aiprof_live::control::{Asked, RecordState, Reply, Request};
 use aiprof_live::session::{KnownProcess, Session};
 
-impl Recording<'_> {
+impl RunningRecording<'_> {
     /// Answers those who wait for a state that the recording has now reached.
     pub(super) fn look_how_far(&mut self, session: &mut Session, stop: &mut Stop) {
         let mut done = Vec::new();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use aiprof::capture::{CaptureWriter, Known, ReplayOptions, Scan, Scanned, scan};
+use aiprof::capture::{CaptureWriter, ResolvedNames, ReplayOptions, CaptureItem, Scanned, scan};
 use aiprof::process::FileTable;
 use aiprof::wire::Event;
 use aiprof_tests::aiprof::binary;
@@ -26,8 +26,8 @@ fn read(path: &Path) -> anyhow::Result<(Vec<Event>, u64, Scanned)> {
     let (mut events, mut period_ns) = (Vec::new(), 0);
     let scanned = scan(path, options, &mut |scan| {
         match scan {
-            Scan::Event(event) => events.push(event),
-            Scan::Period(period) => period_ns = period,
+            CaptureItem::Event(event) => events.push(event),
+            CaptureItem::Period(period) => period_ns = period,
         }
         ControlFlow::Continue(())
     })?;
@@ -72,7 +72,7 @@ fn repeat(
         }
     }
     let busy = BTreeMap::new();
-    let known = Known {
+    let known = ResolvedNames {
         names: &[],
         texts: &[],
         files: &FileTable::default(),

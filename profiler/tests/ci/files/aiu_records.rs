@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use aiprof::aiu::metrics::{MetricsError, snapshot};
-use aiprof::aiu::{ActivityRecord, Context, Decoder, EpochNs, Kind, Layouts, Unknown, events};
+use aiprof::aiu::{ActivityRecord, BufferContext, Decoder, EpochNs, Kind, Layouts, Unknown, events};
 use aiprof_tests::aiu::{Record, Runtime, Truth, TruthFiles, accounts};
 use aiprof_tests::child::Child;
 use aiprof_tests::need::{Need, skip_unless};
@@ -63,9 +63,9 @@ fn profiled(layout: &str, cycles: &str, arguments: &[&str]) -> anyhow::Result<Pr
 }
 
 fn decode(run: &Profiled, layouts: &Layouts) -> (Vec<ActivityRecord>, Unknown, Vec<String>) {
-    let context = Context {
+    let context = BufferContext {
         pid: Some(run.truth.process.pid),
-        ..Context::default()
+        ..BufferContext::default()
     };
     let mut decoder = Decoder::new(layouts);
     let (mut records, mut unknown) = (Vec::new(), Unknown::default());
@@ -91,9 +91,9 @@ fn expected(truth: &Record, has_cycles: bool) -> ActivityRecord {
     ActivityRecord {
         kind,
         status: if compute {
-            aiprof::aiu::Status::Published
+            aiprof::aiu::LayoutStatus::Published
         } else {
-            aiprof::aiu::Status::Assumed
+            aiprof::aiu::LayoutStatus::Assumed
         },
         code: (kind != Kind::Memset).then_some(truth.what),
         device: device.then_some(truth.device),
@@ -258,7 +258,7 @@ fn records_one_by_one_are_the_truth() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
     let layouts = Layouts::builtin()?;
     let run = profiled("narrow", "1", &[])?;
-    let context = Context::default();
+    let context = BufferContext::default();
     let mut truths = run.truth.records.iter();
     for buffer in &run.buffers {
         // Walks as the runtime does, by the sizes in the truth.

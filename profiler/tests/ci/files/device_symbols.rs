@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use aiprof::symbolize::device::isa::Platform;
-use aiprof::symbolize::device::{Kernel, Listed, Module, Problems, read_dump_folder};
+use aiprof::symbolize::device::{DeviceFunction, Listed, Module, Problems, read_dump_folder};
 use aiprof_tests::level_zero::real::{self, Product, Recording};
 use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::workload::{Workshop, checked, source_path};
@@ -64,7 +64,7 @@ fn source_line(path: &str, line: u32) -> String {
 }
 
 /// How an instruction's source compares with the listing's.
-fn compared(kernel: &Kernel, listed: &Listed) -> &'static str {
+fn compared(kernel: &DeviceFunction, listed: &Listed) -> &'static str {
     let source = kernel.source(listed.offset);
     let Some(frame) = source.last() else {
         return "not told";

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use anyhow::Context as _;
 
-use aiprof::aiu::{Kind, Status};
+use aiprof::aiu::{Kind, LayoutStatus};
 use aiprof::collect::config::{ProbeConfig, RecordConfig};
 use aiprof::collect::session::{Keep, Session};
 use aiprof::correlate::{CallSink, DeviceSpan, Tracked, Tracker};
@@ -318,7 +318,7 @@ fn activity_records_are_read_on_their_way_to_the_program() -> anyhow::Result<()>
         assert_eq!(losses.get(LossKind::ActivityUnknown), 0);
         for span in &seen.spans {
             let published = span.record.kind == Kind::Compute;
-            assert_eq!(span.record.status == Status::Published, published);
+            assert_eq!(span.record.status == LayoutStatus::Published, published);
         }
         // A kernel's launch has its id.
         let launches = seen

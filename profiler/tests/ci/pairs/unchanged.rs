@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::Context as _;
 
 use aiprof::probes::Tables;
-use aiprof::probes::table::{Library, Table};
+use aiprof::probes::table::{CheckedTable, Library};
 use aiprof_tests::need::{Need, skip_unless};
 use aiprof_tests::states::waited_for;
 use aiprof_tests::trace::Trace;
@@ -31,7 +31,7 @@ fn example(pattern: &str) -> String {
 }
 
 /// The file names of a table's libraries, one each.
-fn files(table: &Table) -> impl Iterator<Item = String> {
+fn files(table: &CheckedTable) -> impl Iterator<Item = String> {
     let first = |library: &Library| {
         let pattern = library.files.first().cloned().unwrap_or_default();
         let name = pattern.rsplit('/').next().unwrap_or_default();

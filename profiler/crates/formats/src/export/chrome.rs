@@ -6,14 +6,14 @@
 //!   what a viewer adds up over a selection is CPU time. Instants would be drawn as a comb,
 //!   and speedscope ignores them. The stacks of samples are in `stackFrames`.
 //! * Devices have rows of their own; see [`Builder`](aiprof_record::timeline::Builder)
-//!   for what there is, and [`Layout`] for the rows.
+//!   for what there is, and [`TimelineLayout`] for the rows.
 //!
 //! Events come in order of their begin. Memory depends on how many names, tracks and
 //! different stacks there are, not on how many events. What readers see of it is described
 //! in `docs/output-formats.md`.
 
 use super::names;
-use crate::timeline::{Layout, Placed, RowName};
+use crate::timeline::{Placed, RowName, TimelineLayout};
 use aiprof_model::{
     json::{self, Object},
     profile::Losses,
@@ -46,7 +46,7 @@ pub fn write(recorded: &Recorded, store: Store, out: &mut dyn Write) -> io::Resu
     let mut writer = ChromeWriter {
         recorded,
         out: BufWriter::with_capacity(1 << 16, out),
-        layout: Layout::new(recorded),
+        layout: TimelineLayout::new(recorded),
         is_first: true,
         texts: FxHashMap::default(),
         text_bytes: 0,
@@ -63,7 +63,7 @@ pub fn write(recorded: &Recorded, store: Store, out: &mut dyn Write) -> io::Resu
 struct ChromeWriter<'a> {
     recorded: &'a Recorded,
     out: BufWriter<&'a mut dyn Write>,
-    layout: Layout<'a>,
+    layout: TimelineLayout<'a>,
     is_first: bool,
     /// Stacks of calls as JSON texts.
     texts: FxHashMap<u32, Box<str>>,

@@ -5,7 +5,7 @@
 
 use super::device::DeviceTotals;
 use super::launchers::Chosen;
-use super::stacks::{Stacks, round_to_microseconds};
+use super::stacks::{SortedStacks, round_to_microseconds};
 use super::{ExportError, ExportOptions};
 use aiprof_model::lines::{LineError, Lines};
 use aiprof_model::profile::{FrameKind, Profile};
@@ -53,7 +53,7 @@ pub fn write(
             writeln!(out, "# {n} {}", kind.label())?;
         }
     }
-    let mut stacks = Stacks::from_profile(profile, options, &chosen)?;
+    let mut stacks = SortedStacks::from_profile(profile, options, &chosen)?;
     if options.inverted {
         stacks.reverse();
     }
@@ -70,14 +70,14 @@ pub fn write_stacks(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    let mut stacks = Stacks::from_folded(folded);
+    let mut stacks = SortedStacks::from_folded(folded);
     if options.inverted {
         stacks.reverse();
     }
     write_lines(&stacks, &mut BufWriter::with_capacity(1 << 16, out))
 }
 
-fn write_lines(stacks: &Stacks, out: &mut impl Write) -> Result<(), ExportError> {
+fn write_lines(stacks: &SortedStacks, out: &mut impl Write) -> Result<(), ExportError> {
     for (frames, value) in stacks.iter() {
         for (i, frame) in frames.enumerate() {
             if i > 0 {

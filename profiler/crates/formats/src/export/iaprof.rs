@@ -13,7 +13,7 @@ use std::io::{BufWriter, Write};
 
 /// What frames of a launch go to which field.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Launch {
+struct LaunchFields {
     comm: String,
     pid: u32,
     stack: String,
@@ -32,7 +32,7 @@ type Instructions = BTreeMap<(u64, String), [u64; StallReason::ALL.len()]>;
 ///
 /// [`ExportError::Io`] when `out` fails.
 pub fn write(profile: &Profile, out: &mut dyn Write) -> Result<(), ExportError> {
-    let mut launches: BTreeMap<Launch, Instructions> = BTreeMap::new();
+    let mut launches: BTreeMap<LaunchFields, Instructions> = BTreeMap::new();
     for sample in &profile.samples {
         add(profile, sample, &mut launches);
     }
@@ -53,19 +53,19 @@ pub fn write(profile: &Profile, out: &mut dyn Write) -> Result<(), ExportError> 
     Ok(())
 }
 
-fn add(profile: &Profile, sample: &Sample, launches: &mut BTreeMap<Launch, Instructions>) {
+fn add(profile: &Profile, sample: &Sample, launches: &mut BTreeMap<LaunchFields, Instructions>) {
     let stalled_at = sample.device.and_then(|device| device.stalled_at());
     let Some((reason, code)) = stalled_at.filter(|_| sample.count > 0) else {
         return;
     };
     let kernel = profile.str(code.kernel);
-    let Frames {
+    let IaprofFrames {
         stack,
         file,
         mnemonic,
-    } = Frames::of(profile, sample, kernel);
+    } = IaprofFrames::of(profile, sample, kernel);
     let process = profile.processes.get(sample.process.0 as usize);
-    let launch = Launch {
+    let launch = LaunchFields {
         comm: names::clean(process.map_or("", |p| profile.str(p.comm))),
         pid: process.map_or(0, |p| p.pid),
         stack,
@@ -80,7 +80,7 @@ fn add(profile: &Profile, sample: &Sample, launches: &mut BTreeMap<Launch, Instr
 }
 
 /// The frames of a sample, in iaprof's terms.
-struct Frames {
+struct IaprofFrames {
     /// Frames of the host, from the root, separated by `;`.
     stack: String,
     /// Path of the kernel's source; empty: not known.
@@ -88,7 +88,7 @@ struct Frames {
     mnemonic: String,
 }
 
-impl Frames {
+impl IaprofFrames {
     fn of(profile: &Profile, sample: &Sample, kernel: &str) -> Self {
         let mut host = Vec::new();
         let mut software = Vec::new();
@@ -140,7 +140,11 @@ impl IaprofWriter<'_> {
         Ok(id)
     }
 
-    fn launch(&mut self, launch: &Launch, instructions: &Instructions) -> Result<(), ExportError> {
+    fn launch(
+        &mut self,
+        launch: &LaunchFields,
+        instructions: &Instructions,
+    ) -> Result<(), ExportError> {
         let comm = self.string(&launch.comm)?;
         let stack = self.string(&launch.stack)?;
         let file = self.string(&launch.file)?;
@@ -166,7 +170,7 @@ impl IaprofWriter<'_> {
     fn metrics(
         &mut self,
         profile: &Profile,
-        launches: &BTreeMap<Launch, Instructions>,
+        launches: &BTreeMap<LaunchFields, Instructions>,
     ) -> Result<(), ExportError> {
         for (i, reason) in StallReason::ALL.into_iter().enumerate() {
             let counts = launches.values().flat_map(BTreeMap::values);

@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Names are stored once and paths as indices into them: the stacks of a whole
 /// machine repeat the same few thousand names.
 #[derive(Default)]
-pub(super) struct Stacks {
+pub(super) struct SortedStacks {
     /// Names in byte order: comparing indices compares names.
     names: Vec<String>,
     /// All paths, one after the other, as indices into `names`.
@@ -52,7 +52,7 @@ impl Interner {
     }
 }
 
-impl Stacks {
+impl SortedStacks {
     /// The stacks of some processes of a profile: process name, process id, frames. Values
     /// are microseconds, samples or bytes.
     pub(super) fn from_profile(

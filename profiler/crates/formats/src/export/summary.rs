@@ -135,7 +135,7 @@ fn functions(profile: &Profile) -> Vec<FunctionTimes> {
     let names = FunctionNames::of(profile);
     let mut times = vec![(0_u64, 0_u64); names.names.len()];
     let mut seen = vec![usize::MAX; names.names.len()];
-    let mut calls = Calls::default();
+    let mut calls = CallTimes::default();
     for (i, sample) in cpu_samples(profile).enumerate() {
         let mut leaf = None;
         for frame in frame_ids(profile, sample.stack.0) {
@@ -168,12 +168,12 @@ fn functions(profile: &Profile) -> Vec<FunctionTimes> {
 
 /// Time by process, caller and callee.
 #[derive(Default)]
-struct Calls {
+struct CallTimes {
     /// The sample that was added last, and the sum.
     times: FxHashMap<(u32, usize, usize), (usize, u64)>,
 }
 
-impl Calls {
+impl CallTimes {
     /// Adds a sample's time to a call in its stack, once per sample. A call of itself is
     /// none.
     fn add(&mut self, call: (u32, usize, usize), sample: usize, time_ns: u64) {

@@ -4,11 +4,11 @@
 //! profile comes from and what it lost.
 
 use super::device::DeviceTotals;
-use super::flame::{Entry, FlamePage, FlameTable, Frame, Legend};
+use super::flame::{FlameFrame, FlamePage, FlameTable, Legend, LegendEntry};
 use super::folded::FoldedStacks;
 use super::launchers::Chosen;
 use super::palette::Hue;
-use super::stacks::Stacks;
+use super::stacks::SortedStacks;
 use super::{ExportError, ExportOptions, Shown, Weight, text};
 use aiprof_model::profile::{Profile, Values};
 use rustc_hash::FxHashMap;
@@ -44,7 +44,7 @@ pub fn write(
 ) -> Result<(), ExportError> {
     let chosen = Chosen::of(profile, options);
     let caption = caption(profile, options.shown, &chosen);
-    let stacks = Stacks::from_profile(profile, options, &chosen)?;
+    let stacks = SortedStacks::from_profile(profile, options, &chosen)?;
     draw(stacks, &caption, options, profile.values, out)
 }
 
@@ -59,12 +59,12 @@ pub fn write_folded(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
-    let stacks = Stacks::from_folded(folded);
+    let stacks = SortedStacks::from_folded(folded);
     draw(stacks, caption, options, Values::CpuTime, out)
 }
 
 fn draw(
-    mut stacks: Stacks,
+    mut stacks: SortedStacks,
     caption: &Caption,
     options: &ExportOptions,
     values: Values,
@@ -82,7 +82,7 @@ fn draw(
     for (path, value) in stacks.iter() {
         table.add(path, value, 0);
     }
-    let look = |frame: &Frame<'_>| match hues.get(frame.name) {
+    let look = |frame: &FlameFrame<'_>| match hues.get(frame.name) {
         Some(&hue) if frame.depth > 0 => (hue.class(), hue.shade(frame.name)),
         _ => (Hue::Process.class(), Hue::Process.base()),
     };
@@ -132,7 +132,7 @@ impl Unit {
 }
 
 /// The kind of each name.
-fn hues(stacks: &Stacks) -> FxHashMap<&str, Hue> {
+fn hues(stacks: &SortedStacks) -> FxHashMap<&str, Hue> {
     let hue = |(name, is_function)| match is_function {
         true => (name, Hue::of_frame(name)),
         false => (name, Hue::Process),
@@ -143,7 +143,7 @@ fn hues(stacks: &Stacks) -> FxHashMap<&str, Hue> {
 /// The kinds that occur.
 fn legend(hues: &FxHashMap<&str, Hue>) -> Legend {
     let used: BTreeSet<Hue> = hues.values().copied().collect();
-    let entry = |hue: Hue| Entry {
+    let entry = |hue: Hue| LegendEntry {
         class: hue.class(),
         label: hue.label().to_owned(),
         color: hue.base(),

@@ -6,7 +6,7 @@ pub(crate) mod testing;
 
 use crate::export::Weight;
 use crate::export::folded::{FoldedStacks, MAX_LINE, MAX_TOTAL};
-use crate::export::pprof::proto::{Label, Location, Profile, Sample};
+use crate::export::pprof::proto::{PprofLabel, PprofLocation, PprofProfile, PprofSample};
 use crate::export::{names, round_to_microseconds};
 use aiprof_model::profile::{FrameKind, StallReason};
 use prost::Message as _;
@@ -87,7 +87,7 @@ pub fn read(input: &mut dyn Read, wanted: Weight) -> Result<PprofStacks, PprofEr
     if bytes.len() as u64 > MAX_FILE {
         return Err(PprofError::TooLarge);
     }
-    let profile = Profile::decode(bytes.as_slice())?;
+    let profile = PprofProfile::decode(bytes.as_slice())?;
     drop(bytes);
     let chosen = Chosen::of(&profile, wanted).ok_or(PprofError::NoTypes)?;
     let names = LocationNames::new(&profile, MAX_TEXT)?;
@@ -129,7 +129,7 @@ struct Chosen {
 }
 
 impl Chosen {
-    fn of(profile: &Profile, wanted: Weight) -> Option<Self> {
+    fn of(profile: &PprofProfile, wanted: Weight) -> Option<Self> {
         let text = |at: i64| text(profile, at);
         let types = &profile.sample_type;
         let unit = |i: usize| types.get(i).map_or("", |of| text(of.unit));
@@ -158,7 +158,7 @@ impl Chosen {
         })
     }
 
-    fn value(&self, sample: &Sample) -> u64 {
+    fn value(&self, sample: &PprofSample) -> u64 {
         let values = self.columns.iter().filter_map(|i| sample.value.get(*i));
         let positive = values.map(|value| u64::try_from(*value).unwrap_or(0));
         let sum = positive.fold(0, u64::saturating_add);
@@ -192,7 +192,7 @@ fn weight_of(unit: &str) -> (Weight, u64) {
     }
 }
 
-fn text(profile: &Profile, at: i64) -> &str {
+fn text(profile: &PprofProfile, at: i64) -> &str {
     let at = usize::try_from(at).ok();
     at.and_then(|at| profile.string_table.get(at))
         .map_or("", String::as_str)
@@ -200,7 +200,7 @@ fn text(profile: &Profile, at: i64) -> &str {
 
 /// Names of a profile's locations, as folded stacks have them.
 pub struct LocationNames<'a> {
-    profile: &'a Profile,
+    profile: &'a PprofProfile,
     /// The frames of each location, outermost first, as in a folded stack.
     locations: FxHashMap<u64, String>,
 }
@@ -210,7 +210,7 @@ impl<'a> LocationNames<'a> {
     ///
     /// # Errors
     /// [`PprofError::TooLarge`]: all names together have more than `max_text` bytes.
-    pub fn new(profile: &'a Profile, max_text: usize) -> Result<Self, PprofError> {
+    pub fn new(profile: &'a PprofProfile, max_text: usize) -> Result<Self, PprofError> {
         let functions = profile.function.iter().map(|f| (f.id, f.name));
         let functions: FxHashMap<u64, i64> = functions.collect();
         let files = profile
@@ -238,8 +238,8 @@ impl<'a> LocationNames<'a> {
     }
 
     /// A sample's folded stack.
-    fn stack(&self, sample: &Sample) -> Result<String, PprofError> {
-        let label = |key: &str| -> Option<&Label> {
+    fn stack(&self, sample: &PprofSample) -> Result<String, PprofError> {
+        let label = |key: &str| -> Option<&PprofLabel> {
             let mut labels = sample.label.iter();
             labels.find(|label| text(self.profile, label.key) == key)
         };
@@ -268,9 +268,9 @@ impl<'a> LocationNames<'a> {
 
 /// The frames of a location, with `;` between them.
 fn frames(
-    profile: &Profile,
+    profile: &PprofProfile,
     functions: &FxHashMap<u64, i64>,
-    location: &Location,
+    location: &PprofLocation,
     file: &str,
 ) -> String {
     let outermost = location.line.len().saturating_sub(1);
@@ -314,10 +314,10 @@ fn kind(name: &str, file: &str, is_inlined: bool) -> FrameKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::pprof::proto::{Function, Line, Mapping, ValueType};
+    use crate::export::pprof::proto::{PprofFunction, PprofLine, PprofMapping, PprofValueType};
 
     /// `main` calls `inner`, which `outer` inlined, 1500 ns and 3 samples; the kernel 500 ns.
-    fn profile() -> Profile {
+    fn profile() -> PprofProfile {
         let texts = [
             "",
             "samples",
@@ -334,36 +334,36 @@ mod tests {
             "pid",
             "a b",
         ];
-        let line = |function_id| Line {
+        let line = |function_id| PprofLine {
             function_id,
             line: 0,
         };
-        let location = |id, mapping_id, line| Location {
+        let location = |id, mapping_id, line| PprofLocation {
             id,
             mapping_id,
             address: 16,
             line,
         };
-        let mapping = |id, filename| Mapping {
+        let mapping = |id, filename| PprofMapping {
             id,
             filename,
-            ..Mapping::default()
+            ..PprofMapping::default()
         };
-        let label = |key, str, num| Label {
+        let label = |key, str, num| PprofLabel {
             key,
             str,
             num,
             num_unit: 0,
         };
-        let sample = |location_id: &[u64], value: [i64; 2], label: &[Label]| Sample {
+        let sample = |location_id: &[u64], value: [i64; 2], label: &[PprofLabel]| PprofSample {
             location_id: location_id.to_vec(),
             value: value.to_vec(),
             label: label.to_vec(),
         };
-        Profile {
+        PprofProfile {
             sample_type: vec![
-                ValueType { r#type: 1, unit: 2 },
-                ValueType { r#type: 3, unit: 4 },
+                PprofValueType { r#type: 1, unit: 2 },
+                PprofValueType { r#type: 3, unit: 4 },
             ],
             sample: vec![
                 sample(&[2, 1], [3, 1500], &[label(11, 13, 0), label(12, 0, 7)]),
@@ -378,14 +378,14 @@ mod tests {
                 location(4, 1, vec![]),
             ],
             function: (1..=4)
-                .map(|id| Function {
+                .map(|id| PprofFunction {
                     id,
                     name: id as i64 + 4,
-                    ..Function::default()
+                    ..PprofFunction::default()
                 })
                 .collect(),
             string_table: texts.map(str::to_owned).to_vec(),
-            ..Profile::default()
+            ..PprofProfile::default()
         }
     }
 
@@ -442,7 +442,7 @@ mod tests {
         let mut long = profile();
         long.string_table[5] = "x".repeat(4000);
         long.location[0].line = vec![
-            Line {
+            PprofLine {
                 function_id: 1,
                 line: 0
             };

@@ -4,7 +4,7 @@
 use super::json::event::{FieldReader, Fields, Parsed};
 use super::json::{End, Problems, Reading, job_hash};
 use crate::export::chrome;
-use crate::timeline::{Layout, RowName};
+use crate::timeline::{RowName, TimelineLayout};
 use aiprof_model::json::Object;
 use aiprof_model::profile::FrameKind;
 use aiprof_model::timeline::{
@@ -69,7 +69,7 @@ struct Loader<'a> {
     recorded: &'a Recorded,
     /// What is not left out.
     kept: Stretch,
-    layout: Layout<'a>,
+    layout: TimelineLayout<'a>,
     job: u32,
     /// Names of the recording, in the timeline.
     names: FxHashMap<Sym, Sym>,
@@ -95,7 +95,7 @@ impl<'a> Loader<'a> {
         Self {
             recorded,
             kept,
-            layout: Layout::new(recorded),
+            layout: TimelineLayout::new(recorded),
             job: into.jobs.len() as u32,
             names: FxHashMap::default(),
             leaves: FxHashMap::default(),

@@ -158,7 +158,7 @@ impl Lane {
 
 /// Lays out the events of a recording, which come in order of time.
 #[derive(Debug)]
-pub struct Layout<'r> {
+pub struct TimelineLayout<'r> {
     recorded: &'r Recorded,
     /// Processes, or groups of rows, by track; `None`: it is not shown.
     pids: Vec<Option<i64>>,
@@ -171,7 +171,7 @@ pub struct Layout<'r> {
     refused: u64,
 }
 
-impl<'r> Layout<'r> {
+impl<'r> TimelineLayout<'r> {
     /// Knows the groups, and the rows of threads.
     pub fn new(recorded: &'r Recorded) -> Self {
         let mut layout = Self {
@@ -426,7 +426,7 @@ mod tests {
             _ => Group::Named("device".into()),
         };
         let (recorded, track) = recorded(kind, group);
-        let mut layout = Layout::new(&recorded);
+        let mut layout = TimelineLayout::new(&recorded);
         let placed = spans.iter().filter_map(|&(start, end)| {
             let placed = layout.place(&span(track, start, end))?;
             let end = placed.start + placed.length;
@@ -479,7 +479,7 @@ mod tests {
     #[test]
     fn lanes_are_named_once_and_too_many_spans_are_counted() {
         let (recorded, track) = recorded(TrackKind::Queue, Group::Named("xe".into()));
-        let mut layout = Layout::new(&recorded);
+        let mut layout = TimelineLayout::new(&recorded);
         const MOST: usize = 64;
         let spans = (0..MOST as i64 + 5).map(|i| span(track, i, 9000 + i));
         assert_eq!(spans.filter_map(|span| layout.place(&span)).count(), MOST);
@@ -530,7 +530,7 @@ mod tests {
     fn surplus_tracks_are_left_out() {
         let (mut recorded, track) = recorded(TrackKind::Bounds, Group::Named("AIU".into()));
         recorded.surplus.insert(track);
-        let mut layout = Layout::new(&recorded);
+        let mut layout = TimelineLayout::new(&recorded);
         assert!(layout.take_new().is_empty());
         assert_eq!(layout.place(&span(track, 0, 1)), None);
         assert_eq!(layout.refused, 0);

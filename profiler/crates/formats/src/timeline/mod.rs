@@ -1,7 +1,7 @@
-//! A recording's timeline on its way to a file, laid out in rows ([`Layout`]).
+//! A recording's timeline on its way to a file, laid out in rows ([`TimelineLayout`]).
 
 pub(crate) mod lanes;
 mod layout;
 
-pub use layout::{Layout, Placed};
+pub use layout::{Placed, TimelineLayout};
 pub(crate) use layout::{RowName, SAMPLES};

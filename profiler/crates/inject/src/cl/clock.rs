@@ -28,7 +28,7 @@ const SOURCES: [u32; 4] = [CLOCK_HOST, CLOCK_RAW, CLOCK_DAY, CLOCK_BOOT];
 
 /// A clock, read at a time of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug)]
-struct Reading {
+struct HostReading {
     clock: u64,
     host: u64,
     within: u64,
@@ -36,13 +36,13 @@ struct Reading {
 
 /// How a clock goes by CLOCK_MONOTONIC.
 #[derive(Debug, Default)]
-pub(super) struct Relation(VecDeque<Reading>);
+pub(super) struct Relation(VecDeque<HostReading>);
 
 impl Relation {
     /// It was read between these times.
     pub(super) fn note(&mut self, clock: u64, (before, after): (u64, u64)) {
         let within = after.saturating_sub(before) / 2;
-        let new = Reading {
+        let new = HostReading {
             clock,
             host: before + within,
             within,
@@ -68,7 +68,7 @@ impl Relation {
         let before = at.checked_sub(1).and_then(|at| self.0.get(at));
         let after = self.0.get(at);
         let near = before.or(after)?;
-        let offset = |reading: &Reading| i128::from(reading.host) - i128::from(reading.clock);
+        let offset = |reading: &HostReading| i128::from(reading.host) - i128::from(reading.clock);
         let mut found = offset(near);
         let mut within = near.within;
         if let Some((before, after)) = before.zip(after) {
@@ -97,7 +97,7 @@ pub(super) struct DeviceClock {
 
 /// The clocks of a process's devices.
 #[derive(Debug, Default)]
-pub(super) struct Clocks {
+pub(super) struct DeviceClocks {
     host: [Relation; HOST_CLOCKS.len()],
 }
 
@@ -126,7 +126,7 @@ impl DeviceClock {
     }
 
     /// A command was queued at a time of the device, within a call.
-    pub(super) fn check(&mut self, clocks: &Clocks, queued: u64, (from, to): (u64, u64)) {
+    pub(super) fn check(&mut self, clocks: &DeviceClocks, queued: u64, (from, to): (u64, u64)) {
         self.checks += 1;
         for (left, relation) in self.left.iter_mut().zip(&clocks.host) {
             let is_within = relation.host(queued).is_some_and(|(host, within)| {
@@ -157,7 +157,7 @@ impl DeviceClock {
     /// `now`. Its length is the device's own. `None`: that cannot be.
     pub(super) fn times(
         &self,
-        clocks: &Clocks,
+        clocks: &DeviceClocks,
         (start, end): (u64, u64),
         (called, now): (u64, u64),
     ) -> Option<(u64, u64)> {
@@ -177,7 +177,7 @@ impl DeviceClock {
     }
 }
 
-impl Clocks {
+impl DeviceClocks {
     /// Reads the host's clocks.
     pub(super) fn read(&mut self) {
         for (clock, relation) in HOST_CLOCKS.into_iter().zip(&mut self.host) {
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_clock_is_the_one_that_all_commands_were_queued_by() {
-        let mut clocks = Clocks::default();
+        let mut clocks = DeviceClocks::default();
         clocks.read();
         let raw = || ffi::time_of(HOST_CLOCKS[1]);
         let mut device = DeviceClock::new(false);

@@ -1,7 +1,7 @@
 //! The calls that give a queue work.
 
 use super::api::{INVALID_VALUE, SUCCESS, at, call};
-use super::held::{self, Held, Work};
+use super::held::{self, EnqueuedWork, Held};
 use super::{names, queues};
 use crate::timing::{WORK_COPY, WORK_FILL, WORK_KERNEL};
 use crate::{ffi, guarded};
@@ -12,16 +12,16 @@ const TO_DEVICE: u32 = 1;
 const TO_HOST: u32 = 2;
 const WITHIN: u32 = 4;
 
-fn kernel(handle: usize) -> Work {
-    Work {
+fn kernel(handle: usize) -> EnqueuedWork {
+    EnqueuedWork {
         what: WORK_KERNEL,
         name: names::number(handle),
-        ..Work::default()
+        ..EnqueuedWork::default()
     }
 }
 
-fn copy(direction: u32, bytes: usize) -> Work {
-    Work {
+fn copy(direction: u32, bytes: usize) -> EnqueuedWork {
+    EnqueuedWork {
         what: WORK_COPY,
         direction,
         bytes: bytes as u64,
@@ -29,11 +29,11 @@ fn copy(direction: u32, bytes: usize) -> Work {
     }
 }
 
-fn fill(bytes: usize) -> Work {
-    Work {
+fn fill(bytes: usize) -> EnqueuedWork {
+    EnqueuedWork {
         what: WORK_FILL,
         bytes: bytes as u64,
-        ..Work::default()
+        ..EnqueuedWork::default()
     }
 }
 
@@ -52,7 +52,7 @@ fn region(sizes: *const [usize; 3]) -> usize {
 fn launch<T>(
     queue: usize,
     event: *mut usize,
-    work: impl FnOnce() -> Work,
+    work: impl FnOnce() -> EnqueuedWork,
     give: impl FnOnce(*mut usize) -> (T, i32),
 ) -> T {
     let seat = queues::seat(queue).filter(|_| held::has_room());

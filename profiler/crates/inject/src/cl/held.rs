@@ -15,7 +15,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// What a command does.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Work {
+pub(super) struct EnqueuedWork {
     /// `WORK_KERNEL` and its like, as records have it.
     pub(super) what: u32,
     pub(super) direction: u32,
@@ -39,7 +39,7 @@ pub(super) struct Seat {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) event: usize,
-    pub(super) work: Work,
+    pub(super) work: EnqueuedWork,
     pub(super) seat: Seat,
     pub(super) tid: u32,
     /// When its call began and ended.

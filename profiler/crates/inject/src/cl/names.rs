@@ -13,7 +13,7 @@ const MOST: usize = 1 << 16;
 const FUNCTION_NAME: u32 = 0x1190;
 
 #[derive(Debug, Default)]
-struct Names {
+struct ObjectNames {
     /// The number of a kernel's name.
     kernels: HashMap<usize, u64>,
     numbers: HashMap<Arc<[u8]>, u64>,
@@ -21,7 +21,7 @@ struct Names {
     texts: Vec<Arc<[u8]>>,
 }
 
-static NAMES: RwLock<Option<Names>> = RwLock::new(None);
+static NAMES: RwLock<Option<ObjectNames>> = RwLock::new(None);
 
 /// The functions that create kernels.
 pub(super) fn wrappers() -> [(usize, *const ()); 3] {

@@ -26,7 +26,7 @@ const ON_DEVICE: u64 = 4;
 
 /// A queue that the program created.
 #[derive(Debug)]
-struct Queue {
+struct CommandQueue {
     seat: Seat,
     /// The program did not ask for profiling.
     is_masked: bool,
@@ -39,7 +39,7 @@ struct Queue {
 /// All queues, and numbers of what they belong to.
 #[derive(Debug, Default)]
 struct Queues {
-    by_handle: HashMap<usize, Queue>,
+    by_handle: HashMap<usize, CommandQueue>,
     devices: Vec<usize>,
     contexts: Vec<usize>,
     created: u64,
@@ -60,7 +60,7 @@ pub(super) fn wrappers() -> [(usize, *const ()); 7] {
     ]
 }
 
-fn find<T>(queue: usize, what: impl FnOnce(&Queue) -> T) -> Option<T> {
+fn find<T>(queue: usize, what: impl FnOnce(&CommandQueue) -> T) -> Option<T> {
     let queues = QUEUES.read().unwrap_or_else(PoisonError::into_inner);
     queues.as_ref()?.by_handle.get(&queue).map(what)
 }
@@ -110,7 +110,7 @@ fn note(queue: usize, (context, device): (usize, usize), flags: u64, asked: Opti
         stream: queues.created,
         in_order: flags & OUT_OF_ORDER == 0,
     };
-    let new = Queue {
+    let new = CommandQueue {
         seat,
         is_masked: flags & PROFILING == 0,
         is_off: false,

@@ -1,7 +1,7 @@
 //! The thread that reads when commands ran, and hands it over.
 
 use super::api::{self, at};
-use super::clock::{Clocks, DeviceClock};
+use super::clock::{DeviceClock, DeviceClocks};
 use super::held::{self, Held, Waiting};
 use super::{names, queues};
 use crate::batch::{Batch, head};
@@ -55,7 +55,7 @@ extern "C" fn child() {
 /// What waits, and what is known of devices.
 struct Reader {
     batch: Batch,
-    clocks: Clocks,
+    clocks: DeviceClocks,
     devices: HashMap<u32, DeviceClock>,
     /// Numbers calls.
     calls: u64,
@@ -65,7 +65,7 @@ struct Reader {
 fn run() {
     let mut reader = Reader {
         batch: Batch::new(TIMING_OPENCL),
-        clocks: Clocks::default(),
+        clocks: DeviceClocks::default(),
         devices: HashMap::new(),
         calls: 0,
         is_refused: false,

@@ -47,12 +47,12 @@ fn run() {
     let mut watch = Watch::new();
     while !watch.is_over() {
         match round() {
-            Found::More => std::thread::sleep(PAUSE),
-            Found::Some => std::thread::park_timeout(PERIOD),
-            Found::Nothing => {
+            RoundResult::More => std::thread::sleep(PAUSE),
+            RoundResult::Some => std::thread::park_timeout(PERIOD),
+            RoundResult::Nothing => {
                 ring::IS_IDLE.store(true, Ordering::Relaxed);
                 // Marks that were written before this store did not wake this thread.
-                if round() == Found::Nothing {
+                if round() == RoundResult::Nothing {
                     std::thread::park_timeout(IDLE);
                 }
                 ring::IS_IDLE.store(false, Ordering::Relaxed);
@@ -63,7 +63,7 @@ fn run() {
 
 /// What a look at the rings has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum RoundResult {
     Nothing,
     Some,
     /// There is more to hand over.
@@ -94,16 +94,16 @@ pub(super) extern "C" fn finish() {
 }
 
 /// Empties all rings and hands over a batch.
-fn round() -> Found {
+fn round() -> RoundResult {
     let mut drainer = lock();
     let drainer = drainer.get_or_insert_default();
     let is_any = drainer.look(false);
     match (drainer.hand_over(), is_any) {
-        (true, _) => Found::More,
+        (true, _) => RoundResult::More,
         // No probe yet, or no batch left.
-        (false, true) => Found::Some,
-        (false, false) if drainer.waiting.is_empty() => Found::Nothing,
-        (false, false) => Found::Some,
+        (false, true) => RoundResult::Some,
+        (false, false) if drainer.waiting.is_empty() => RoundResult::Nothing,
+        (false, false) => RoundResult::Some,
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::nvtx::narrow;
 use super::ring::{MarkId, MarkText, NewMark, mark};
-use super::tables::{self, ITT_UNKNOWN, Tables};
+use super::tables::{self, ITT_UNKNOWN, RangeTables};
 use super::{plain, start};
 use crate::timing::{
     MARK_END, MARK_MOMENT, MARK_POP, MARK_PUSH, MARK_START, MAX_RANGE_TEXT, RANGES_ITT,
@@ -211,7 +211,7 @@ fn lasting(text: &[u8]) -> *const c_char {
     CString::new(bytes).map_or(std::ptr::null(), |text| text.into_raw().cast_const())
 }
 
-impl Tables {
+impl RangeTables {
     fn itt_domain(&mut self, name: &[u8]) -> usize {
         if let Some(&known) = self.itt_domains.get(name) {
             return known;
@@ -259,7 +259,7 @@ impl Tables {
 ///
 /// # Safety
 /// A NUL-terminated text, or null.
-unsafe fn handle<T>(text: *const c_char, of: fn(&mut Tables, &[u8]) -> usize) -> *const T {
+unsafe fn handle<T>(text: *const c_char, of: fn(&mut RangeTables, &[u8]) -> usize) -> *const T {
     let mut handle = 0;
     // SAFETY: the caller's promise.
     unsafe {
@@ -272,12 +272,12 @@ unsafe fn handle<T>(text: *const c_char, of: fn(&mut Tables, &[u8]) -> usize) ->
 
 unsafe extern "C" fn domain_create(name: *const c_char) -> *const IttDomain {
     // SAFETY: as above.
-    unsafe { handle(name, Tables::itt_domain) }
+    unsafe { handle(name, RangeTables::itt_domain) }
 }
 
 unsafe extern "C" fn string_handle_create(text: *const c_char) -> *const StringHandle {
     // SAFETY: as above.
-    unsafe { handle(text, Tables::itt_string) }
+    unsafe { handle(text, RangeTables::itt_string) }
 }
 
 unsafe extern "C" fn task_begin(

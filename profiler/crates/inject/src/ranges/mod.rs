@@ -28,7 +28,7 @@ static LAST_RANGE: AtomicU64 = AtomicU64::new(0);
 type HeldRanges = (
     MutexGuard<'static, Option<drainer::Drainer>>,
     MutexGuard<'static, ring::Rings>,
-    MutexGuard<'static, Option<tables::Tables>>,
+    MutexGuard<'static, Option<tables::RangeTables>>,
 );
 
 /// Makes ready for ranges, once in a process.

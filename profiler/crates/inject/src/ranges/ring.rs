@@ -61,7 +61,7 @@ pub(super) enum MarkText<'a> {
 /// All rings, and the thread that empties them.
 #[derive(Debug, Default)]
 pub(super) struct Rings {
-    pub(super) list: Vec<Arc<Ring>>,
+    pub(super) list: Vec<Arc<MarkRing>>,
     drainer: Option<Thread>,
 }
 
@@ -77,7 +77,7 @@ impl Rings {
 
 /// The marks of a thread.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct MarkRing {
     words: Box<[AtomicU64]>,
     /// Words that were ever written; only its thread changes it.
     head: AtomicUsize,
@@ -116,7 +116,7 @@ thread_local! {
 
 /// The ring of the thread that asks.
 struct OwnRing {
-    ring: RefCell<Option<Arc<Ring>>>,
+    ring: RefCell<Option<Arc<MarkRing>>>,
     /// [`ffi::forks`] when it was made.
     forks: Cell<u32>,
     /// There was no room for it.
@@ -198,7 +198,7 @@ impl OwnRing {
 }
 
 /// A ring for this thread; `None`: there are too many.
-fn new_ring() -> Option<Arc<Ring>> {
+fn new_ring() -> Option<Arc<MarkRing>> {
     let mut rings = lock();
     if rings.drainer.is_none() {
         rings.drainer = drainer::spawn();
@@ -206,7 +206,7 @@ fn new_ring() -> Option<Arc<Ring>> {
     if rings.list.len() >= MOST_RINGS {
         return None;
     }
-    let ring = Arc::new(Ring {
+    let ring = Arc::new(MarkRing {
         words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
         head: AtomicUsize::new(0),
         tail: AtomicUsize::new(0),
@@ -226,7 +226,7 @@ pub(super) fn second_word(kind: u8, flags: u8, domain: u16, name: u32) -> u64 {
     u64::from_ne_bytes([kind, flags, d0, d1, n0, n1, n2, n3])
 }
 
-impl Ring {
+impl MarkRing {
     /// Adds a mark, or counts it as lost. After a gap, it first adds a mark of the gap.
     fn write(&self, new: &NewMark<'_>) {
         if !(self.tell_gap() && self.try_write(new)) {
@@ -359,8 +359,8 @@ mod tests {
     use super::*;
     use crate::timing::{MARK_POP, MARK_PUSH};
 
-    fn ring() -> Ring {
-        Ring {
+    fn ring() -> MarkRing {
+        MarkRing {
             words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
             head: AtomicUsize::new(usize::MAX - 2),
             tail: AtomicUsize::new(usize::MAX - 2),

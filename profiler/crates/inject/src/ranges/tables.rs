@@ -29,7 +29,7 @@ pub(super) struct RangeDomain {
 
 /// All that is known.
 #[derive(Debug)]
-pub(super) struct Tables {
+pub(super) struct RangeTables {
     texts: Vec<Box<[u8]>>,
     numbers: HashMap<Box<[u8]>, u32>,
     bytes: usize,
@@ -41,10 +41,10 @@ pub(super) struct Tables {
     pub(super) itt_domains: HashMap<Box<[u8]>, usize>,
 }
 
-static TABLES: Mutex<Option<Tables>> = Mutex::new(None);
+static TABLES: Mutex<Option<RangeTables>> = Mutex::new(None);
 
 /// The tables, for this thread alone.
-pub(super) fn lock() -> MutexGuard<'static, Option<Tables>> {
+pub(super) fn lock() -> MutexGuard<'static, Option<RangeTables>> {
     TABLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -54,11 +54,11 @@ pub(super) fn is_free() -> bool {
 }
 
 /// Works on the tables.
-pub(super) fn with<T>(work: impl FnOnce(&mut Tables) -> T) -> T {
-    work(lock().get_or_insert_with(Tables::new))
+pub(super) fn with<T>(work: impl FnOnce(&mut RangeTables) -> T) -> T {
+    work(lock().get_or_insert_with(RangeTables::new))
 }
 
-impl Tables {
+impl RangeTables {
     fn new() -> Self {
         let nameless = |api| RangeDomain {
             api,

@@ -1,7 +1,7 @@
 //! Marks in batches: each batch has the texts and domains that its marks refer to.
 
 use super::ring::{HAS_TEXT, IS_REGISTERED, MOST_WORDS, second_word};
-use super::tables::Tables;
+use super::tables::RangeTables;
 use crate::batch::{begin, head, name_words, record_words};
 use crate::timing::{
     MARK_CATEGORY, MARK_ID, MARK_LONG_ID, MARK_PAYLOAD, MAX_RANGE_TEXT, MAX_TIMING_BATCH,
@@ -132,7 +132,7 @@ impl Writer {
         &mut self,
         tid: u32,
         mut words: &[u64],
-        tables: &Tables,
+        tables: &RangeTables,
         full: &mut impl FnMut(FullBatch),
     ) {
         while let Some(mark) = next(&mut words) {
@@ -171,7 +171,7 @@ impl Writer {
         }
     }
 
-    fn mark(&mut self, tid: u32, mark: &RingMark<'_>, tables: &Tables) {
+    fn mark(&mut self, tid: u32, mark: &RingMark<'_>, tables: &RangeTables) {
         let registered = mark.registered.and_then(|number| tables.text(number));
         let name = match (mark.text, registered) {
             (Some((words, bytes)), _) => self.text_of(words, bytes),

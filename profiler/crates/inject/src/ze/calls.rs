@@ -362,7 +362,7 @@ fn know_kernel(kernel: Handle, desc: Pointer) {
     let name = unsafe { text(at::<*const c_char>(desc, 24)) }.to_bytes();
     let name = name.get(..MAX_TIMING_NAME).unwrap_or(name);
     state::with(|state| {
-        let name = state.name(name);
+        let name = state.names.number(name);
         let new = TimedKernel {
             name,
             local: [1; 3],

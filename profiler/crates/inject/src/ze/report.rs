@@ -140,10 +140,7 @@ fn take(state: &mut ProgramState, last: bool) -> Reported {
             state.count_untimed(UNTIMED_CLOCK, 1);
             continue;
         };
-        let at = usize::try_from(done.work.name)
-            .ok()
-            .and_then(|n| n.checked_sub(1));
-        let name = at.and_then(|at| state.names.get(at)).cloned();
+        let name = state.names.get(done.work.name).map(<[u8]>::to_vec);
         taken.dated.push(Dated {
             done,
             device,

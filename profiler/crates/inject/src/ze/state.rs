@@ -150,6 +150,32 @@ pub(super) struct TimedKernel {
     pub(super) local: [u32; 3],
 }
 
+/// Names of kernels, each once, with numbers from 1 on.
+#[derive(Default)]
+pub(super) struct NumberedNames {
+    all: Vec<Vec<u8>>,
+    numbers: HashMap<Vec<u8>, u64>,
+}
+
+impl NumberedNames {
+    /// The number of a name.
+    pub(super) fn number(&mut self, text: &[u8]) -> u64 {
+        if let Some(&known) = self.numbers.get(text) {
+            return known;
+        }
+        self.all.push(text.to_vec());
+        let number = self.all.len() as u64;
+        self.numbers.insert(text.to_vec(), number);
+        number
+    }
+
+    /// The name with a number.
+    pub(super) fn get(&self, number: u64) -> Option<&[u8]> {
+        let at = usize::try_from(number).ok()?.checked_sub(1)?;
+        self.all.get(at).map(Vec::as_slice)
+    }
+}
+
 /// All that is known.
 #[derive(Default)]
 pub(super) struct ProgramState {
@@ -166,8 +192,7 @@ pub(super) struct ProgramState {
     /// Lists with jobs that are deferred.
     pub(super) deferred: HashSet<usize>,
     pub(super) calls: Vec<TimingCall>,
-    pub(super) names: Vec<Vec<u8>>,
-    name_numbers: HashMap<Vec<u8>, u64>,
+    pub(super) names: NumberedNames,
     pub(super) commands: usize,
     pub(super) next_job: u64,
     last_correlation: u64,
@@ -244,17 +269,6 @@ impl ProgramState {
     pub(super) fn new_stream(&mut self) -> u64 {
         self.last_stream += 1;
         self.last_stream
-    }
-
-    /// The number of a name, from 1.
-    pub(super) fn name(&mut self, text: &[u8]) -> u64 {
-        if let Some(&known) = self.name_numbers.get(text) {
-            return known;
-        }
-        self.names.push(text.to_vec());
-        let number = self.names.len() as u64;
-        self.name_numbers.insert(text.to_vec(), number);
-        number
     }
 
     /// The work of a kernel.

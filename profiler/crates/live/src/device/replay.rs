@@ -13,7 +13,7 @@ use super::{
 };
 use crate::bpf::perf::monotonic_ns;
 use aiprof_model::{
-    eu_stall::capture::{CaptureError, CaptureReader, Clock, Frame, Header, Part},
+    eu_stall::capture::{CaptureClock, CaptureError, CaptureFrame, CaptureReader, Header, Part},
     profile::LossKind,
     wire::DeviceStream,
 };
@@ -242,8 +242,8 @@ struct Sink {
     told: Option<(DeviceStream, Shape)>,
     recorder: Option<Recorder>,
     capture: Option<CaptureReader>,
-    clock: Clock,
-    frame: Option<Frame>,
+    clock: CaptureClock,
+    frame: Option<CaptureFrame>,
 }
 
 impl Sink {
@@ -257,7 +257,7 @@ impl Sink {
             told: None,
             recorder: None,
             capture: capture.then(CaptureReader::new),
-            clock: Clock::Monotonic,
+            clock: CaptureClock::Monotonic,
             frame: None,
         };
         if !capture {
@@ -329,8 +329,8 @@ impl Sink {
         };
         recorder.cut();
         let since = match self.clock {
-            Clock::Recording => self.start_ns,
-            Clock::Monotonic => 0,
+            CaptureClock::Recording => self.start_ns,
+            CaptureClock::Monotonic => 0,
         };
         let at = |time: u64| time.saturating_add(since);
         recorder.close_waiting(at(frame.from_ns), at(frame.to_ns))

@@ -3,7 +3,7 @@ use crate::bpf::perf::monotonic_ns;
 use aiprof_model::{
     eu_stall::{
         Layout,
-        capture::{CaptureWriter, Clock, Frame, Header},
+        capture::{CaptureClock, CaptureFrame, CaptureWriter, Header},
     },
     profile::{LossKind, StallReason},
     wire::{DeviceStream, StallWindow},
@@ -250,7 +250,7 @@ fn windows_that_nobody_takes_grow() {
     assert_eq!(samplers.losses(), Losses::default());
 }
 
-fn capture(clock: Clock, frames: &[(u64, u64, u32, Vec<u8>)]) -> Vec<u8> {
+fn capture(clock: CaptureClock, frames: &[(u64, u64, u32, Vec<u8>)]) -> Vec<u8> {
     let header = Header {
         layout: Layout::Xe2,
         clock,
@@ -263,7 +263,7 @@ fn capture(clock: Clock, frames: &[(u64, u64, u32, Vec<u8>)]) -> Vec<u8> {
     };
     let mut writer = CaptureWriter::new(Vec::new(), &header).unwrap();
     for (from_ns, to_ns, drops, bytes) in frames {
-        let frame = Frame {
+        let frame = CaptureFrame {
             from_ns: *from_ns,
             to_ns: *to_ns,
             drops: *drops,
@@ -283,7 +283,7 @@ fn a_capture_has_its_own_times() {
         (200, 300, 3, Vec::new()),
         (300, 450, 0, cut),
     ];
-    std::fs::write(&path, capture(Clock::Monotonic, &frames)).unwrap();
+    std::fs::write(&path, capture(CaptureClock::Monotonic, &frames)).unwrap();
     let (told, samplers) = stopped(start(&format!("capture:{},gt=7", path.display())));
     let stream = &told.streams[0];
     assert_eq!(
@@ -305,7 +305,7 @@ fn a_capture_has_its_own_times() {
     assert_eq!(losses.get(LossKind::DeviceDrops), 3);
     assert_eq!(losses.get(LossKind::DeviceUndecodable), 1);
     // Times from the begin of the recording.
-    std::fs::write(&path, capture(Clock::Recording, &frames[..1])).unwrap();
+    std::fs::write(&path, capture(CaptureClock::Recording, &frames[..1])).unwrap();
     let before = monotonic_ns();
     let (told, _) = stopped(start(&format!("capture:{}", path.display())));
     let window = &told.windows[0];
@@ -318,7 +318,7 @@ fn more_frames_than_wait_are_not_lost() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture");
     let frames: Vec<_> = (0..2000).map(|i| (i, i + 1, 0, records(3))).collect();
-    std::fs::write(&path, capture(Clock::Monotonic, &frames)).unwrap();
+    std::fs::write(&path, capture(CaptureClock::Monotonic, &frames)).unwrap();
     let (told, _) = stopped(start(&format!("capture:{}", path.display())));
     assert_eq!((told.windows.len(), told.records()), (2000, 6000));
 }
@@ -330,7 +330,7 @@ fn captures_are_read_live_and_when_cut() {
     let samplers = start(&format!("capture:{}", path.display()));
     let mut told = Told::default();
     let bytes = capture(
-        Clock::Monotonic,
+        CaptureClock::Monotonic,
         &[(1, 2, 0, records(4)), (2, 3, 0, records(4))],
     );
     // The writer dies in the second frame, after two records and a bit.

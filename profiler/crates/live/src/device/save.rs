@@ -2,7 +2,7 @@
 
 use super::recorder::Shape;
 use aiprof_model::{
-    eu_stall::capture::{CaptureWriter, Clock, Frame, Header},
+    eu_stall::capture::{CaptureClock, CaptureFrame, CaptureWriter, Header},
     wire::DeviceStream,
 };
 use aiprof_system::files::place;
@@ -34,7 +34,7 @@ impl Save {
     pub(super) fn new(folder: &Path, stream: &DeviceStream, shape: Shape) -> io::Result<Self> {
         let header = Header {
             layout: shape.layout,
-            clock: Clock::Monotonic,
+            clock: CaptureClock::Monotonic,
             record_size: u16::try_from(shape.record_size).map_err(io::Error::other)?,
             card: stream.card,
             gt: stream.gt,
@@ -80,7 +80,7 @@ impl Save {
         if self.records.is_empty() && self.drops == 0 {
             return Ok(());
         }
-        let frame = Frame {
+        let frame = CaptureFrame {
             from_ns,
             to_ns: to_ns.max(from_ns),
             drops: std::mem::take(&mut self.drops),

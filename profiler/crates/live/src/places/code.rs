@@ -86,7 +86,7 @@ impl Searcher {
 
 /// The facts about a kernel's code that are needed here.
 fn code(
-    kernel: &aiprof_symbols::symbolize::device::Kernel,
+    kernel: &aiprof_symbols::symbolize::device::DeviceFunction,
     platform: Option<isa::Platform>,
 ) -> KernelCode {
     let mut starts = Vec::new();

@@ -8,7 +8,7 @@ use super::{
 use crate::bpf::probe::{Attached, Link, Point, Refused};
 use aiprof_common::{ProbeSpec, SPEC_EXIT};
 use aiprof_model::{
-    probes::{Probe, ProbedFile, table::Table},
+    probes::{Probe, ProbedFile, table::CheckedTable},
     profile::BuildId,
     wire::Event,
 };
@@ -124,7 +124,7 @@ pub(super) struct Stubs {
     /// Its executable parts.
     pub(super) text: Vec<TextSegment>,
     /// The table that it is a library of.
-    pub(super) table: Arc<Table>,
+    pub(super) table: Arc<CheckedTable>,
     /// Symbols, and where they lead to.
     pub(super) chains: Vec<(String, Chain)>,
 }

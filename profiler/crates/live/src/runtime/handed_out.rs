@@ -11,7 +11,7 @@ use aiprof_common::{FETCH_VALUE, FROM_ARGUMENT};
 use aiprof_model::{
     probes::{
         CallKind, Probe, Tables, role,
-        table::{Exits, Table},
+        table::{CheckedTable, Exits},
     },
     process::ProcessTable,
     wire::FileKey,
@@ -56,13 +56,13 @@ pub(super) struct Handed {
     /// The symbol that it is.
     pub(super) symbol: String,
     /// The table that has it.
-    pub(super) table: Arc<Table>,
+    pub(super) table: Arc<CheckedTable>,
 }
 
 /// A probed function that hands out addresses.
 #[derive(Debug)]
 struct AddressSource {
-    table: Arc<Table>,
+    table: Arc<CheckedTable>,
     /// Slot of the address of the one that it hands out.
     function: Option<usize>,
     /// Tag of the text that names the function.

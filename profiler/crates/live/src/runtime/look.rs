@@ -6,7 +6,7 @@
 
 use super::{attach::Stubs, discover, handed_out::Handed};
 use crate::inspect::{Memory, ProcessMemory};
-use aiprof_model::probes::table::Table;
+use aiprof_model::probes::table::CheckedTable;
 use aiprof_system::workers::Bell;
 use std::{
     ffi::OsString,
@@ -42,7 +42,7 @@ pub(super) enum What {
         /// Which functions they are.
         symbols: Vec<String>,
         /// The table that has them.
-        table: Arc<Table>,
+        table: Arc<CheckedTable>,
     },
     /// What functions of a file lead to. The file is loaded higher than its headers state.
     Chains {
@@ -154,7 +154,7 @@ fn work(queue: &Receiver<Look>, results: &Sender<Seen>, bell: Option<&Bell>) {
 }
 
 fn read(pid: u32, what: What, memory: &dyn Memory) -> Vec<Handed> {
-    let handed = |symbol: &str, address: u64, table: &Arc<Table>| Handed {
+    let handed = |symbol: &str, address: u64, table: &Arc<CheckedTable>| Handed {
         pid,
         address,
         symbol: symbol.to_owned(),

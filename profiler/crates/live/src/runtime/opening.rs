@@ -8,7 +8,7 @@ use super::{
 };
 use crate::owner;
 use aiprof_model::{
-    probes::table::Table,
+    probes::table::CheckedTable,
     process::FileId,
     wire::{FileKey, MapEvent},
 };
@@ -311,7 +311,7 @@ impl RuntimeProbes {
     /// a pattern may well match functions of its own.
     fn uses_of_program(&self) -> Vec<Use> {
         let switches = &self.config.switches;
-        let wanted = |t: &&Arc<Table>| t.only_with.is_none_or(|s| switches.contains(&s));
+        let wanted = |t: &&Arc<CheckedTable>| t.only_with.is_none_or(|s| switches.contains(&s));
         let tables = self.config.tables.iter().filter(wanted);
         tables
             .map(|table| Use {

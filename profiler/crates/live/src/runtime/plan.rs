@@ -7,7 +7,7 @@ use super::{
     symbols::Function,
 };
 use aiprof_common::{FROM_ARGUMENT, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_LATE};
-use aiprof_model::probes::table::{Compiled, Exits, Table};
+use aiprof_model::probes::table::{CheckedTable, Compiled, Exits};
 use aiprof_symbols::unwind::TextSegment;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(super) struct Use {
     /// The table.
-    pub(super) table: Arc<Table>,
+    pub(super) table: Arc<CheckedTable>,
     /// [`ProbedFile::layer`](aiprof_model::probes::ProbedFile::layer).
     pub(super) layer: u8,
     /// Only functions that the table names, none that match a pattern.

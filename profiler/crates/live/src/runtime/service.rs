@@ -21,7 +21,7 @@ use crate::{
 };
 use aiprof_common::ProbeCounts;
 use aiprof_model::{
-    probes::table::{Exits, Table},
+    probes::table::{CheckedTable, Exits},
     process::{FileId, ProcessTable, Region},
     profile::{LossKind, Losses},
     wire::{Event, FileKey, KernelNamed, MapEvent},
@@ -453,7 +453,7 @@ impl RuntimeProbes {
     }
 
     /// The layer that a table gives to a file by its name.
-    fn layer_of(&self, table: &Table, path: &str) -> Option<u8> {
+    fn layer_of(&self, table: &CheckedTable, path: &str) -> Option<u8> {
         let uses = self.uses_of(path);
         let named = uses.iter().find(|used| used.table.name == table.name);
         named.map(|used| used.layer)

@@ -27,8 +27,8 @@ use crate::{bpf::perf, filter::Filter, procfs};
 use aiprof_model::{
     profile::{LossKind, Losses},
     wire::{
-        Call, CallData, Event, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason, Wait,
-        WaitReason,
+        Call, CallData, Event, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason,
+        ThreadWait, WaitReason,
     },
 };
 use aiprof_system::workers::Owner;
@@ -410,7 +410,7 @@ impl EventCollector {
 
     /// Resolves the process of a wait, and what the wait was for. `false`: it does not belong to
     /// the recording.
-    fn resolve_wait(&mut self, wait: &mut Wait) -> Result<bool, CollectError> {
+    fn resolve_wait(&mut self, wait: &mut ThreadWait) -> Result<bool, CollectError> {
         if self.pausing.covers(wait.time_ns, wait.time_ns) {
             return Ok(false);
         }

@@ -5,7 +5,7 @@ use crate::bpf::perf;
 use aiprof_model::profile::LossKind;
 use aiprof_record::{
     aggregate::{Aggregator, Code},
-    capture::{CaptureWriter, Known},
+    capture::{CaptureWriter, ResolvedNames},
 };
 use rustc_hash::FxHashSet;
 use std::{
@@ -79,7 +79,7 @@ impl Windows {
         let mut losses = self.losses_until(&collector.losses());
         losses.add(LossKind::TableFull, extent.shortened + extent.forgotten);
         let (names, texts, cgroups) = collector.naming.stored(&codes);
-        let known = Known {
+        let known = ResolvedNames {
             names: &names,
             texts: &texts,
             files: &collector.events.recording.processes.files,

@@ -6,7 +6,7 @@ use crate::{
     names::{NameService, StoredNames},
 };
 use aiprof_model::process::FileId;
-use aiprof_record::aggregate::{Code, Names, NoNames};
+use aiprof_record::aggregate::{Code, NameSource, NoNames};
 use aiprof_symbols::symbolize::{SymFrame, SymbolizeOptions};
 use rustc_hash::FxHashSet;
 
@@ -148,7 +148,7 @@ impl Naming {
         names.map_or_else(Default::default, |names| names.stored(codes))
     }
 
-    fn names(&self) -> &dyn Names {
+    fn names(&self) -> &dyn NameSource {
         match &self.service {
             Some(names) => names,
             None => &NoNames,
@@ -156,7 +156,7 @@ impl Naming {
     }
 }
 
-impl Names for Naming {
+impl NameSource for Naming {
     fn frames(&self, code: &Code) -> &[SymFrame] {
         self.names().frames(code)
     }

@@ -12,7 +12,7 @@ use aiprof_model::{
     wire::Event,
 };
 use aiprof_record::{
-    correlate::{CallView, KernelName, Launch, Tracked},
+    correlate::{CallView, KernelName, Tracked, TrackedLaunch},
     recording::{Recording, RecordingSink},
     timeline::Builder,
 };
@@ -182,7 +182,7 @@ impl RecordingSink for Triggers {
 }
 
 impl Triggers {
-    fn launched(&mut self, launch: &Launch) {
+    fn launched(&mut self, launch: &TrackedLaunch) {
         let KernelName::Known(name) = &launch.work.name else {
             return;
         };
@@ -208,12 +208,12 @@ mod tests {
     use aiprof_model::probes::CallKind;
     use aiprof_record::correlate::LaunchingCall;
 
-    fn launch(name: &str, kernel: u64) -> Launch {
+    fn launch(name: &str, kernel: u64) -> TrackedLaunch {
         let by = LaunchingCall {
             start_ns: 7,
             ..LaunchingCall::default()
         };
-        let mut launch = Launch::of(by, CallKind::Launch, KernelName::Known(name.into()));
+        let mut launch = TrackedLaunch::of(by, CallKind::Launch, KernelName::Known(name.into()));
         launch.work.kernel = kernel;
         launch
     }

@@ -2,7 +2,7 @@
 
 use super::CollectError;
 use crate::bpf::{Bpf, probe};
-use aiprof_model::wire::{Wait, WaitReason};
+use aiprof_model::wire::{ThreadWait, WaitReason};
 use aiprof_system::files::kernel;
 use rustc_hash::FxHashMap;
 use std::{
@@ -48,7 +48,7 @@ impl Waits {
     }
 
     /// What a wait is for, if its system call shows it.
-    pub(super) fn reason(&mut self, wait: &Wait) -> WaitReason {
+    pub(super) fn reason(&mut self, wait: &ThreadWait) -> WaitReason {
         let Some(syscall) = wait.syscall else {
             // A page that is read from somewhere, if it waited for anything.
             return WaitReason::Io;

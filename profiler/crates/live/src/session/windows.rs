@@ -10,7 +10,7 @@ use aiprof_model::{
 };
 use aiprof_record::{
     aggregate::{Code, build_profile, build_profiles},
-    capture::{CaptureWriter, Known},
+    capture::{CaptureWriter, ResolvedNames},
     store::Store,
     timeline::Builder,
 };
@@ -245,7 +245,7 @@ impl Windows {
     ) -> io::Result<()> {
         let codes = collector.events.aggregate.codes_from(0);
         let (names, texts, cgroups) = collector.naming.stored(codes);
-        let known = Known {
+        let known = ResolvedNames {
             names: &names,
             texts: &texts,
             files: &collector.events.recording.processes.files,

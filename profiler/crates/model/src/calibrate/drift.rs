@@ -184,7 +184,7 @@ fn pass(clocks: usize, crossings: &[Crossing]) -> AlignedClocks {
 
 /// What bounds the line of the second of two clocks against the first.
 #[derive(Debug)]
-struct Pair {
+struct DriftBounds {
     first: usize,
     second: usize,
     /// Points that it is above, as time since the middle and difference.
@@ -194,11 +194,11 @@ struct Pair {
 }
 
 /// The pairs of clocks between which something passed.
-fn pairs(crossings: &[Crossing], middle_us: f64) -> Vec<Pair> {
-    let mut found: std::collections::BTreeMap<(usize, usize), Pair> = Default::default();
+fn pairs(crossings: &[Crossing], middle_us: f64) -> Vec<DriftBounds> {
+    let mut found: std::collections::BTreeMap<(usize, usize), DriftBounds> = Default::default();
     for c in crossings {
         let (first, second) = (c.from.min(c.to), c.from.max(c.to));
-        let pair = found.entry((first, second)).or_insert_with(|| Pair {
+        let pair = found.entry((first, second)).or_insert_with(|| DriftBounds {
             first,
             second,
             below: Vec::new(),
@@ -237,7 +237,7 @@ fn hull(mut points: Vec<(f64, f64)>, sign: f64) -> Vec<(f64, f64)> {
     kept
 }
 
-impl Pair {
+impl DriftBounds {
     /// The least difference in the middle that a line of this slope may have.
     fn low(&self, slope: f64) -> f64 {
         let all = self.below.iter().map(|(t, v)| v - slope * t);
@@ -320,13 +320,13 @@ fn edge(inside: f64, outside: f64, fits: impl Fn(f64) -> bool) -> f64 {
 }
 
 /// Speeds of all clocks against the first: along the pairs that know them best.
-fn rates(clocks: usize, pairs: &[Pair]) -> Vec<f64> {
+fn rates(clocks: usize, pairs: &[DriftBounds]) -> Vec<f64> {
     let mut rates = vec![0.0; clocks];
     let mut is_known = vec![false; clocks];
     if let Some(first) = is_known.first_mut() {
         *first = true;
     }
-    let mut ways: Vec<(f64, f64, &Pair)> = pairs
+    let mut ways: Vec<(f64, f64, &DriftBounds)> = pairs
         .iter()
         .map(|pair| {
             let slope = pair.slope();

@@ -15,7 +15,7 @@ pub type Event = Anchor;
 
 /// A job: its times by the host and by the device.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Job {
+pub struct JobTimes {
     /// Begin and end of the host's round trip, microseconds; `None`: not recorded.
     pub round_trip_us: Option<(f64, f64)>,
     /// Begin of its first device event, by the host's times.
@@ -47,7 +47,7 @@ pub enum Refusal {
     ClockDisagrees,
 }
 
-impl Job {
+impl JobTimes {
     fn last_us(&self) -> f64 {
         self.events
             .iter()
@@ -73,8 +73,8 @@ impl Job {
 
 /// Finds where jobs belong whose counters did not restart in between. Times may be
 /// off by `tolerance_us` and count as inside.
-pub fn place(jobs: &[Job], counter: Counter, tolerance_us: f64) -> Vec<JobPosition> {
-    let is_inside = |job: &&Job| {
+pub fn place(jobs: &[JobTimes], counter: Counter, tolerance_us: f64) -> Vec<JobPosition> {
+    let is_inside = |job: &&JobTimes| {
         let inside = job.shifts_inside();
         inside.is_none_or(|inside| inside.widened(tolerance_us).contains(0.0))
     };
@@ -120,7 +120,7 @@ struct SharedClock {
 }
 
 impl SharedClock {
-    fn new(jobs: &[Job], counter: Counter) -> Self {
+    fn new(jobs: &[JobTimes], counter: Counter) -> Self {
         let mut shared = Self {
             counter: sharpened(jobs, counter),
             origin: None,
@@ -141,7 +141,7 @@ impl SharedClock {
     }
 
     /// Where a job's own times put the origin, and how far the frequency makes that off.
-    fn offset_of(&self, job: &Job) -> Option<Uncertain> {
+    fn offset_of(&self, job: &JobTimes) -> Option<Uncertain> {
         let (origin, about) = self.origin?;
         let period = 2f64.powi(self.counter.bits as i32);
         let away_us = job.middle()? - about;
@@ -166,7 +166,7 @@ impl SharedClock {
 
     /// The bounds of a job's shift by its own round trip, and by those of the others if
     /// these agree.
-    fn bounds(&self, job: &Job, inside: Bounds) -> Bounds {
+    fn bounds(&self, job: &JobTimes, inside: Bounds) -> Bounds {
         let Some(at) = self.offset_of(job) else {
             return inside;
         };
@@ -176,7 +176,7 @@ impl SharedClock {
 }
 
 /// The counter with the frequency of the job that gives it best.
-fn sharpened(jobs: &[Job], counter: Counter) -> Counter {
+fn sharpened(jobs: &[JobTimes], counter: Counter) -> Counter {
     let mut best = counter;
     for job in jobs {
         let Ok(clock) = Clock::fit(&job.events, counter) else {
@@ -201,7 +201,7 @@ fn low_bits(bits: u32) -> u64 {
 }
 
 /// How far a job's events are from where they belong, by a clock, microseconds.
-fn shift(job: &Job, clock: &Clock, counter: Counter) -> Option<Uncertain> {
+fn shift(job: &JobTimes, clock: &Clock, counter: Counter) -> Option<Uncertain> {
     // The wraps by the round trip, which is right: the counter there.
     let there = clock.ticks_at(job.middle()?);
     if there.is_nan() || there.abs() > 1e30 {

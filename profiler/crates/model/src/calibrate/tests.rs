@@ -4,7 +4,7 @@
 use super::{
     clock::{Anchor, Clock, ClockError, Counter},
     cycles::{count_wraps, host_times},
-    jobs::{Job, JobPosition, Refusal, place},
+    jobs::{JobPosition, JobTimes, Refusal, place},
     ranks::{Messages, align},
 };
 use crate::timeline::Phase;
@@ -305,7 +305,7 @@ fn the_host_knows_the_end_and_the_counter_the_length() {
 }
 
 /// Four jobs, of which one's device events are off by `by_us`.
-fn four_jobs(random: &mut Random, by_us: f64, noise_us: f64) -> (Vec<Job>, usize, f64) {
+fn four_jobs(random: &mut Random, by_us: f64, noise_us: f64) -> (Vec<JobTimes>, usize, f64) {
     let (mhz, wrong) = (random.mhz(), (random.next() % 4) as usize);
     let job = |index: usize| {
         let begin = index as f64 * 700e3 + random.unit() * 10e3;
@@ -318,7 +318,7 @@ fn four_jobs(random: &mut Random, by_us: f64, noise_us: f64) -> (Vec<Job>, usize
                 ticks: wrapped(time * mhz),
             }
         };
-        Job {
+        JobTimes {
             events: (1..=20).map(event).collect(),
             round_trip_us: Some((begin, begin + length)),
             first_us: begin + 400.0 + by,
@@ -505,7 +505,7 @@ fn round_trips_of_all_jobs_bound_the_clock_they_share() {
                 }
             });
             let events: Vec<Anchor> = events.collect();
-            jobs.push(Job {
+            jobs.push(JobTimes {
                 round_trip_us: Some((begin - before, begin + 400.0 * 199.0 + after)),
                 first_us: begin - by,
                 events,

@@ -39,7 +39,7 @@ const MAX_NAME: usize = 256;
 
 /// Which clock a capture's times are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
+pub enum CaptureClock {
     /// Nanoseconds since the recording began.
     Recording,
     /// CLOCK_MONOTONIC of the machine.
@@ -52,7 +52,7 @@ pub struct Header {
     /// How records are laid out.
     pub layout: Layout,
     /// What the times of frames are.
-    pub clock: Clock,
+    pub clock: CaptureClock,
     /// Bytes of a record.
     pub record_size: u16,
     /// Index of the card among those sampled.
@@ -69,8 +69,8 @@ pub struct Header {
 
 /// The window of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
-    /// Begin and end in nanoseconds of the header's [`Clock`].
+pub struct CaptureFrame {
+    /// Begin and end in nanoseconds of the header's [`CaptureClock`].
     pub from_ns: u64,
     /// Not before `from_ns`.
     pub to_ns: u64,
@@ -84,7 +84,7 @@ pub enum Part<'a> {
     /// The header: once, first.
     Header(&'a Header),
     /// A frame begins.
-    Begin(Frame),
+    Begin(CaptureFrame),
     /// Bytes of its records.
     Records(&'a [u8]),
     /// It is complete.
@@ -225,8 +225,8 @@ fn parse_header(bytes: &[u8]) -> Result<Header, CaptureError> {
         _ => return Err(CaptureError::Header("layout")),
     };
     let clock = match bytes.get(9) {
-        Some(0) => Clock::Recording,
-        Some(1) => Clock::Monotonic,
+        Some(0) => CaptureClock::Recording,
+        Some(1) => CaptureClock::Monotonic,
         _ => return Err(CaptureError::Header("clock")),
     };
     let record_size = field(bytes, 10).map_or(0, u16::from_le_bytes);
@@ -246,8 +246,8 @@ fn parse_header(bytes: &[u8]) -> Result<Header, CaptureError> {
     })
 }
 
-fn parse_frame(bytes: &[u8]) -> Option<(Frame, u32)> {
-    let frame = Frame {
+fn parse_frame(bytes: &[u8]) -> Option<(CaptureFrame, u32)> {
+    let frame = CaptureFrame {
         from_ns: long(bytes, 0)?,
         to_ns: long(bytes, 8)?,
         drops: word(bytes, 16)?,
@@ -273,8 +273,8 @@ impl<W: Write> CaptureWriter<W> {
             Layout::Xe3p => 2,
         };
         let clock = match header.clock {
-            Clock::Recording => 0,
-            Clock::Monotonic => 1,
+            CaptureClock::Recording => 0,
+            CaptureClock::Monotonic => 1,
         };
         let name = header.name.get(..header.name.floor_char_boundary(MAX_NAME));
         let name = name.unwrap_or_default();
@@ -296,7 +296,7 @@ impl<W: Write> CaptureWriter<W> {
     ///
     /// # Errors
     /// It cannot be written, or is longer than 4 GiB.
-    pub fn frame(&mut self, frame: Frame, records: &[u8]) -> io::Result<()> {
+    pub fn frame(&mut self, frame: CaptureFrame, records: &[u8]) -> io::Result<()> {
         let length = u32::try_from(records.len()).map_err(io::Error::other)?;
         self.to.write_all(&frame.from_ns.to_le_bytes())?;
         self.to.write_all(&frame.to_ns.to_le_bytes())?;

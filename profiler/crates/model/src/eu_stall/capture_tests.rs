@@ -4,7 +4,7 @@ use super::capture::*;
 fn header() -> Header {
     Header {
         layout: Layout::Xe2,
-        clock: Clock::Recording,
+        clock: CaptureClock::Recording,
         record_size: 64,
         card: 3,
         gt: 1,
@@ -19,7 +19,7 @@ const FRAMES: [(u64, u64, u32, usize); 3] = [(5, 10, 0, 640), (10, 10, 2, 0), (1
 fn capture() -> Vec<u8> {
     let mut writer = CaptureWriter::new(Vec::new(), &header()).unwrap();
     for (from_ns, to_ns, drops, length) in FRAMES {
-        let frame = Frame {
+        let frame = CaptureFrame {
             from_ns,
             to_ns,
             drops,
@@ -60,7 +60,7 @@ fn what_is_written_is_read() {
     let nameless = Header {
         name: String::new(),
         base: None,
-        clock: Clock::Monotonic,
+        clock: CaptureClock::Monotonic,
         layout: Layout::Xe3p,
         ..header()
     };

@@ -40,7 +40,7 @@ fn version(version: Option<(u16, u16)>) -> String {
 
 /// A decoded record, its counters in the order of the hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct StallRecord {
     /// Address in units of 8 bytes.
     pub(super) ip: u64,
     /// The first eight counters, one a byte.
@@ -109,7 +109,7 @@ impl Layout {
 
     /// Decodes the first words of a record: `words` beyond the record are zero.
     #[inline(always)]
-    pub(super) fn decode(self, words: &[u64; 8]) -> Record {
+    pub(super) fn decode(self, words: &[u64; 8]) -> StallRecord {
         let [a, b, c, d, e, f, g, h] = *words;
         let dropped = self != Self::Xe3p && g & OVERFLOW_DROP != 0;
         let rest = d | e | f | h;
@@ -118,7 +118,7 @@ impl Layout {
                 let high = (b >> 29) as u16;
                 // Above the counters, Xe2 has an execution id and an end mark.
                 let used = if self == Self::Pvc { 37 } else { 49 };
-                Record {
+                StallRecord {
                     ip: a & IP_29,
                     low: a >> 29 | b << 35,
                     high: if self == Self::Pvc { high & 0xff } else { high },
@@ -126,7 +126,7 @@ impl Layout {
                     dropped,
                 }
             }
-            Self::Xe3p => Record {
+            Self::Xe3p => StallRecord {
                 ip: a & IP_61,
                 low: a >> 61 | b << 3,
                 high: (b >> 61 | c << 3) as u16,

@@ -1,6 +1,6 @@
 //! The records of a window, added up by address.
 
-use super::layout::{Layout, Record};
+use super::layout::{Layout, StallRecord};
 use crate::wire::StallCount;
 use std::hash::{BuildHasher as _, Hasher as _};
 
@@ -18,7 +18,7 @@ pub struct Sums {
     record_size: usize,
     max_addresses: usize,
     /// Open addressing, at most half full, a power of two long.
-    slots: Vec<Slot>,
+    slots: Vec<SumSlot>,
     /// What is counted, in the order of first appearance.
     entries: Vec<AddressCounts>,
     /// Random, so that no program can choose addresses that all fall into the same slots.
@@ -27,7 +27,7 @@ pub struct Sums {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct SumSlot {
     ip: u64,
     /// Index of the entry.
     entry: u32,
@@ -81,7 +81,7 @@ impl Sums {
             record_size: record_size.max(layout.bytes()),
             // Half of the slots have a 32-bit number.
             max_addresses: max_addresses.min(1 << 30),
-            slots: vec![Slot { ip: 0, entry: FREE }; FIRST_SLOTS],
+            slots: vec![SumSlot { ip: 0, entry: FREE }; FIRST_SLOTS],
             entries: Vec::new(),
             seed,
             totals: Totals::default(),
@@ -127,7 +127,7 @@ impl Sums {
     }
 
     #[inline(always)]
-    fn add_record(&mut self, record: Record) {
+    fn add_record(&mut self, record: StallRecord) {
         self.totals.records += 1;
         self.totals.drops = self.totals.drops.saturating_add(record.dropped.into());
         self.totals.strange += u64::from(record.strange);
@@ -155,7 +155,7 @@ impl Sums {
     }
 
     #[cold]
-    fn refuse(&mut self, record: &Record) {
+    fn refuse(&mut self, record: &StallRecord) {
         let bytes = record.low.to_le_bytes();
         let all = bytes.into_iter().chain(record.high.to_le_bytes());
         self.totals.refused += 1;
@@ -188,7 +188,7 @@ impl Sums {
             return None;
         }
         let entry = u32::try_from(index).ok()?;
-        *self.slots.get_mut(at)? = Slot { ip, entry };
+        *self.slots.get_mut(at)? = SumSlot { ip, entry };
         let slot = u32::try_from(at).ok()?;
         let counts = [0; 10];
         self.entries.push(AddressCounts { ip, slot, counts });
@@ -200,7 +200,7 @@ impl Sums {
 
     fn grow(&mut self) {
         let mask = self.slots.len() * 2 - 1;
-        let mut slots = vec![Slot { ip: 0, entry: FREE }; mask + 1];
+        let mut slots = vec![SumSlot { ip: 0, entry: FREE }; mask + 1];
         let seed = self.seed;
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let mut at = hash(seed, entry.ip) & mask;
@@ -270,7 +270,7 @@ fn hash(seed: u64, ip: u64) -> usize {
 
 /// Counters of a record that are at 255.
 #[inline(always)]
-fn saturated(record: &Record) -> u32 {
+fn saturated(record: &StallRecord) -> u32 {
     const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let full = |bytes: u64| (((bytes & LOW) + 0x0101_0101_0101_0101) & bytes & !LOW).count_ones();
     full(record.low) + full(record.high.into())

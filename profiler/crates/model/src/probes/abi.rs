@@ -12,9 +12,9 @@
 mod generate;
 mod names;
 
-use super::expr::{Expr, Part, Place, Type};
+use super::expr::{Expr, Place, Type, ValuePart};
 use super::program::Field;
-use super::table::Table;
+use super::table::CheckedTable;
 use super::{Tables, glob};
 use generate::Headers;
 use names::COMPARED;
@@ -125,9 +125,9 @@ fn root(expr: &Expr) -> Option<(String, Option<i64>, bool)> {
         offset = Some(address.offset.into());
         place = &address.place;
     }
-    let part = |base: String, part: &Part| match part {
-        Part::Whole | Part::Low => format!("{base}.lo"),
-        Part::High => format!("{base}.hi"),
+    let part = |base: String, part: &ValuePart| match part {
+        ValuePart::Whole | ValuePart::Low => format!("{base}.lo"),
+        ValuePart::High => format!("{base}.hi"),
     };
     let at = match place {
         Place::Argument(n, half) => part(format!("arg{n}"), half),
@@ -235,7 +235,7 @@ impl Compared {
 }
 
 /// The symbols that a header can know.
-fn symbols(table: &Table) -> impl Iterator<Item = &str> {
+fn symbols(table: &CheckedTable) -> impl Iterator<Item = &str> {
     table.names().filter(|name| !glob::is_pattern(name))
 }
 

@@ -83,11 +83,11 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// `arg0` to `arg5`: an integer argument in a register.
-    Argument(u8, Part),
+    Argument(u8, ValuePart),
     /// `stack0`...: an argument on the stack.
-    Stack(u8, Part),
+    Stack(u8, ValuePart),
     /// `result`: the return value.
-    Result(Part),
+    Result(ValuePart),
     /// An earlier value, by its name.
     Named(String),
     /// `[address]`: what memory holds there.
@@ -96,7 +96,7 @@ pub enum Place {
 
 /// Which part of an argument's eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ValuePart {
     /// All of it.
     Whole,
     /// `.lo`: bytes 0 to 3.
@@ -282,14 +282,14 @@ impl<'a> Parser<'a> {
         Ok(Place::Named(word.to_owned()))
     }
 
-    fn part(&mut self) -> Result<Part, ExprError> {
+    fn part(&mut self) -> Result<ValuePart, ExprError> {
         if self.peek() != Some('.') {
-            return Ok(Part::Whole);
+            return Ok(ValuePart::Whole);
         }
         self.at += 1;
         match self.word() {
-            "lo" => Ok(Part::Low),
-            "hi" => Ok(Part::High),
+            "lo" => Ok(ValuePart::Low),
+            "hi" => Ok(ValuePart::High),
             other => Err(self.error(format!(
                 "`.{other}`: the parts of an argument are .lo and .hi"
             ))),
@@ -381,16 +381,16 @@ pub fn is_name(word: &str) -> bool {
 /// What an expression without a type is: a handle or an address.
 fn default_type(place: &Place) -> Type {
     let size = match part(place) {
-        Part::Whole => 8,
-        Part::Low | Part::High => 4,
+        ValuePart::Whole => 8,
+        ValuePart::Low | ValuePart::High => 4,
     };
     (ValueFormat::Hex, size).into()
 }
 
-fn part(place: &Place) -> Part {
+fn part(place: &Place) -> ValuePart {
     match place {
         Place::Argument(_, part) | Place::Stack(_, part) | Place::Result(part) => *part,
-        Place::Named(_) | Place::Read(_) => Part::Whole,
+        Place::Named(_) | Place::Read(_) => ValuePart::Whole,
     }
 }
 
@@ -404,7 +404,7 @@ fn check(ty: &Type, at: &Address) -> Result<(), String> {
             "a number has no offset; to read memory at an address, write [place+offset]".into(),
         );
     }
-    if part(&at.place) != Part::Whole && *size > 4 {
+    if part(&at.place) != ValuePart::Whole && *size > 4 {
         return Err("`.lo` and `.hi` have 4 bytes: use u32, i32, hex32 or a smaller type".into());
     }
     match (&at.place, format) {
@@ -439,19 +439,23 @@ mod tests {
     #[test]
     fn places() {
         let hex = ValueFormat::Hex;
-        let arg = |n| Place::Argument(n, Part::Whole);
+        let arg = |n| Place::Argument(n, ValuePart::Whole);
         assert_eq!(scalar_of("arg0"), (hex, 8, arg(0)));
         assert_eq!(
             scalar_of("arg5.hi"),
-            (hex, 4, Place::Argument(5, Part::High))
+            (hex, 4, Place::Argument(5, ValuePart::High))
         );
         assert_eq!(
             scalar_of("u16 arg1.lo"),
-            (ValueFormat::Decimal, 2, Place::Argument(1, Part::Low))
+            (ValueFormat::Decimal, 2, Place::Argument(1, ValuePart::Low))
         );
         assert_eq!(
             scalar_of("i32 stack12"),
-            (ValueFormat::Signed(4), 4, Place::Stack(12, Part::Whole))
+            (
+                ValueFormat::Signed(4),
+                4,
+                Place::Stack(12, ValuePart::Whole)
+            )
         );
         assert_eq!(scalar_of(" [ arg2 + 0x10 ] "), (hex, 8, read(arg(2), 16)));
         assert_eq!(
@@ -462,7 +466,10 @@ mod tests {
                 read(read(Place::Named("name".into()), 0), -8)
             )
         );
-        assert_eq!(scalar_of("result"), (hex, 8, Place::Result(Part::Whole)));
+        assert_eq!(
+            scalar_of("result"),
+            (hex, 8, Place::Result(ValuePart::Whole))
+        );
     }
 
     #[test]
@@ -471,14 +478,14 @@ mod tests {
         assert_eq!(expr.ty, Type::Text);
         assert_eq!(
             expr.at.place,
-            read(Place::Argument(1, Part::Whole), 24),
+            read(Place::Argument(1, ValuePart::Whole), 24),
             "the address of the text is read"
         );
         let expr = parse("bytes(u32 [arg1+4]) arg0+64").unwrap();
         assert_eq!(expr.at.offset, 64);
         let count = Count {
             size: 4,
-            at: read(Place::Argument(1, Part::Whole), 4),
+            at: read(Place::Argument(1, ValuePart::Whole), 4),
         };
         assert_eq!(expr.ty, Type::Bytes(count));
         let named = |text: &str| matches!(parse(text).unwrap().at.place, Place::Read(_));

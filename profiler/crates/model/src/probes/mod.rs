@@ -67,7 +67,7 @@ pub struct Probe {
     /// What a call of it does.
     pub kind: CallKind,
     /// More about its kind, if its table gives it.
-    pub role: Option<Role>,
+    pub role: Option<ProbeRole>,
     /// Whether it is an ioctl of a driver.
     pub is_ioctl: bool,
     /// Names and formats of the values, by slot; one without a name is a step on
@@ -166,7 +166,7 @@ named! {
     /// gives it with `role`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
-    pub enum Role {
+    pub enum ProbeRole {
         /// Takes one more reference to an object.
         Retain = "retain",
         /// Gives a reference back, the last of which destroys the object.

@@ -1,4 +1,4 @@
-//! From a TOML file to a checked [`Table`].
+//! From a TOML file to a [`CheckedTable`].
 //!
 //! Every mistake is reported with its line and column and with what is allowed
 //! there, not only the first: a table is written in a few rounds, not in fifty.
@@ -6,10 +6,10 @@
 use super::driver_table::{DriverTable, parse_driver};
 use super::expr;
 use super::glob;
-use super::program::{Field, Program};
+use super::program::{Field, ProbeProgram};
 use super::reader::{self, FieldSyntax, TableError, TableReader, is_table_name};
-use super::table::{Exit, Function, Library, Switch, Table};
-use super::{CallKind, ResultKind, Role};
+use super::table::{CheckedTable, Exit, Function, Library, Switch};
+use super::{CallKind, ProbeRole, ResultKind};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub enum TableFile {
     /// Functions of a runtime.
-    Runtime(Table),
+    Runtime(CheckedTable),
     /// Ioctls of a driver, for it has an `[[ioctl]]`.
     Driver(DriverTable),
 }
@@ -49,7 +49,7 @@ const SYNTAX: FieldSyntax = FieldSyntax {
 };
 
 /// Reads a file's top level.
-pub(super) fn parse_runtime(root: &mut TableReader<'_, '_>) -> Table {
+pub(super) fn parse_runtime(root: &mut TableReader<'_, '_>) -> CheckedTable {
     let name = root.required_text("name");
     if !name.is_empty() && !is_table_name(&name) {
         let message =
@@ -84,7 +84,7 @@ pub(super) fn parse_runtime(root: &mut TableReader<'_, '_>) -> Table {
         }
         functions.push(function);
     });
-    Table {
+    CheckedTable {
         name,
         api,
         tested,
@@ -136,7 +136,7 @@ fn function(reader: &mut TableReader<'_, '_>, result: ResultKind) -> (Function, 
     let full = program(reader, &args, &out, &[args_at, out_at].concat());
     let entry_only = match out.as_slice() {
         [] => full.clone(),
-        _ => Program::new(&args, &[]).unwrap_or_default(),
+        _ => ProbeProgram::new(&args, &[]).unwrap_or_default(),
     };
     let function = Function {
         symbols,
@@ -158,9 +158,9 @@ fn function(reader: &mut TableReader<'_, '_>, result: ResultKind) -> (Function, 
     (function, places)
 }
 
-fn role(reader: &mut TableReader<'_, '_>, kind: CallKind) -> Option<Role> {
+fn role(reader: &mut TableReader<'_, '_>, kind: CallKind) -> Option<ProbeRole> {
     let value = reader.value("role")?;
-    let role = reader.choice("role", Role::NAMED, Role::Retain);
+    let role = reader.choice("role", ProbeRole::NAMED, ProbeRole::Retain);
     if !role.is_of(kind) {
         let (role, kind) = (role.name(), kind.name());
         let text = format!("a function of the kind `{kind}` cannot have the role `{role}`");
@@ -184,7 +184,7 @@ fn program(
     args: &[Field],
     out: &[Field],
     at: &[Range<usize>],
-) -> Program {
+) -> ProbeProgram {
     for ((index, field), at) in args.iter().chain(out).enumerate().zip(at) {
         let mut before = args.iter().chain(out).take(index);
         if before.any(|other| other.name == field.name) {
@@ -192,8 +192,8 @@ fn program(
             reader.error(at.clone(), message);
         }
     }
-    Program::new(args, out).unwrap_or_else(|(index, message)| {
+    ProbeProgram::new(args, out).unwrap_or_else(|(index, message)| {
         reader.error(at.get(index).cloned().unwrap_or_default(), message);
-        Program::default()
+        ProbeProgram::default()
     })
 }

@@ -1,6 +1,6 @@
 //! From expressions to the operations of a [`ProbeSpec`].
 
-use super::expr::{Address, Count, Expr, Part, Place, Type};
+use super::expr::{Address, Count, Expr, Place, Type, ValuePart};
 use super::ioctl::ArrayLayout;
 use super::{DataFormat, DataInfo, ValueFormat, ValueInfo};
 use aiprof_common::{
@@ -26,7 +26,7 @@ pub struct Field {
 
 /// What the probe of a function or an ioctl reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Program {
+pub struct ProbeProgram {
     /// Operations at the entry.
     pub entry: Vec<FetchOp>,
     /// Operations at the exit.
@@ -41,7 +41,7 @@ pub struct Program {
     pub keep: bool,
 }
 
-impl Program {
+impl ProbeProgram {
     /// Compiles the values read at the entry and those read at the exit.
     ///
     /// # Errors
@@ -101,11 +101,11 @@ impl Program {
     }
 }
 
-/// Makes a [`Program`], field by field.
+/// Makes a [`ProbeProgram`], field by field.
 #[derive(Default)]
 pub(super) struct Compiler {
     /// What was compiled so far.
-    pub(super) program: Program,
+    pub(super) program: ProbeProgram,
     /// Fields are read at the exit.
     pub(super) at_exit: bool,
     /// The arguments of an ioctl are known at the exit, too.
@@ -185,7 +185,7 @@ impl Compiler {
             return self.named(name);
         }
         if self.is_past_arguments()
-            && let Place::Argument(n, Part::Whole) = count.at
+            && let Place::Argument(n, ValuePart::Whole) = count.at
         {
             return self.kept_argument(n);
         }
@@ -198,7 +198,7 @@ impl Compiler {
         if self.is_past_arguments() && matches!(place, Place::Argument(..) | Place::Stack(..)) {
             return Err("arguments can be read only at the entry: move this to `args`".into());
         }
-        let shift = |part| if part == Part::High { 32 } else { 0 };
+        let shift = |part| if part == ValuePart::High { 32 } else { 0 };
         let ((from, index), how, offset, shift) = match place {
             Place::Argument(n, part) => ((FROM_ARGUMENT, *n), FETCH_VALUE, 0, shift(*part)),
             Place::Result(part) => {
@@ -225,20 +225,20 @@ impl Compiler {
     /// What `place` is as an address to read at.
     pub(super) fn base(&mut self, place: &Place) -> Result<Base, String> {
         match place {
-            Place::Argument(_, Part::Low | Part::High)
-            | Place::Stack(_, Part::Low | Part::High)
-            | Place::Result(Part::Low | Part::High) => {
+            Place::Argument(_, ValuePart::Low | ValuePart::High)
+            | Place::Stack(_, ValuePart::Low | ValuePart::High)
+            | Place::Result(ValuePart::Low | ValuePart::High) => {
                 Err("half an argument is not an address".into())
             }
-            Place::Argument(n, Part::Whole) if self.is_past_arguments() => {
+            Place::Argument(n, ValuePart::Whole) if self.is_past_arguments() => {
                 Ok((FROM_VALUE, self.kept_argument(*n)?))
             }
-            Place::Argument(n, Part::Whole) => Ok((FROM_ARGUMENT, *n)),
-            Place::Stack(n, Part::Whole) => {
+            Place::Argument(n, ValuePart::Whole) => Ok((FROM_ARGUMENT, *n)),
+            Place::Stack(n, ValuePart::Whole) => {
                 let op = operation(FROM_STACK, 0, FETCH_READ, WORD, stack_offset(*n));
                 Ok((FROM_VALUE, self.entry_step(op)?))
             }
-            Place::Result(Part::Whole) => {
+            Place::Result(ValuePart::Whole) => {
                 self.result_is_known()?;
                 Ok((FROM_RESULT, 0))
             }

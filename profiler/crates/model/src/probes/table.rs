@@ -1,19 +1,19 @@
 //! Probe tables: which functions of a runtime are probed, and what is read there.
 //!
-//! [`parse_file`](super::parse_file) makes a [`Table`] of a TOML file and checks it
-//! whole; [`Table::compile`] makes what the kernel side runs. docs/probes.md
+//! [`parse_file`](super::parse_file) makes a [`CheckedTable`] of a TOML file and checks it
+//! whole; [`CheckedTable::compile`] makes what the kernel side runs. docs/probes.md
 //! describes the files.
 
 use super::glob;
-use super::program::{Field, Program};
-use super::{CallKind, Probe, ResultKind, Role};
+use super::program::{Field, ProbeProgram};
+use super::{CallKind, Probe, ProbeRole, ResultKind};
 use crate::demangle::demangle;
 use aiprof_common::{ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_STACK, SPEC_WORK};
 use std::collections::HashMap;
 
 /// A checked table.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct CheckedTable {
     /// Its name: `level-zero`.
     pub name: String,
     /// The API for people: `Level Zero`.
@@ -79,7 +79,7 @@ pub struct Function {
     /// What a call does.
     pub kind: CallKind,
     /// More of that.
-    pub role: Option<Role>,
+    pub role: Option<ProbeRole>,
     /// What is read at the entry.
     pub args: Vec<Field>,
     /// What is read at the exit.
@@ -104,9 +104,9 @@ pub struct Function {
     /// Line of the file.
     pub line: u32,
     /// Without the exit.
-    pub(super) entry_only: Program,
+    pub(super) entry_only: ProbeProgram,
     /// With it.
-    pub(super) full: Program,
+    pub(super) full: ProbeProgram,
 }
 
 named! {
@@ -152,7 +152,7 @@ pub struct Compiled {
 
 impl Compiled {
     /// `probe` has the values and data of `program`.
-    pub(super) fn new(program: &Program, symbol: &str, flags: u32, probe: Probe) -> Self {
+    pub(super) fn new(program: &ProbeProgram, symbol: &str, flags: u32, probe: Probe) -> Self {
         Self {
             spec: program.spec(function_id(symbol), flags),
             probe,
@@ -162,7 +162,7 @@ impl Compiled {
     }
 }
 
-impl Table {
+impl CheckedTable {
     /// The library that a file is; the first that matches.
     pub fn library(&self, path: &str) -> Option<&Library> {
         self.libraries.iter().find(|library| library.is(path))
@@ -267,7 +267,7 @@ impl Function {
     }
 
     /// What is read.
-    pub fn program(&self, exits: Exits) -> &Program {
+    pub fn program(&self, exits: Exits) -> &ProbeProgram {
         if self.has_exit(exits) {
             &self.full
         } else {
@@ -303,7 +303,7 @@ impl CallKind {
     }
 }
 
-impl Role {
+impl ProbeRole {
     /// Whether functions of a kind can have it.
     pub fn is_of(self, kind: CallKind) -> bool {
         use CallKind::{

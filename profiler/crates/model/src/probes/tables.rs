@@ -4,7 +4,7 @@ use super::driver_table::parse_driver;
 use super::driver_table::{DriverTable, Ioctl};
 use super::parse::parse_runtime;
 use super::reader::{TableError, read};
-use super::table::{Library, Switch, Table};
+use super::table::{CheckedTable, Library, Switch};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub trait ProbeTable: Sized {
     fn parse(source: &str, text: &str) -> Result<Self, Vec<TableError>>;
 }
 
-impl ProbeTable for Table {
+impl ProbeTable for CheckedTable {
     const BUILT_IN: &[(&str, &str)] = RUNTIMES;
 
     fn name(&self) -> &str {
@@ -70,7 +70,7 @@ pub struct TableSet<T: ProbeTable> {
 }
 
 /// The tables of runtimes.
-pub type Tables = TableSet<Table>;
+pub type Tables = TableSet<CheckedTable>;
 /// The tables of drivers.
 pub type DriverTables = TableSet<DriverTable>;
 
@@ -119,7 +119,7 @@ impl<T: ProbeTable> TableSet<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct Active<'a> {
     /// The table.
-    pub table: &'a Arc<Table>,
+    pub table: &'a Arc<CheckedTable>,
     /// The library of it.
     pub library: &'a Library,
 }

@@ -1,9 +1,10 @@
 //! Tests of probe tables: mistakes, what functions become, the built-in ones.
 
 use super::expr::is_name;
-use super::table::{Compiled, Exit, Exits, Switch, Table, function_id};
+use super::table::{CheckedTable, Compiled, Exit, Exits, Switch, function_id};
 use super::{
-    CallKind, DataFormat, ProbeTable, ResultKind, Role, Tables, ValueFormat, ValueInfo, glob, role,
+    CallKind, DataFormat, ProbeRole, ProbeTable, ResultKind, Tables, ValueFormat, ValueInfo, glob,
+    role,
 };
 use aiprof_common as c;
 use aiprof_common::{FetchOp, MAX_OPS, MAX_VALUES};
@@ -12,9 +13,9 @@ use std::collections::{BTreeSet, HashMap};
 const HEAD: &str = "name = \"t\"\napi = \"T\"\n[[library]]\nfiles = [\"libt.so*\"]\n";
 
 /// A table with one function `f` of these lines.
-fn table(function: &str) -> Table {
+fn table(function: &str) -> CheckedTable {
     let text = format!("{HEAD}[[function]]\nsymbols = [\"f\"]\n{function}");
-    Table::parse("t.toml", &text).unwrap_or_else(|errors| panic!("{errors:?}"))
+    CheckedTable::parse("t.toml", &text).unwrap_or_else(|errors| panic!("{errors:?}"))
 }
 
 fn compile(function: &str, exits: Exits) -> Compiled {
@@ -23,7 +24,7 @@ fn compile(function: &str, exits: Exits) -> Compiled {
 }
 
 fn mistakes(text: &str) -> Vec<String> {
-    match Table::parse("t.toml", text) {
+    match CheckedTable::parse("t.toml", text) {
         Ok(table) => panic!("accepted: {table:?}"),
         Err(errors) => errors.iter().map(ToString::to_string).collect(),
     }
@@ -186,7 +187,7 @@ fn too_much_for_one_probe_is_a_mistake() {
             values.join(", ")
         )
     };
-    assert!(Table::parse("t", &function(&values[1..])).is_ok());
+    assert!(CheckedTable::parse("t", &function(&values[1..])).is_ok());
     let found = mistakes(&function(&values));
     assert!(found[0].contains("(limit: 12)"), "{found:?}");
     // Texts take no value, but an operation each.
@@ -377,7 +378,7 @@ fn an_exit_that_is_useful_is_probed_when_all_are_wanted() {
 
 #[test]
 fn exact_symbols_come_before_patterns_and_patterns_in_their_order() {
-    let table = Table::parse(
+    let table = CheckedTable::parse(
         "t",
         &format!(
             "{HEAD}[[function]]\nsymbols = [\"aiu*\"]\nkind = \"host\"\n\
@@ -410,7 +411,7 @@ fn exact_symbols_come_before_patterns_and_patterns_in_their_order() {
 
 #[test]
 fn libraries_are_known_by_file_name_or_by_path() {
-    let table = Table::parse(
+    let table = CheckedTable::parse(
         "t",
         "name = \"t\"\napi = \"T\"\nonly_with = \"conditional-collection\"\n\
          [[library]]\nfiles = [\"libt.so*\", \"*/opt/t/*\"]\nlayer = 3\n\
@@ -451,14 +452,14 @@ fn names_of_kinds_are_those_of_the_wire() {
 }
 
 /// The roles that functions' names stood for before tables had roles.
-fn role_by_name(kind: CallKind, function: &str, values: &[ValueInfo]) -> Option<Role> {
+fn role_by_name(kind: CallKind, function: &str, values: &[ValueInfo]) -> Option<ProbeRole> {
     let says = |words: &[&str]| words.iter().any(|word| function.contains(word));
     let list_at_exit = values
         .iter()
         .find(|v| v.name == role::LIST)
         .map(|v| v.at_exit);
     match kind {
-        CallKind::Copy if says(&["Prefetch"]) => Some(Role::Prefetch),
+        CallKind::Copy if says(&["Prefetch"]) => Some(ProbeRole::Prefetch),
         CallKind::Copy => {
             let pairs = ["H", "D", "A"].map(|a| ["H", "D", "A"].map(|b| (a, b)));
             let pair = pairs
@@ -466,51 +467,57 @@ fn role_by_name(kind: CallKind, function: &str, values: &[ValueInfo]) -> Option<
                 .flatten()
                 .find(|(from, to)| says(&[&format!("{from}to{to}"), &format!("{from}2{to}")]));
             match pair {
-                Some(("H", "H")) => Some(Role::HostToHost),
-                Some(("H", _)) => Some(Role::HostToDevice),
-                Some((_, "H")) => Some(Role::DeviceToHost),
-                Some(_) => Some(Role::DeviceToDevice),
+                Some(("H", "H")) => Some(ProbeRole::HostToHost),
+                Some(("H", _)) => Some(ProbeRole::HostToDevice),
+                Some((_, "H")) => Some(ProbeRole::DeviceToHost),
+                Some(_) => Some(ProbeRole::DeviceToDevice),
                 None if says(&["ReadBuffer", "BufferRead", "ReadImage", "ImageRead"]) => {
-                    Some(Role::DeviceToHost)
+                    Some(ProbeRole::DeviceToHost)
                 }
                 None if says(&["WriteBuffer", "BufferWrite", "WriteImage", "ImageWrite"]) => {
-                    Some(Role::HostToDevice)
+                    Some(ProbeRole::HostToDevice)
                 }
-                None => says(&["CopyBuffer", "BufferCopy"]).then_some(Role::DeviceToDevice),
+                None => says(&["CopyBuffer", "BufferCopy"]).then_some(ProbeRole::DeviceToDevice),
             }
         }
-        CallKind::Queue if says(&["BeginGraphCapture", "BeginCapture"]) => Some(Role::BeginCapture),
-        CallKind::Queue if says(&["EndGraphCapture", "EndCapture"]) => Some(Role::EndCapture),
-        CallKind::Queue if says(&["GraphAdd"]) => Some(Role::Add),
-        CallKind::Queue if list_at_exit == Some(true) && says(&["Immediate"]) => {
-            Some(Role::Immediate)
+        CallKind::Queue if says(&["BeginGraphCapture", "BeginCapture"]) => {
+            Some(ProbeRole::BeginCapture)
         }
-        CallKind::Queue if list_at_exit == Some(false) && says(&["Reset"]) => Some(Role::Reset),
-        CallKind::Queue if list_at_exit == Some(false) && says(&["Close"]) => Some(Role::Close),
+        CallKind::Queue if says(&["EndGraphCapture", "EndCapture"]) => Some(ProbeRole::EndCapture),
+        CallKind::Queue if says(&["GraphAdd"]) => Some(ProbeRole::Add),
+        CallKind::Queue if list_at_exit == Some(true) && says(&["Immediate"]) => {
+            Some(ProbeRole::Immediate)
+        }
+        CallKind::Queue if list_at_exit == Some(false) && says(&["Reset"]) => {
+            Some(ProbeRole::Reset)
+        }
+        CallKind::Queue if list_at_exit == Some(false) && says(&["Close"]) => {
+            Some(ProbeRole::Close)
+        }
         CallKind::Queue | CallKind::Module | CallKind::Kernel | CallKind::Compile => {
             let releases = says(&["Destroy", "Release", "Unload", "Delete"]);
-            let releases = releases.then_some(Role::Release);
-            says(&["Retain"]).then_some(Role::Retain).or(releases)
+            let releases = releases.then_some(ProbeRole::Release);
+            says(&["Retain"]).then_some(ProbeRole::Retain).or(releases)
         }
-        CallKind::Alloc if says(&["Shared", "shared", "Managed"]) => Some(Role::Shared),
-        CallKind::Alloc => says(&["Host", "host"]).then_some(Role::Host),
-        CallKind::Event => says(&["QueryStatus"]).then_some(Role::Query),
-        CallKind::Synchronize => says(&["ScheduleWait"]).then_some(Role::WaitAll),
+        CallKind::Alloc if says(&["Shared", "shared", "Managed"]) => Some(ProbeRole::Shared),
+        CallKind::Alloc => says(&["Host", "host"]).then_some(ProbeRole::Host),
+        CallKind::Event => says(&["QueryStatus"]).then_some(ProbeRole::Query),
+        CallKind::Synchronize => says(&["ScheduleWait"]).then_some(ProbeRole::WaitAll),
         CallKind::Control => match function {
-            "setenv" => Some(Role::Set),
-            "putenv" => Some(Role::Assign),
-            "unsetenv" => Some(Role::Unset),
-            "clearenv" => Some(Role::Clear),
-            name if name.starts_with("__itt_pause") => Some(Role::Pause),
-            name if name.starts_with("__itt_resume") => Some(Role::Resume),
+            "setenv" => Some(ProbeRole::Set),
+            "putenv" => Some(ProbeRole::Assign),
+            "unsetenv" => Some(ProbeRole::Unset),
+            "clearenv" => Some(ProbeRole::Clear),
+            name if name.starts_with("__itt_pause") => Some(ProbeRole::Pause),
+            name if name.starts_with("__itt_resume") => Some(ProbeRole::Resume),
             _ => None,
         },
         CallKind::Range => [
-            ("RangePush", Role::Push),
-            ("RangePop", Role::Pop),
-            ("RangeStart", Role::Start),
-            ("RangeStop", Role::Stop),
-            ("Mark", Role::Mark),
+            ("RangePush", ProbeRole::Push),
+            ("RangePop", ProbeRole::Pop),
+            ("RangeStart", ProbeRole::Start),
+            ("RangeStop", ProbeRole::Stop),
+            ("Mark", ProbeRole::Mark),
         ]
         .into_iter()
         .find_map(|(part, role)| says(&[part]).then_some(role)),
@@ -530,13 +537,13 @@ fn built_in_functions_have_the_roles_that_their_names_said() {
                 assert_eq!(probe.role, expected, "{} {symbol}", table.name);
                 seen += 1;
                 with_role += usize::from(expected.is_some());
-                roles.extend(expected.map(Role::name));
+                roles.extend(expected.map(ProbeRole::name));
             }
         }
     }
     assert!(seen > 1000 && with_role > 150, "{with_role} of {seen}");
     // Nothing built in copies from host to host by name.
-    assert_eq!(roles.len(), Role::NAMED.len() - 1, "{roles:?}");
+    assert_eq!(roles.len(), ProbeRole::NAMED.len() - 1, "{roles:?}");
 }
 
 #[test]
@@ -546,10 +553,10 @@ fn roles_are_of_kinds() {
             "name = \"t\"\napi = \"T\"\n[[library]]\nfiles = [\"libt.so\"]\n\
              [[function]]\nsymbols = [\"f\"]\nkind = \"{kind}\"\nrole = \"{role}\"\n"
         );
-        Table::parse("t.toml", &text)
+        CheckedTable::parse("t.toml", &text)
     };
     let good = table("kernel", "release").unwrap();
-    assert_eq!(good.functions[0].role, Some(Role::Release));
+    assert_eq!(good.functions[0].role, Some(ProbeRole::Release));
     let bad = table("copy", "release").unwrap_err();
     assert_eq!(
         bad[0].message,
@@ -557,7 +564,7 @@ fn roles_are_of_kinds() {
     );
     assert_eq!(bad[0].line, 8);
     assert!(table("kernel", "destroy").is_err());
-    for (name, role) in Role::NAMED {
+    for (name, role) in ProbeRole::NAMED {
         assert_eq!(serde_json::to_string(&role).unwrap(), format!("\"{name}\""));
         assert!(CallKind::NAMED.iter().any(|(_, kind)| role.is_of(*kind)));
     }
@@ -645,14 +652,14 @@ fn what_is_left_out_of_tables_moves_nothing() {
 
 #[test]
 fn built_in_tables_have_no_mistake_and_compile() {
-    for (source, text) in Table::BUILT_IN {
-        if let Err(mistakes) = Table::parse(source, text) {
+    for (source, text) in CheckedTable::BUILT_IN {
+        if let Err(mistakes) = CheckedTable::parse(source, text) {
             let lines: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
             panic!("{}", lines.join("\n"));
         }
     }
     let tables = Tables::built_in();
-    assert_eq!(tables.iter().count(), Table::BUILT_IN.len());
+    assert_eq!(tables.iter().count(), CheckedTable::BUILT_IN.len());
     let mut ids: HashMap<u32, &str> = HashMap::new();
     for table in tables.iter() {
         for name in table.names().chain(table.patterns()) {
@@ -860,13 +867,13 @@ fn the_example_of_the_documentation_is_a_table() {
     let page = include_str!("../../../../../docs/probes.md");
     let example = page.split("```toml\n").nth(1).unwrap();
     let example = example.split("```").next().unwrap();
-    let table = Table::parse("docs/probes.md", example).unwrap();
+    let table = CheckedTable::parse("docs/probes.md", example).unwrap();
     assert_eq!((table.functions.len(), table.name.as_str()), (2, "mylib"));
     // What it lists is what there is.
     for (name, _) in CallKind::NAMED {
         assert!(page.contains(&format!("`{name}`")), "kind {name}");
     }
-    for (name, _) in Role::NAMED {
+    for (name, _) in ProbeRole::NAMED {
         assert!(page.contains(&format!("`{name}`")), "role {name}");
     }
     for (name, _) in ResultKind::NAMED {

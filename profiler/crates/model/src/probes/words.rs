@@ -1,6 +1,6 @@
 //! Expressions in words, for people who check a table.
 
-use super::expr::{Address, Count, Expr, Part, Place, SCALARS, Type};
+use super::expr::{Address, Count, Expr, Place, SCALARS, Type, ValuePart};
 use std::fmt;
 
 /// The registers of the integer arguments (System V ABI for x86-64, 3.2.3).
@@ -58,9 +58,9 @@ impl fmt::Display for Place {
             Self::Read(address) => return write!(f, "[{address}]"),
         };
         f.write_str(match part {
-            Part::Whole => "",
-            Part::Low => ", bits 0 to 31",
-            Part::High => ", bits 32 to 63",
+            ValuePart::Whole => "",
+            ValuePart::Low => ", bits 0 to 31",
+            ValuePart::High => ", bits 32 to 63",
         })
     }
 }

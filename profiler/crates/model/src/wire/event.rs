@@ -7,7 +7,7 @@ use super::labels::ProcessLabels;
 use super::ops::Ops;
 use super::python::{PythonCode, PythonFound, PythonStack};
 use super::trace::{Trace, TracePoint};
-use super::wait::Wait;
+use super::wait::ThreadWait;
 use crate::{
     probes::{Probe, ProbedFile},
     profile::{BuildId, LossKind},
@@ -60,7 +60,7 @@ pub enum Event {
     /// Labels of a process were found, or given to the recording.
     Labels(ProcessLabels),
     /// A thread has waited.
-    Wait(Wait),
+    Wait(ThreadWait),
     /// Operators of PyTorch became known.
     Ops(Ops),
     /// The recording was paused, or goes on.

@@ -26,7 +26,7 @@ pub use labels::ProcessLabels;
 pub use ops::{OpKind, OpSpan, Ops, OpsNews, OpsPart, OpsRead};
 pub use python::{PythonCode, PythonFound, PythonPieces, PythonRecord, PythonStack};
 pub use trace::{Trace, TracePoint};
-pub use wait::{Wait, WaitReason};
+pub use wait::{ThreadWait, WaitReason};
 
 use aiprof_common::{
     ADDR_MIDDLE, KIND_CALL, KIND_CALL_DATA, KIND_CALL_STACK, KIND_PYTHON_CODE, KIND_PYTHON_LINES,
@@ -99,7 +99,7 @@ pub enum Record {
     /// A Python code object.
     Python(PythonRecord),
     /// A wait of a thread.
-    Wait(Wait),
+    Wait(ThreadWait),
 }
 
 /// Decodes one record of the sample ring.

@@ -48,7 +48,7 @@ impl WaitReason {
 
 /// A wait of a thread that is over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wait {
+pub struct ThreadWait {
     /// When it was recorded, CLOCK_MONOTONIC nanoseconds, as all of them.
     pub time_ns: u64,
     /// Process.
@@ -77,7 +77,7 @@ pub struct Wait {
     pub reason: WaitReason,
 }
 
-impl Wait {
+impl ThreadWait {
     /// Process and thread that woke the thread, where that is somebody: time and devices
     /// wake by interrupts, which come to anybody.
     #[must_use]
@@ -96,12 +96,12 @@ macro_rules! field {
     };
 }
 
-pub(super) fn decode(data: &[u8]) -> Result<Wait, WireError> {
+pub(super) fn decode(data: &[u8]) -> Result<ThreadWait, WireError> {
     let arguments = offset_of!(WaitRecord, arguments);
     let argument = |i: usize| bytes(data, arguments + i * 8).map(u64::from_ne_bytes);
     let waker = field!(data, waker: u64)?;
     let syscall = field!(data, syscall: u64)?;
-    Ok(Wait {
+    Ok(ThreadWait {
         time_ns: field!(data, time_ns: u64)?,
         pid: field!(data, tgid: u32)?,
         tid: field!(data, tid: u32)?,

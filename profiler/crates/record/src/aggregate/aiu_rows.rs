@@ -7,7 +7,7 @@ use super::{
     driver::text,
 };
 use crate::aiu::operation::{PHASES, phase_name};
-use crate::correlate::Recorder;
+use crate::correlate::DeviceRecorder;
 use aiprof_model::profile::{
     Device, DeviceCode, DeviceId, DeviceSample, FrameKind, LocationId, Method, ProfileBuilder,
     Sample,
@@ -24,7 +24,8 @@ pub(super) fn add(writer: &mut DeviceRowWriter<'_, '_>) {
     let sampled = sampled(devices);
     for (key, row) in rows {
         // Once: the samples of its kernels have that time already, by instruction.
-        if key.recorder == Recorder::LevelZero && key.is_kernel && sampled.contains(&key.pid) {
+        if key.recorder == DeviceRecorder::LevelZero && key.is_kernel && sampled.contains(&key.pid)
+        {
             continue;
         }
         let time = row.time_ns + carry;

@@ -58,7 +58,7 @@ fn script() -> Script {
 /// Names of control groups only.
 struct Groups;
 
-impl Names for Groups {
+impl NameSource for Groups {
     fn frames(&self, _: &Code) -> &[aiprof_symbols::symbolize::SymFrame] {
         &[]
     }

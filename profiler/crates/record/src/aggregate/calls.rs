@@ -6,12 +6,14 @@ use super::{
     driver::{self, DriverFrames},
     stacks::{KnownStacks, MAX_STACKS},
 };
-use crate::correlate::{DriverCalls, FinishedCall, KernelName, Launch, Tracked, device::PathId};
+use crate::correlate::{
+    DriverCalls, FinishedCall, KernelName, Tracked, TrackedLaunch, device::PathId,
+};
 use aiprof_common::{CALL_STACK_BUSY, CALL_STACK_LIMITED};
 use aiprof_model::{
     process::ProcessTable,
     profile::{LossKind, Losses},
-    wire::{Event, ProcessEventKind, Wait},
+    wire::{Event, ProcessEventKind, ThreadWait},
 };
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -42,7 +44,7 @@ impl NoStack {
     }
 
     /// Why a wait has no stack: each is asked for.
-    pub(crate) fn of_wait(wait: &Wait) -> Self {
+    pub(crate) fn of_wait(wait: &ThreadWait) -> Self {
         match Self::of(wait.stack, wait.flags as u16) {
             Self::NotAsked => Self::Lost,
             known => known,
@@ -247,7 +249,7 @@ struct CallOrigin<'a> {
     is_ioctl: bool,
     function: &'a str,
     /// A launch whose driver's frames are wanted.
-    launch: Option<&'a Launch>,
+    launch: Option<&'a TrackedLaunch>,
 }
 
 impl CallAdder<'_> {
@@ -305,7 +307,7 @@ impl CallAdder<'_> {
         self.add(&origin, work, value);
     }
 
-    fn launch(&mut self, launch: &Launch) {
+    fn launch(&mut self, launch: &TrackedLaunch) {
         if self.calls.devices.is_some() {
             return self.join(launch);
         }
@@ -336,7 +338,7 @@ impl CallAdder<'_> {
     }
 
     /// Has a launch's samples go to its stack.
-    fn join(&mut self, launch: &Launch) {
+    fn join(&mut self, launch: &TrackedLaunch) {
         let CallSums {
             devices: Some(devices),
             threads,

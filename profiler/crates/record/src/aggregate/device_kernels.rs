@@ -18,7 +18,7 @@ pub struct DeviceKernel {
     /// Its name for people; `None`: samples that are of no known kernel.
     pub name: Option<String>,
     /// The kernel in its module, where that is known.
-    pub kernel: Option<device::Kernel>,
+    pub kernel: Option<device::DeviceFunction>,
     /// What its code is for, where the module names it.
     pub platform: Option<Platform>,
     /// Samples by bytes from its first instruction; `None`: not kept. Without a known kernel, by

@@ -8,7 +8,7 @@ use super::{
     numbers::Numbers,
 };
 use crate::correlate::{
-    DeviceFact, DeviceFactKind, DriverCalls, ImagePiece, KernelName, Launch, PlacedKernel,
+    DeviceFact, DeviceFactKind, DriverCalls, ImagePiece, KernelName, PlacedKernel, TrackedLaunch,
     device::{Begun, CodeId, Join, JoinLimits, PARTS, PathId, Placement, Share, ShareSink, Waited},
 };
 use aiprof_model::{
@@ -247,7 +247,7 @@ impl Devices {
     /// The number of a launch's path, and whether all of that is known. `path` gives both.
     fn path_of(
         &mut self,
-        launch: &Launch,
+        launch: &TrackedLaunch,
         with_driver: bool,
         path: impl FnOnce() -> (LaunchPath, bool),
     ) -> (PathId, bool) {
@@ -287,7 +287,7 @@ impl Devices {
     /// True if they are missing.
     pub(super) fn launch(
         &mut self,
-        launch: &Launch,
+        launch: &TrackedLaunch,
         with_driver: bool,
         path: impl FnOnce() -> (LaunchPath, bool),
     ) -> bool {

@@ -6,7 +6,7 @@
 //! stack has below them is the driver's.
 
 use super::{Code, stacks::KnownStacks};
-use crate::correlate::{DriverCalls, Launch};
+use crate::correlate::{DriverCalls, TrackedLaunch};
 use aiprof_model::profile::{FrameKind, Location, LocationId, ProfileBuilder};
 use std::rc::Rc;
 
@@ -77,7 +77,7 @@ pub(super) struct Unknown;
 /// without one, the function that executed it.
 pub(super) fn frames(
     stacks: &KnownStacks,
-    launch: &Launch,
+    launch: &TrackedLaunch,
 ) -> Result<Option<DriverFrames>, Unknown> {
     let Some(calls) = launch.driver.as_deref() else {
         return Ok(launch.executed.as_ref().map(|executed| DriverFrames {

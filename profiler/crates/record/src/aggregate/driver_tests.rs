@@ -52,7 +52,7 @@ impl ByOffset {
     }
 }
 
-impl Names for ByOffset {
+impl NameSource for ByOffset {
     fn frames(&self, code: &Code) -> &[SymFrame] {
         self.0.get(code).map_or(&[], Vec::as_slice)
     }

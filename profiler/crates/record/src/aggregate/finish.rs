@@ -19,12 +19,12 @@ use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where names come from: a symbolizer live, the stored table for a capture.
-pub trait Names {
+pub trait NameSource {
     /// The frames at a code address, outermost first; empty if not known.
     fn frames(&self, code: &Code) -> &[SymFrame];
 
     /// Times at which the code at an address changed, ascending; empty: none are known,
-    /// and [`Names::frames`] are those of all times.
+    /// and [`NameSource::frames`] are those of all times.
     fn changes(&self, _: &Code) -> &[u64] {
         &[]
     }
@@ -39,7 +39,7 @@ pub trait Names {
 /// No names at all: every frame is unknown.
 pub struct NoNames;
 
-impl Names for NoNames {
+impl NameSource for NoNames {
     fn frames(&self, _: &Code) -> &[SymFrame] {
         &[]
     }
@@ -57,7 +57,7 @@ impl Names for NoNames {
 pub fn build_profile(
     aggregate: &Aggregator,
     files: &FileTable,
-    names: &impl Names,
+    names: &impl NameSource,
     meta: Meta,
 ) -> Profile {
     let everything = |_: &SampleValue| true;
@@ -73,7 +73,7 @@ pub fn build_profile(
 pub fn build_profiles(
     aggregate: &Aggregator,
     files: &FileTable,
-    names: &impl Names,
+    names: &impl NameSource,
     meta: Meta,
 ) -> (Profile, Option<Profile>) {
     let on_cpu = |value: &SampleValue| value.count > 0;
@@ -96,7 +96,7 @@ type OfValue<'a> = &'a dyn Fn(&SampleValue) -> bool;
 fn build_part(
     aggregate: &Aggregator,
     files: &FileTable,
-    names: &impl Names,
+    names: &impl NameSource,
     meta: Meta,
     (values, wanted): (Option<Values>, OfValue<'_>),
 ) -> Profile {
@@ -215,7 +215,7 @@ fn build_part(
 /// was the same at all times.
 fn pieces<'a>(
     aggregate: &Aggregator,
-    names: &impl Names,
+    names: &impl NameSource,
     key: &'a SampleKey,
     value: SampleValue,
 ) -> Vec<(&'a SampleKey, Option<u64>, SampleValue)> {
@@ -253,7 +253,7 @@ fn pieces<'a>(
 }
 
 /// What was at an address of generated code at a time.
-fn code_at(names: &impl Names, code: Code, at: Option<u64>) -> Code {
+fn code_at(names: &impl NameSource, code: Code, at: Option<u64>) -> Code {
     let (Code::Jit { pid, address }, Some(at)) = (code, at) else {
         return code;
     };
@@ -275,7 +275,7 @@ fn code_at(names: &impl Names, code: Code, at: Option<u64>) -> Code {
 /// that ends there did not end too early.
 fn split_cut(
     mut codes: Vec<(u32, Code)>,
-    names: &impl Names,
+    names: &impl NameSource,
 ) -> (Vec<(u32, Code)>, Option<StopReason>) {
     let Some(reason) = codes.last().and_then(|(_, code)| code.cut()) else {
         return (codes, None);
@@ -295,7 +295,7 @@ fn middle_cut(codes: &[(u32, Code)]) -> Option<StopReason> {
 
 /// Whether a walk that ended in `root` for this reason was whole all the same.
 pub(crate) fn ends_at_entry(
-    names: &(impl Names + ?Sized),
+    names: &(impl NameSource + ?Sized),
     root: &Code,
     reason: StopReason,
 ) -> bool {
@@ -318,7 +318,7 @@ fn text_of(table: &SampleTable, code: Code) -> Option<(&str, FrameKind)> {
 fn location(
     builder: &mut ProfileBuilder,
     files: &FileTable,
-    names: &impl Names,
+    names: &impl NameSource,
     code: Code,
 ) -> LocationId {
     let (binary, address) = match code {

@@ -36,7 +36,7 @@ impl Changing {
     }
 }
 
-impl Names for Changing {
+impl NameSource for Changing {
     fn frames(&self, code: &Code) -> &[SymFrame] {
         self.frames.get(code).map_or(&[], Vec::as_slice)
     }

@@ -26,7 +26,7 @@ pub use calls::NoStack;
 pub(crate) use code::each_code;
 pub use code::{Code, CodeId, SpecialCode};
 pub use device_kernels::{DeviceKernel, ReasonCounts};
-pub use finish::{Names, NoNames, build_profile, build_profiles};
+pub use finish::{NameSource, NoNames, build_profile, build_profiles};
 pub(crate) use finish::{ends_at_entry, unknown_name};
 pub(crate) use modules::ModuleArrivals;
 pub use waits::WaitOptions;

@@ -97,7 +97,7 @@ pub(super) struct ModuleKernel {
 
 impl ModuleKernel {
     /// The kernel.
-    pub(super) fn kernel(&self) -> Option<&device::Kernel> {
+    pub(super) fn kernel(&self) -> Option<&device::DeviceFunction> {
         self.module.kernels.get(self.index)
     }
 
@@ -171,7 +171,8 @@ impl Modules {
             let Some(module) = self.read(digest) else {
                 continue;
             };
-            let same = |k: &device::Kernel| *k.display == *kernel.name || *k.name == *kernel.name;
+            let same =
+                |k: &device::DeviceFunction| *k.display == *kernel.name || *k.name == *kernel.name;
             let Some(index) = module.kernels.iter().position(same) else {
                 continue;
             };
@@ -217,7 +218,7 @@ impl DescribedKernel {
     }
 
     /// The kernel with its code.
-    pub(super) fn kernel(&self) -> Option<&device::Kernel> {
+    pub(super) fn kernel(&self) -> Option<&device::DeviceFunction> {
         self.found.as_ref()?.kernel()
     }
 }

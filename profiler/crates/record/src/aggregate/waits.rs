@@ -4,7 +4,7 @@ use super::{Aggregator, Code, NoStack, SampleKey, SampleTable, SampleValue};
 use aiprof_model::{
     process::ProcessTable,
     profile::LossKind,
-    wire::{Wait, WaitReason},
+    wire::{ThreadWait, WaitReason},
 };
 
 /// How waits are added up.
@@ -25,7 +25,7 @@ impl Aggregator {
     }
 
     /// Adds a wait up.
-    pub(super) fn wait(&mut self, processes: &ProcessTable, wait: &Wait) {
+    pub(super) fn wait(&mut self, processes: &ProcessTable, wait: &ThreadWait) {
         let Some(options) = self.waits else {
             return;
         };
@@ -82,7 +82,7 @@ impl Aggregator {
 }
 
 /// The frame of who woke the thread, where that is somebody.
-fn waker(table: &mut SampleTable, processes: &ProcessTable, wait: &Wait) -> Option<u32> {
+fn waker(table: &mut SampleTable, processes: &ProcessTable, wait: &ThreadWait) -> Option<u32> {
     let (pid, _) = wait.woken_by()?;
     let name = &processes.get(pid)?.comm;
     let name = table.names.intern(format!("woken by {name}"));

@@ -11,8 +11,8 @@
 pub(crate) mod testing;
 
 use super::layouts::Layouts;
-use super::learn::{Chosen, WINDOW, Walk};
-use super::record::{ActivityRecord, Context, View};
+use super::learn::{BufferWalk, Chosen, WINDOW};
+use super::record::{ActivityRecord, BufferContext, View};
 use std::ops::AddAssign;
 
 /// What could not be read.
@@ -59,7 +59,7 @@ impl AddAssign for Unknown {
 pub(super) fn decode_records(
     bytes: &[u8],
     layouts: &Layouts,
-    context: &Context<'_>,
+    context: &BufferContext<'_>,
 ) -> (Vec<ActivityRecord>, Unknown) {
     let mut records = Vec::new();
     let unknown = Decoder::new(layouts).buffer(bytes, context, |record| records.push(record));
@@ -89,7 +89,7 @@ pub struct Decoder<'t> {
 
 /// One buffer on its way.
 struct Pass<'a, S> {
-    walk: Walk<'a>,
+    walk: BufferWalk<'a>,
     unknown: Unknown,
     /// First bytes of the records that were read in it.
     seen: [bool; 256],
@@ -121,11 +121,11 @@ impl<'t> Decoder<'t> {
     pub fn buffer(
         &mut self,
         bytes: &[u8],
-        context: &Context<'_>,
+        context: &BufferContext<'_>,
         sink: impl FnMut(ActivityRecord),
     ) -> Unknown {
         let mut pass = Pass {
-            walk: Walk::new(self.layouts, bytes, context),
+            walk: BufferWalk::new(self.layouts, bytes, context),
             unknown: Unknown::default(),
             seen: [false; 256],
             sink,
@@ -204,7 +204,7 @@ impl<'t> Decoder<'t> {
     }
 
     /// Finds the layouts of the kinds from `at` on, up to where they are certain.
-    fn learn(&mut self, walk: &mut Walk<'_>, at: usize) {
+    fn learn(&mut self, walk: &mut BufferWalk<'_>, at: usize) {
         let solutions = walk.solve(at, &self.chosen, WINDOW);
         let Some(first) = solutions.first() else {
             return;
@@ -243,7 +243,7 @@ impl<'t> Decoder<'t> {
         &mut self,
         bytes: &[u8],
         stride: Option<usize>,
-        context: &Context<'_>,
+        context: &BufferContext<'_>,
     ) -> Result<ActivityRecord, RecordError> {
         let byte = *bytes.first().ok_or(RecordError::Foreign)?;
         self.layouts.kind(byte).ok_or(RecordError::Foreign)?;

@@ -40,7 +40,7 @@ pub enum LayoutsError {
 /// How much is known about a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum LayoutStatus {
     /// Public code shows the offsets.
     Published,
     /// Public code shows the fields only.
@@ -77,45 +77,45 @@ pub enum Kind {
 
 /// Where a number stands in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct NumberSlot {
     pub(super) offset: usize,
     pub(super) width: usize,
 }
 
 /// One layout of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fields {
-    pub(super) code: Option<Slot>,
-    pub(super) device: Option<Slot>,
-    pub(super) context: Option<Slot>,
-    pub(super) stream: Option<Slot>,
-    pub(super) correlation: Option<Slot>,
-    pub(super) start: Option<Slot>,
-    pub(super) end: Option<Slot>,
-    pub(super) queued: Option<Slot>,
-    pub(super) submitted: Option<Slot>,
-    pub(super) amount: Option<Slot>,
-    pub(super) address: Option<Slot>,
-    pub(super) pid: Option<Slot>,
-    pub(super) tid: Option<Slot>,
+pub(super) struct RecordFields {
+    pub(super) code: Option<NumberSlot>,
+    pub(super) device: Option<NumberSlot>,
+    pub(super) context: Option<NumberSlot>,
+    pub(super) stream: Option<NumberSlot>,
+    pub(super) correlation: Option<NumberSlot>,
+    pub(super) start: Option<NumberSlot>,
+    pub(super) end: Option<NumberSlot>,
+    pub(super) queued: Option<NumberSlot>,
+    pub(super) submitted: Option<NumberSlot>,
+    pub(super) amount: Option<NumberSlot>,
+    pub(super) address: Option<NumberSlot>,
+    pub(super) pid: Option<NumberSlot>,
+    pub(super) tid: Option<NumberSlot>,
     /// Width is the length of the array.
-    pub(super) name: Option<Slot>,
+    pub(super) name: Option<NumberSlot>,
     /// Width is that of all five.
-    pub(super) cycles: Option<Slot>,
+    pub(super) cycles: Option<NumberSlot>,
 }
 
 /// A layout of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct RecordLayout {
     /// Its name in the table.
     pub name: String,
     /// The kind of its records.
     pub kind: Kind,
     /// How much is known about it.
-    pub status: Status,
+    pub status: LayoutStatus,
     /// Bytes from one record to the next.
     pub size: usize,
-    pub(super) fields: Fields,
+    pub(super) fields: RecordFields,
 }
 
 /// A checked table of layouts.
@@ -123,7 +123,7 @@ pub struct Layout {
 pub struct Layouts {
     /// Kind of each first byte.
     kinds: [Option<Kind>; 256],
-    layouts: Vec<Layout>,
+    layouts: Vec<RecordLayout>,
     /// Indices into `layouts` by first byte, published ones first.
     by_byte: Vec<Vec<u16>>,
 }
@@ -141,14 +141,14 @@ struct File {
 struct LayoutEntry {
     name: String,
     kind: Kind,
-    status: Status,
+    status: LayoutStatus,
     size: usize,
-    fields: Texts,
+    fields: FieldTexts,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Texts {
+struct FieldTexts {
     code: Option<String>,
     device: Option<String>,
     context: Option<String>,
@@ -225,7 +225,7 @@ impl Layouts {
             Err(message) => return fail(message),
         };
         let index = self.layouts.len() as u16;
-        self.layouts.push(Layout {
+        self.layouts.push(RecordLayout {
             name: entry.name,
             kind: entry.kind,
             status: entry.status,
@@ -240,7 +240,7 @@ impl Layouts {
 
     /// All layouts, in the order of the table.
     #[must_use]
-    pub fn layouts(&self) -> &[Layout] {
+    pub fn layouts(&self) -> &[RecordLayout] {
         &self.layouts
     }
 
@@ -255,16 +255,16 @@ impl Layouts {
         &self.by_byte[usize::from(byte)]
     }
 
-    pub(super) fn get(&self, index: u16) -> Option<&Layout> {
+    pub(super) fn get(&self, index: u16) -> Option<&RecordLayout> {
         self.layouts.get(usize::from(index))
     }
 }
 
-impl Texts {
+impl FieldTexts {
     /// Slots within a record of `size` bytes, none over another.
-    fn check(&self, size: usize) -> Result<Fields, String> {
+    fn check(&self, size: usize) -> Result<RecordFields, String> {
         let mut taken = vec![(0, 1, "kind")];
-        let mut slot = |name: &'static str, text: &Option<String>, form: Form| {
+        let mut slot = |name: &'static str, text: &Option<String>, form: FieldForm| {
             let Some(text) = text else { return Ok(None) };
             let slot = parse_slot(text, form)
                 .ok_or_else(|| format!("{name} = \"{text}\" is not {}", form.wanted()))?;
@@ -280,22 +280,22 @@ impl Texts {
             taken.push((slot.offset, end, name));
             Ok(Some(slot))
         };
-        let fields = Fields {
-            code: slot("code", &self.code, Form::Number)?,
-            device: slot("device", &self.device, Form::Number)?,
-            context: slot("context", &self.context, Form::Number)?,
-            stream: slot("stream", &self.stream, Form::Number)?,
-            correlation: slot("correlation", &self.correlation, Form::Number)?,
-            start: slot("start", &self.start, Form::Number)?,
-            end: slot("end", &self.end, Form::Number)?,
-            queued: slot("queued", &self.queued, Form::Number)?,
-            submitted: slot("submitted", &self.submitted, Form::Number)?,
-            amount: slot("amount", &self.amount, Form::Number)?,
-            address: slot("address", &self.address, Form::Number)?,
-            pid: slot("pid", &self.pid, Form::Number)?,
-            tid: slot("tid", &self.tid, Form::Number)?,
-            name: slot("name", &self.name, Form::Text)?,
-            cycles: slot("cycles", &self.cycles, Form::Counters)?,
+        let fields = RecordFields {
+            code: slot("code", &self.code, FieldForm::Number)?,
+            device: slot("device", &self.device, FieldForm::Number)?,
+            context: slot("context", &self.context, FieldForm::Number)?,
+            stream: slot("stream", &self.stream, FieldForm::Number)?,
+            correlation: slot("correlation", &self.correlation, FieldForm::Number)?,
+            start: slot("start", &self.start, FieldForm::Number)?,
+            end: slot("end", &self.end, FieldForm::Number)?,
+            queued: slot("queued", &self.queued, FieldForm::Number)?,
+            submitted: slot("submitted", &self.submitted, FieldForm::Number)?,
+            amount: slot("amount", &self.amount, FieldForm::Number)?,
+            address: slot("address", &self.address, FieldForm::Number)?,
+            pid: slot("pid", &self.pid, FieldForm::Number)?,
+            tid: slot("tid", &self.tid, FieldForm::Number)?,
+            name: slot("name", &self.name, FieldForm::Text)?,
+            cycles: slot("cycles", &self.cycles, FieldForm::Counters)?,
         };
         // Times distinguish a record from other bytes.
         if fields.start.is_none_or(|s| s.width != 8) || fields.end.is_some_and(|s| s.width != 8) {
@@ -306,13 +306,13 @@ impl Texts {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Form {
+enum FieldForm {
     Number,
     Text,
     Counters,
 }
 
-impl Form {
+impl FieldForm {
     fn wanted(self) -> &'static str {
         match self {
             Self::Number => "u8@, u16@, u32@ or u64@ followed by an offset",
@@ -322,23 +322,23 @@ impl Form {
     }
 }
 
-fn parse_slot(text: &str, form: Form) -> Option<Slot> {
+fn parse_slot(text: &str, form: FieldForm) -> Option<NumberSlot> {
     let (kind, offset) = text.split_once('@')?;
     let offset: usize = offset.parse().ok()?;
     let width = match (form, kind) {
-        (Form::Number, "u8") => 1,
-        (Form::Number, "u16") => 2,
-        (Form::Number, "u32") => 4,
-        (Form::Number, "u64") => 8,
-        (Form::Counters, "u64[5]") => 40,
-        (Form::Text, _) => kind
+        (FieldForm::Number, "u8") => 1,
+        (FieldForm::Number, "u16") => 2,
+        (FieldForm::Number, "u32") => 4,
+        (FieldForm::Number, "u64") => 8,
+        (FieldForm::Counters, "u64[5]") => 40,
+        (FieldForm::Text, _) => kind
             .strip_prefix("char[")?
             .strip_suffix(']')?
             .parse()
             .ok()?,
         _ => return None,
     };
-    (width > 0).then_some(Slot { offset, width })
+    (width > 0).then_some(NumberSlot { offset, width })
 }
 
 fn refuse(layout: &str, message: String) -> LayoutsError {
@@ -363,7 +363,7 @@ mod tests {
         let published = table
             .layouts()
             .iter()
-            .filter(|l| l.status == Status::Published);
+            .filter(|l| l.status == LayoutStatus::Published);
         let sizes: Vec<_> = published.map(|l| (l.kind, l.size)).collect();
         assert_eq!(sizes, [(Kind::Compute, 192), (Kind::Compute, 232)]);
         assert_eq!(table.kind(6), Some(Kind::Runtime));

@@ -6,7 +6,7 @@
 //! the buffer.
 
 use super::layouts::Layouts;
-use super::record::{Context, View};
+use super::record::{BufferContext, View};
 use std::cmp::Reverse;
 
 /// Records that are looked at to learn layouts.
@@ -67,15 +67,19 @@ enum WalkEnd {
 }
 
 /// A buffer, and how much work may still go into it.
-pub(super) struct Walk<'a> {
+pub(super) struct BufferWalk<'a> {
     layouts: &'a Layouts,
     pub(super) bytes: &'a [u8],
-    pub(super) context: &'a Context<'a>,
+    pub(super) context: &'a BufferContext<'a>,
     steps: usize,
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn new(layouts: &'a Layouts, bytes: &'a [u8], context: &'a Context<'a>) -> Self {
+impl<'a> BufferWalk<'a> {
+    pub(super) fn new(
+        layouts: &'a Layouts,
+        bytes: &'a [u8],
+        context: &'a BufferContext<'a>,
+    ) -> Self {
         Self {
             layouts,
             bytes,

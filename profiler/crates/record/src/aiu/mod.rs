@@ -28,5 +28,5 @@ use decode::decode_records;
 #[cfg(any(test, feature = "testing"))]
 pub use decode::testing::fuzz_records;
 pub use decode::{Decoder, RecordError, Unknown};
-pub use layouts::{Kind, Layout, Layouts, LayoutsError, Status};
-pub use record::{ActivityRecord, Context, Endian, EpochNs};
+pub use layouts::{Kind, LayoutStatus, Layouts, LayoutsError, RecordLayout};
+pub use record::{ActivityRecord, BufferContext, Endian, EpochNs};

@@ -126,7 +126,7 @@ pub(crate) struct Operation {
 
 /// A part of an operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part {
+pub struct OperationPart {
     /// Its phase; `None`: a copy or a fill, which has none.
     pub phase: Option<Phase>,
     /// Device cycles; nanoseconds where there are no counter values.
@@ -174,14 +174,19 @@ impl Operation {
     /// its frequency, about; `mhz`: its frequency as fitted to the host's clock.
     ///
     /// The phases of a kernel add up to TS5 - TS1.
-    pub(crate) fn parts(&self, bits: u32, rough_mhz: Option<f64>, mhz: Option<f64>) -> Vec<Part> {
+    pub(crate) fn parts(
+        &self,
+        bits: u32,
+        rough_mhz: Option<f64>,
+        mhz: Option<f64>,
+    ) -> Vec<OperationPart> {
         let Some(stamps) = self.stamps else {
             return self.timed();
         };
-        let mut parts: Vec<Part> = match self.is_kernel() {
+        let mut parts: Vec<OperationPart> = match self.is_kernel() {
             true => {
                 let took = PHASES.into_iter().zip(self.took_ns);
-                let part = |(phase, took)| Part {
+                let part = |(phase, took)| OperationPart {
                     phase: Some(phase),
                     ticks: beyond(ticks(stamps, phase, bits), took, bits, mhz.or(rough_mhz)),
                     time_ns: 0.0,
@@ -192,7 +197,7 @@ impl Operation {
                 let own = ticks(stamps, self.covers, bits);
                 let all = ticks(stamps, Phase::Whole, bits);
                 let ticks = if own > 0 { own } else { all };
-                vec![Part {
+                vec![OperationPart {
                     phase: None,
                     ticks: beyond(ticks, Some(self.first_ns), bits, mhz.or(rough_mhz)),
                     time_ns: 0.0,
@@ -211,8 +216,8 @@ impl Operation {
     }
 
     /// Nanoseconds of a tick by the records' own times.
-    fn scale(&self, parts: &[Part], rough_mhz: Option<f64>) -> f64 {
-        let took = |part: &Part| match part.phase {
+    fn scale(&self, parts: &[OperationPart], rough_mhz: Option<f64>) -> f64 {
+        let took = |part: &OperationPart| match part.phase {
             Some(phase) => {
                 let at = PHASES.iter().position(|known| *known == phase)?;
                 *self.took_ns.get(at)?
@@ -233,9 +238,9 @@ impl Operation {
     }
 
     /// The only part of an operation without counter values.
-    fn timed(&self) -> Vec<Part> {
+    fn timed(&self) -> Vec<OperationPart> {
         let phase = self.is_kernel().then_some(self.covers);
-        let part = Part {
+        let part = OperationPart {
             phase,
             ticks: self.first_ns,
             time_ns: self.first_ns as f64,

@@ -1,6 +1,6 @@
 //! One activity record: its fields, and whether they can be true.
 
-use super::layouts::{Kind, Layout, Slot, Status};
+use super::layouts::{Kind, LayoutStatus, NumberSlot, RecordLayout};
 use std::ops::RangeInclusive;
 
 /// Nanoseconds since 1970 by the host's CLOCK_REALTIME: the times of records.
@@ -33,7 +33,7 @@ pub enum Endian {
 /// What is known about the process that a buffer comes from. The more is known,
 /// the harder it is for bytes that are no record to look like one.
 #[derive(Clone, Copy)]
-pub struct Context<'a> {
+pub struct BufferContext<'a> {
     /// Its byte order.
     pub endian: Endian,
     /// Its process id, if records of it have the one that we know (they have
@@ -50,7 +50,7 @@ pub struct Context<'a> {
     pub known_correlation: Option<&'a dyn Fn(u64) -> bool>,
 }
 
-impl Default for Context<'_> {
+impl Default for BufferContext<'_> {
     /// Little-endian, and any process in this century.
     fn default() -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Default for Context<'_> {
     }
 }
 
-impl std::fmt::Debug for Context<'_> {
+impl std::fmt::Debug for BufferContext<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context")
             .field("endian", &self.endian)
@@ -82,7 +82,7 @@ pub struct ActivityRecord {
     /// Its kind.
     pub kind: Kind,
     /// How much is known about the layout it was read by.
-    pub status: Status,
+    pub status: LayoutStatus,
     /// Compute: 1 preparing, 2 executing. Memcpy: 1 to the device, 2 to the host, 3
     /// to another device. Memory: 1 allocated, 2 released. Runtime: the cbid, see
     /// [`events`](super::events). Metric: the event id.
@@ -122,7 +122,7 @@ pub struct ActivityRecord {
 /// A record's bytes, read by a layout.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
-    layout: &'a Layout,
+    layout: &'a RecordLayout,
     bytes: &'a [u8],
     endian: Endian,
 }
@@ -130,7 +130,7 @@ pub(super) struct View<'a> {
 impl<'a> View<'a> {
     /// The record at `at`; `None` when it is cut.
     pub(super) fn new(
-        layout: &'a Layout,
+        layout: &'a RecordLayout,
         data: &'a [u8],
         at: usize,
         endian: Endian,
@@ -143,7 +143,7 @@ impl<'a> View<'a> {
         })
     }
 
-    fn number(&self, slot: Option<Slot>) -> Option<u64> {
+    fn number(&self, slot: Option<NumberSlot>) -> Option<u64> {
         let slot = slot?;
         let bytes = self.bytes.get(slot.offset..slot.offset + slot.width)?;
         let shift = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
@@ -153,18 +153,18 @@ impl<'a> View<'a> {
         })
     }
 
-    fn small(&self, slot: Option<Slot>) -> Option<u32> {
+    fn small(&self, slot: Option<NumberSlot>) -> Option<u32> {
         self.number(slot)
             .map(|n| u32::try_from(n).unwrap_or(u32::MAX))
     }
 
-    fn time(&self, slot: Option<Slot>) -> Option<EpochNs> {
+    fn time(&self, slot: Option<NumberSlot>) -> Option<EpochNs> {
         self.number(slot).map(EpochNs)
     }
 
     /// Whether the fields can be those of a record: start and end are in order
     /// and in time, and, where the layout is assumed, everything else is in range.
-    pub(super) fn is_plausible(&self, context: &Context<'_>) -> bool {
+    pub(super) fn is_plausible(&self, context: &BufferContext<'_>) -> bool {
         let fields = &self.layout.fields;
         let Some(start) = self.time(fields.start) else {
             return false;
@@ -175,11 +175,11 @@ impl<'a> View<'a> {
         if !in_time || end.0 - start.0 > LONGEST || self.small(fields.pid).is_some_and(wrong_pid) {
             return false;
         }
-        self.layout.status == Status::Published || self.is_believable(context)
+        self.layout.status == LayoutStatus::Published || self.is_believable(context)
     }
 
     /// The part of plausibility that only assumed layouts need.
-    fn is_believable(&self, context: &Context<'_>) -> bool {
+    fn is_believable(&self, context: &BufferContext<'_>) -> bool {
         let fields = &self.layout.fields;
         let within = |slot, range: RangeInclusive<u64>| {
             self.number(slot).is_none_or(|value| range.contains(&value))
@@ -199,7 +199,7 @@ impl<'a> View<'a> {
     }
 
     /// The text up to its zero.
-    fn text(&self, slot: Option<Slot>) -> Option<String> {
+    fn text(&self, slot: Option<NumberSlot>) -> Option<String> {
         let slot = slot?;
         let bytes = self.bytes.get(slot.offset..slot.offset + slot.width)?;
         let text = bytes.split(|byte| *byte == 0).next()?;
@@ -210,7 +210,7 @@ impl<'a> View<'a> {
         let slot = self.layout.fields.cycles?;
         let mut values = [0; 5];
         for (i, value) in values.iter_mut().enumerate() {
-            *value = self.number(Some(Slot {
+            *value = self.number(Some(NumberSlot {
                 offset: slot.offset + i * 8,
                 width: 8,
             }))?;
@@ -219,7 +219,7 @@ impl<'a> View<'a> {
     }
 
     /// The record, if it is plausible.
-    pub(super) fn read(&self, context: &Context<'_>) -> Option<ActivityRecord> {
+    pub(super) fn read(&self, context: &BufferContext<'_>) -> Option<ActivityRecord> {
         if !self.is_plausible(context) {
             return None;
         }

@@ -8,7 +8,8 @@ use super::*;
 use crate::aggregate::{NoStack, SpecialCode};
 use aiprof_common::{PYTHON_MARK, PYTHON_NO_INDEX, PYTHON_PLACED, python_word};
 use aiprof_model::probes::{
-    CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, Role, ValueFormat, ValueInfo,
+    CallKind, DataFormat, DataInfo, Probe, ProbeRole, ProbedFile, ResultKind, ValueFormat,
+    ValueInfo,
 };
 use aiprof_model::process::FileTable;
 use aiprof_model::profile::{FrameKind, LossKind, StallReason};
@@ -16,7 +17,7 @@ use aiprof_model::wire::{
     Call, CallData, CallStack, ClockPair, Counter, DeviceCode, DeviceStream, FileKey, KernelNamed,
     KernelPlaced, MapEvent, OpKind, OpSpan, Ops, OpsNews, OpsPart, Pause, PlacedBy, ProcessEvent,
     ProcessEventKind, ProcessLabels, PythonCode, PythonFound, Sample, StallCount, StallWindow,
-    StopReason, Thread, Trace, TracePoint, Wait, WaitReason,
+    StopReason, Thread, ThreadWait, Trace, TracePoint, WaitReason,
 };
 use serde::de::DeserializeOwned;
 use std::fmt::{Debug, Write as _};
@@ -56,7 +57,7 @@ fn codes_keep_their_meaning() {
     list::<LossKind>(&mut now, "LossKind");
     list::<StopReason>(&mut now, "StopReason");
     list::<CallKind>(&mut now, "CallKind");
-    list::<Role>(&mut now, "Role");
+    list::<ProbeRole>(&mut now, "Role");
     list::<ResultKind>(&mut now, "ResultKind");
     list::<DataFormat>(&mut now, "DataFormat");
     list::<FrameKind>(&mut now, "FrameKind");
@@ -216,7 +217,7 @@ fn probe() -> Probe {
         api: "Golden".into(),
         function: "goldenLaunch".into(),
         kind: CallKind::Launch,
-        role: Some(Role::Release),
+        role: Some(ProbeRole::Release),
         is_ioctl: false,
         values: vec![
             value("kernel", ValueFormat::Hex),
@@ -386,7 +387,7 @@ fn events() -> Vec<Event> {
         })
     }));
     events.extend(first::<WaitReason>(8).zip(4200..).map(|(reason, time_ns)| {
-        Event::Wait(Wait {
+        Event::Wait(ThreadWait {
             time_ns,
             pid: 70,
             tid: 71,
@@ -504,7 +505,7 @@ fn capture() -> Vec<u8> {
     for (kind, n) in first::<LossKind>(20).zip(1..) {
         losses.add(kind, n);
     }
-    let known = Known {
+    let known = ResolvedNames {
         names: &names,
         texts: &[(program, vec![segment])],
         files: &files,
@@ -557,7 +558,7 @@ fn captures_of_all_versions_are_read() {
         };
         let mut read = Vec::new();
         let scanned = scan(&path, options, &mut |scan| {
-            if let Scan::Event(event) = scan {
+            if let CaptureItem::Event(event) = scan {
                 read.push(event);
             }
             std::ops::ControlFlow::Continue(())

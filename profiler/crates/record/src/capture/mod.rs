@@ -19,8 +19,8 @@ pub use reader::{Contents, StoredNames, contents, for_each_event};
 #[cfg(any(test, feature = "testing"))]
 pub use replay::testing::fuzz_capture;
 pub use replay::{DeviceReplay, ReplayOptions, replay, replay_devices, replay_from, replay_slices};
-pub use scan::{Scan, Scanned, scan, scan_file};
-pub use writer::{CaptureWriter, Known};
+pub use scan::{CaptureItem, Scanned, scan, scan_file};
+pub use writer::{CaptureWriter, ResolvedNames};
 
 use crate::aggregate::Code;
 use aiprof_model::{

@@ -1,7 +1,7 @@
 //! Reads captures: their events, and the report about them at the end.
 
 use super::{CaptureRecord, ImportError, MAGIC, ReplayOptions};
-use crate::aggregate::{Code, Names};
+use crate::aggregate::{Code, NameSource};
 use aiprof_common::MAX_PYTHON_WORDS;
 use aiprof_model::{
     parallel,
@@ -37,7 +37,7 @@ pub struct StoredNames {
     cgroups: FxHashMap<u64, String>,
 }
 
-impl Names for StoredNames {
+impl NameSource for StoredNames {
     fn frames(&self, code: &Code) -> &[SymFrame] {
         self.names.get(code).map_or(&[], Vec::as_slice)
     }

@@ -15,7 +15,7 @@ use std::{
 
 /// What a capture gives on the way.
 #[derive(Debug)]
-pub enum Scan {
+pub enum CaptureItem {
     /// On-CPU nanoseconds of a CPU sample, before all events; 0: samples are of a hardware
     /// counter, and it is not known.
     Period(u64),
@@ -42,7 +42,7 @@ pub struct Scanned {
 pub fn scan(
     path: &Path,
     options: ReplayOptions,
-    take: &mut dyn FnMut(Scan) -> ControlFlow<()>,
+    take: &mut dyn FnMut(CaptureItem) -> ControlFlow<()>,
 ) -> Result<Scanned, ImportError> {
     let file = caller::open(path).map_err(|source| ImportError::Read {
         path: path.to_owned(),
@@ -59,7 +59,7 @@ pub fn scan_file(
     path: &Path,
     mut file: File,
     options: ReplayOptions,
-    take: &mut dyn FnMut(Scan) -> ControlFlow<()>,
+    take: &mut dyn FnMut(CaptureItem) -> ControlFlow<()>,
 ) -> Result<Scanned, ImportError> {
     file.seek(SeekFrom::Start(0))
         .map_err(|source| ImportError::Read {
@@ -70,7 +70,7 @@ pub fn scan_file(
     records_ahead(path, file, |record| match record {
         CaptureRecord::Events(events) => events.into_iter().all(|mut event| {
             options.thin(&mut event);
-            take(Scan::Event(event)).is_continue()
+            take(CaptureItem::Event(event)).is_continue()
         }),
         CaptureRecord::Header { meta, period_ns } => {
             let known = match period_ns {
@@ -78,7 +78,7 @@ pub fn scan_file(
                 fixed => fixed,
             };
             scanned.meta = meta;
-            take(Scan::Period(known)).is_continue()
+            take(CaptureItem::Period(known)).is_continue()
         }
         other => {
             scanned.keep(other, options);

@@ -108,7 +108,7 @@ fn capture() -> Vec<u8> {
     let cgroups = [(3, "/c".to_owned())];
     writer
         .finish(
-            &Known {
+            &ResolvedNames {
                 names: &names,
                 texts: &[],
                 files: &files,
@@ -162,7 +162,7 @@ fn calls_are_replayed_as_launches_or_left_out() {
     let mut writer = CaptureWriter::new(Box::new(sink.clone()), &meta, 5).unwrap();
     script.events.iter().for_each(|e| writer.event(e).unwrap());
     let (losses, busy) = (Losses::default(), BTreeMap::new());
-    let known = Known {
+    let known = ResolvedNames {
         names: &[],
         texts: &[],
         files: &FileTable::default(),

@@ -22,7 +22,7 @@ const NAMES_PER_RECORD: usize = 4096;
 
 /// What a recording has found out about numbers in its events.
 #[derive(Clone, Copy)]
-pub struct Known<'a> {
+pub struct ResolvedNames<'a> {
     /// Names of addresses, from the outermost function to the innermost.
     pub names: &'a [(Code, Vec<SymFrame>)],
     /// Executable segments of files.
@@ -110,7 +110,7 @@ impl CaptureWriter {
     /// Those of the output.
     pub fn finish(
         mut self,
-        known: &Known<'_>,
+        known: &ResolvedNames<'_>,
         meta: &Meta,
         losses: &Losses,
         busy: &BTreeMap<u32, u64>,

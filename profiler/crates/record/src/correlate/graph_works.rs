@@ -4,14 +4,14 @@
 //! of one kernel (or of copies, or of fills) are of the works of that kernel, in the order
 //! in which these were put into the graph.
 
-use super::{KernelName, Launch, tracker::is_cut};
+use super::{KernelName, TrackedLaunch, tracker::is_cut};
 use crate::aiu::operation::WorkKind;
 use aiprof_model::probes::CallKind;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
 /// `None`: devices record nothing of this launch.
-pub(super) fn kind_of(launch: &Launch) -> Option<WorkKind> {
+pub(super) fn kind_of(launch: &TrackedLaunch) -> Option<WorkKind> {
     match (launch.kind, &launch.work.name) {
         // The runtime's record has a longer part of a name that was cut.
         (CallKind::Launch, KernelName::Known(name)) if !is_cut(name) => {

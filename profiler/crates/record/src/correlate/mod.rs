@@ -16,8 +16,8 @@ pub(crate) use epoch::EpochClock;
 pub(crate) use recorded::{RecordedLaunch, RecordedLaunches};
 pub use tracker::{
     CallContent, CallNesting, CallSink, CallView, CallWork, Counts, DataView, DeviceFact,
-    DeviceFactKind, DeviceSpan, DeviceWork, DriverCalls, FinishedCall, GraphExecution, ImagePiece,
-    KernelEvent, KernelName, KernelStep, Launch, LaunchTarget, LaunchingCall, ModuleImage,
-    PlacedKernel, RangeAbout, RangeForm, RangePayload, RangeSpan, RecordClock, Recorder,
-    Submission, SubmissionSource, Tracked, Tracker, TrackerLimits, begins,
+    DeviceFactKind, DeviceRecorder, DeviceSpan, DeviceWork, DriverCalls, FinishedCall,
+    GraphExecution, ImagePiece, KernelEvent, KernelName, KernelStep, LaunchTarget, LaunchingCall,
+    ModuleImage, PlacedKernel, RangeAbout, RangeForm, RangePayload, RangeSpan, RecordClock,
+    Submission, SubmissionSource, Tracked, TrackedLaunch, Tracker, TrackerLimits, begins,
 };

@@ -11,7 +11,7 @@
 //! One call executes all works of a graph: see [`GraphWorks`].
 
 use super::{
-    DeviceSpan, Launch, Recorder,
+    DeviceRecorder, DeviceSpan, TrackedLaunch,
     graph_works::{GraphWorks, kind_of},
 };
 use crate::aiu::{Kind, events, operation::WorkKind};
@@ -110,7 +110,7 @@ pub(crate) enum RecordedLaunch {
 
 impl<P: Copy + Default> RecordedLaunches<P> {
     /// A path launched something.
-    pub(crate) fn launch(&mut self, launch: &Launch, path: P, is_expected: bool) {
+    pub(crate) fn launch(&mut self, launch: &TrackedLaunch, path: P, is_expected: bool) {
         let Some(graph) = &launch.executed else {
             let thread = (launch.by.pid, launch.by.tid);
             let times = (launch.by.start_ns, launch.by.end_ns);
@@ -233,8 +233,8 @@ impl<P: Copy + Default> RecordedLaunches<P> {
     pub(crate) fn record(&mut self, span: &DeviceSpan, (start_ns, end_ns): (u64, u64)) {
         let (pid, record) = (span.pid, &span.record);
         let rank = match span.recorder {
-            Recorder::Aiu => record.code.and_then(rank),
-            Recorder::Cuda | Recorder::LevelZero | Recorder::OpenCl => Some(1),
+            DeviceRecorder::Aiu => record.code.and_then(rank),
+            DeviceRecorder::Cuda | DeviceRecorder::LevelZero | DeviceRecorder::OpenCl => Some(1),
         };
         let rank = rank.filter(|_| record.kind == Kind::Runtime);
         if self.recorded.len() < MOST_THREADS {
@@ -381,14 +381,14 @@ fn at<P>(launches: &VecDeque<Launched<P>>, record: &RecordedCall) -> Option<usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aiu::{ActivityRecord, EpochNs, Status};
+    use crate::aiu::{ActivityRecord, EpochNs, LayoutStatus};
 
     const KERNEL: &WorkKind = &WorkKind::Kernel(None);
 
     fn record(cbid: u32, correlation: u64, pid: u32, tid: u64) -> ActivityRecord {
         ActivityRecord {
             kind: Kind::Runtime,
-            status: Status::Assumed,
+            status: LayoutStatus::Assumed,
             code: Some(cbid),
             device: None,
             context: None,
@@ -411,7 +411,7 @@ mod tests {
         DeviceSpan {
             pid,
             call: 0,
-            recorder: Recorder::Aiu,
+            recorder: DeviceRecorder::Aiu,
             clock: None,
             record,
         }

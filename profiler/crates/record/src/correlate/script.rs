@@ -6,7 +6,7 @@
 )]
 
 use crate::correlate::{
-    CallSink, DeviceFact, FinishedCall, KernelEvent, KernelName, Launch, Tracked, Tracker,
+    CallSink, DeviceFact, FinishedCall, KernelEvent, KernelName, Tracked, TrackedLaunch, Tracker,
     TrackerLimits,
 };
 use aiprof_common::{
@@ -14,8 +14,8 @@ use aiprof_common::{
 };
 use aiprof_model::{
     probes::{
-        CallKind, DataFormat, DataInfo, Probe, ProbedFile, ResultKind, Role, Tables, ValueFormat,
-        ValueInfo,
+        CallKind, DataFormat, DataInfo, Probe, ProbeRole, ProbedFile, ResultKind, Tables,
+        ValueFormat, ValueInfo,
     },
     wire::{
         Call, CallData, CallStack, Event, ProcessEvent, ProcessEventKind, Sample, StopReason,
@@ -32,7 +32,7 @@ pub const LOADER: u32 = 2;
 pub const DRIVER: u32 = 3;
 
 /// A function's role in the built-in tables.
-pub fn built_in_role(symbol: &str) -> Option<Role> {
+pub fn built_in_role(symbol: &str) -> Option<ProbeRole> {
     static TABLES: LazyLock<Tables> = LazyLock::new(Tables::built_in);
     TABLES.iter().find_map(|table| table.function(symbol)?.role)
 }
@@ -298,7 +298,7 @@ pub struct Told {
     /// Calls.
     pub calls: Vec<FinishedCall>,
     /// Launches.
-    pub launches: Vec<Launch>,
+    pub launches: Vec<TrackedLaunch>,
     /// What happened to kernels' handles.
     pub kernels: Vec<KernelEvent>,
     /// What calls revealed of devices.

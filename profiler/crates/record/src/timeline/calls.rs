@@ -1,7 +1,7 @@
 //! Calls and what they gave devices: a span each, with the launches that follow it.
 
 use super::{Builder, TrackKey, TrackWriter, args, late_names, ranges};
-use crate::correlate::{FinishedCall, Launch, Submission, Tracked};
+use crate::correlate::{FinishedCall, Submission, Tracked, TrackedLaunch};
 use crate::recording::{Recording, RecordingSink};
 use aiprof_model::{
     probes::CallKind,
@@ -174,7 +174,7 @@ impl<S: EventSink> Builder<S> {
         });
     }
 
-    fn take_launch(&mut self, launch: &Launch) {
+    fn take_launch(&mut self, launch: &TrackedLaunch) {
         self.writer.out.totals.launches += 1;
         let pending = self.pending.as_mut().filter(|p| p.made(launch));
         let is_ioctl = pending.as_ref().is_some_and(|pending| pending.is_ioctl);
@@ -191,12 +191,12 @@ impl<S: EventSink> Builder<S> {
 impl Pending {
     /// Whether a launch is of this call: launches follow the call that made or
     /// submitted them.
-    fn made(&self, launch: &Launch) -> bool {
+    fn made(&self, launch: &TrackedLaunch) -> bool {
         let by_id = launch.by.call == self.id || launch.submit == Some(self.id);
         by_id || (self.pid, self.tid) == (launch.by.pid, launch.by.tid)
     }
 
-    fn take(&mut self, launch: &Launch) {
+    fn take(&mut self, launch: &TrackedLaunch) {
         let (first, _, count) = self.launches.unwrap_or((launch.id, launch.id, 0));
         self.launches = Some((first, launch.id, count + 1));
         self.sizes = match count {

@@ -7,9 +7,9 @@
 use super::kernels::KernelFacts;
 use super::launches::{BoundedLaunches, LaunchShape, Ran};
 use super::{Builder, TrackKey, args, late_names};
-use crate::correlate::{FinishedCall, Launch};
+use crate::correlate::{FinishedCall, TrackedLaunch};
 use aiprof_model::{
-    probes::{CallKind, Role, role},
+    probes::{CallKind, ProbeRole, role},
     profile::LossKind,
     timeline::{Args, Quality, recorded::EventSink},
 };
@@ -17,7 +17,7 @@ use aiprof_model::{
 impl<S: EventSink> Builder<S> {
     /// Takes a launch in. `is_ioctl`: the driver's own submission, which the Linux kernel's
     /// fences report.
-    pub(super) fn launched(&mut self, launch: &Launch, is_ioctl: bool) {
+    pub(super) fn launched(&mut self, launch: &TrackedLaunch, is_ioctl: bool) {
         let is_work = match launch.kind {
             CallKind::Launch | CallKind::Submit => true,
             // Those without a queue return when they are done.
@@ -48,7 +48,7 @@ impl<S: EventSink> Builder<S> {
             // OpenCL's are signalled once: only a new one takes the place of a handle.
             CallKind::Event if probe.api == "OpenCL" => probe.function != "clCreateUserEvent",
             CallKind::Event => {
-                probe.role == Some(Role::Query) || probe.slot(role::GLOBAL_START).is_some()
+                probe.role == Some(ProbeRole::Query) || probe.slot(role::GLOBAL_START).is_some()
             }
             _ => false,
         };

@@ -2,7 +2,7 @@
 //! runtime returned when the program asked.
 
 use crate::aggregate::ModuleArrivals;
-use crate::correlate::{FinishedCall, ImagePiece, KernelName, Launch};
+use crate::correlate::{FinishedCall, ImagePiece, KernelName, TrackedLaunch};
 use aiprof_model::probes::CallKind;
 use aiprof_model::timeline::Args;
 use aiprof_symbols::symbolize::device::{Attributes, attributes};
@@ -107,7 +107,7 @@ impl KernelFacts {
 
     /// Takes note of what a launched kernel is made of, when it is launched first, and of what
     /// the runtime returned about it since.
-    pub(super) fn launched(&mut self, launch: &Launch) {
+    pub(super) fn launched(&mut self, launch: &TrackedLaunch) {
         if launch.work.kernel_number == 0 || launch.kind != CallKind::Launch {
             return;
         }
@@ -129,7 +129,7 @@ impl KernelFacts {
         self.kernels.insert(launch.work.kernel_number, facts);
     }
 
-    fn of_module(&self, launch: &Launch) -> Facts {
+    fn of_module(&self, launch: &TrackedLaunch) -> Facts {
         let Some(module) = &launch.work.module else {
             return Facts::default();
         };

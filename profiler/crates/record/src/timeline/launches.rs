@@ -2,7 +2,8 @@
 //!
 //! A launch ran after it was handed over and before a wait for it ended. Where the program read
 //! the timestamps of the launch's event, their difference is how long it ran. When it ran is
-//! known by the device's clock, within bounds ([`Clocks`](crate::correlate::device::Clocks)).
+//! known by the device's clock, within bounds
+//! ([`ProcessClocks`](crate::correlate::device::ProcessClocks)).
 //!
 //! Launches of one queue that one wait is for are taken together by name and shape. Those
 //! that signal an event are kept one by one until the event is used again: their
@@ -11,8 +12,8 @@
 mod profiled;
 
 use crate::correlate::{
-    DeviceFact, DeviceFactKind, Launch,
-    device::{Clocks, Times, Waited},
+    DeviceFact, DeviceFactKind, TrackedLaunch,
+    device::{ProcessClocks, Times, Waited},
 };
 use aiprof_model::{probes::CallKind, timeline::Sym};
 use rustc_hash::FxHashMap;
@@ -53,7 +54,7 @@ pub(super) struct LaunchShape {
 }
 
 impl LaunchShape {
-    fn of(launch: &Launch) -> Self {
+    fn of(launch: &TrackedLaunch) -> Self {
         Self {
             kind: launch.kind,
             function: launch.by.function.clone(),
@@ -134,7 +135,7 @@ pub(super) struct Signal {
     pub(super) pid: u32,
     /// Begin of the call that made it.
     pub(super) start_ns: u64,
-    /// [`Launch::id`].
+    /// [`TrackedLaunch::id`].
     pub(super) launch: u64,
     pub(super) queue: u64,
     pub(super) device: u64,
@@ -211,7 +212,7 @@ pub(super) struct BoundedLaunches {
 pub(super) struct DeviceLaunches {
     /// Each launch is kept by itself while there is room.
     pub(super) each: bool,
-    clocks: Clocks,
+    clocks: ProcessClocks,
     open: FxHashMap<Queue, Vec<LaunchGroup>>,
     /// By process and event.
     signals: FxHashMap<(u32, u64), Signal>,
@@ -233,7 +234,7 @@ pub(super) struct DeviceLaunches {
 
 impl DeviceLaunches {
     /// A launch was handed to a device.
-    pub(super) fn launched(&mut self, launch: &Launch, name: Sym) {
+    pub(super) fn launched(&mut self, launch: &TrackedLaunch, name: Sym) {
         let signal = Signal {
             api: launch.by.api.clone(),
             name,

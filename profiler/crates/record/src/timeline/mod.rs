@@ -36,7 +36,7 @@ mod stacks;
 mod tracks;
 mod waits;
 
-use crate::{aggregate::Names as CodeNames, ops::OpsInbox, recording::Recording};
+use crate::{aggregate::NameSource, ops::OpsInbox, recording::Recording};
 use aiprof_model::{
     process::ProcessTable,
     profile::{LossKind, Losses, Meta},
@@ -174,7 +174,7 @@ impl<S: EventSink> Builder<S> {
         mut self,
         about: Meta,
         losses: &Losses,
-        names: &dyn CodeNames,
+        names: &dyn NameSource,
         processes: &ProcessTable,
     ) -> io::Result<(Recorded, S)> {
         self.flush();
@@ -291,7 +291,7 @@ impl<S: EventSink> Replay<S> {
         mut self,
         about: Meta,
         losses: &Losses,
-        names: &dyn CodeNames,
+        names: &dyn NameSource,
     ) -> io::Result<(Recorded, S)> {
         self.recording
             .finish(self.builder.writer.last_ns, &mut [&mut self.builder]);

@@ -1,6 +1,6 @@
 //! Who is in a recording: processes and threads, by the names and labels they had last.
 
-use crate::aggregate::Names;
+use crate::aggregate::NameSource;
 use aiprof_model::{
     labels::{self, LabelSet},
     process::ProcessTable,
@@ -97,7 +97,7 @@ impl ProcessTracks {
     }
 
     /// Gives the processes with tracks their labels.
-    pub(super) fn label(&mut self, names: &dyn Names, processes: &ProcessTable) {
+    pub(super) fn label(&mut self, names: &dyn NameSource, processes: &ProcessTable) {
         let of_recording = processes.recording_labels.to_vec();
         // Also of those with calls alone, of which no stack was recorded.
         let shown: Vec<u32> = self.processes.keys().copied().collect();

@@ -4,10 +4,12 @@
 use super::{Builder, TrackKey, TrackWriter};
 use crate::{
     aiu::{
-        ActivityRecord, EpochNs, Kind, Status, events,
+        ActivityRecord, EpochNs, Kind, LayoutStatus, events,
         operation::{self, PREPARE, WorkKind},
     },
-    correlate::{DeviceSpan, EpochClock, Launch, RecordClock, RecordedLaunch, RecordedLaunches},
+    correlate::{
+        DeviceSpan, EpochClock, RecordClock, RecordedLaunch, RecordedLaunches, TrackedLaunch,
+    },
 };
 use aiprof_model::{
     profile::LossKind,
@@ -41,7 +43,7 @@ struct Waiting {
 /// A launch, for what the device did for it: the call that gave the device the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Launched {
-    /// [`Launch::id`].
+    /// [`TrackedLaunch::id`].
     id: u64,
     tid: u32,
     start_ns: u64,
@@ -128,7 +130,7 @@ impl Flows {
 
 impl<S: EventSink> Builder<S> {
     /// A launch that a helper inside of its program may record, too.
-    pub(super) fn may_be_recorded(&mut self, launch: &Launch) {
+    pub(super) fn may_be_recorded(&mut self, launch: &TrackedLaunch) {
         let executed = launch.executed.as_ref();
         let known = Launched {
             id: launch.id,
@@ -421,7 +423,7 @@ fn write_args(args: &mut Args, record: &ActivityRecord, times: (u64, u64)) {
     if let Some(cycles) = record.cycles {
         args.numbers("cycles_ts", &cycles);
     }
-    if record.status == Status::Assumed {
+    if record.status == LayoutStatus::Assumed {
         args.text("layout", "assumed");
     }
 }

@@ -2,7 +2,7 @@
 //! end.
 
 use crate::{
-    aggregate::{Code, Names, NoStack, each_code, ends_at_entry, unknown_name},
+    aggregate::{Code, NameSource, NoStack, each_code, ends_at_entry, unknown_name},
     correlate::FinishedCall,
     ops::PythonFrame,
 };
@@ -14,7 +14,7 @@ use aiprof_model::{
         NONE,
         recorded::{StackFrame, StackNode, Stacks},
     },
-    wire::{CallStack, Sample, StopReason, Wait},
+    wire::{CallStack, Sample, StopReason, ThreadWait},
 };
 use rustc_hash::FxHashMap;
 
@@ -58,7 +58,7 @@ impl StackTree {
     }
 
     /// The stack of a wait; or a node that shows why there is none.
-    pub(super) fn of_wait(&mut self, wait: &Wait) -> u32 {
+    pub(super) fn of_wait(&mut self, wait: &ThreadWait) -> u32 {
         match self.of_calls.get(&wait.stack) {
             Some(&node) => node,
             None => self.node((NONE, Code::NoStack(NoStack::of_wait(wait)))),
@@ -133,7 +133,7 @@ impl StackTree {
     }
 
     /// Names every node. Gives what was lost too.
-    pub(super) fn finish(self, names: &dyn Names, files: &FileTable) -> (Stacks, Losses) {
+    pub(super) fn finish(self, names: &dyn NameSource, files: &FileTable) -> (Stacks, Losses) {
         let mut losses = self.losses;
         let mut namer = Namer {
             names,
@@ -166,7 +166,7 @@ impl StackTree {
 
 /// Gives codes their frames, each once.
 struct Namer<'a> {
-    names: &'a dyn Names,
+    names: &'a dyn NameSource,
     files: &'a FileTable,
     index: FxHashMap<StackFrame, u32>,
     lists: FxHashMap<Code, (u32, u32)>,

@@ -1,7 +1,7 @@
 //! The tracks of a timeline, and how events get there.
 
 use super::process_tracks::ProcessTracks;
-use crate::correlate::Recorder;
+use crate::correlate::DeviceRecorder;
 use aiprof_model::{
     profile::LossKind,
     timeline::{
@@ -40,7 +40,7 @@ pub(super) enum TrackKey {
         pid: u32,
     },
     Stream {
-        recorder: Recorder,
+        recorder: DeviceRecorder,
         pid: u32,
         device: Option<u32>,
         stream: Option<u64>,

@@ -12,7 +12,7 @@ use aiprof_model::{
     process::ProcessTable,
     profile::LossKind,
     timeline::{Args, recorded::EventSink},
-    wire::{ProcessEvent, ProcessEventKind, Wait, WaitReason},
+    wire::{ProcessEvent, ProcessEventKind, ThreadWait, WaitReason},
 };
 use rustc_hash::FxHashMap;
 
@@ -78,7 +78,7 @@ impl ThreadWaits {
     }
 
     /// Remembers a wait; gives the times in it that other waits have already.
-    fn note(&mut self, wait: &Wait, times: Times) -> Vec<Times> {
+    fn note(&mut self, wait: &ThreadWait, times: Times) -> Vec<Times> {
         if self.last.len() >= MAX_THREADS && !self.last.contains_key(&wait.tid) {
             self.last.clear();
         }
@@ -97,7 +97,7 @@ impl ThreadWaits {
 
 impl<S: EventSink> Builder<S> {
     /// A wait: spans among the calls of its thread.
-    pub(super) fn wait(&mut self, processes: &ProcessTable, wait: &Wait) {
+    pub(super) fn wait(&mut self, processes: &ProcessTable, wait: &ThreadWait) {
         let (pid, tid) = (wait.pid, wait.tid);
         let end = wait.end_ns.min(wait.time_ns);
         // What was before the recording is not drawn.
@@ -135,7 +135,7 @@ impl<S: EventSink> Builder<S> {
 /// The pieces of a wait that are drawn, around the holes in it. First comes what it was for, then
 /// the time in which the thread could run and did not. Their lengths are by their shares of what
 /// the wait stands for.
-fn pieces(wait: &Wait, times: Times, holes: &[Times]) -> Vec<WaitPiece> {
+fn pieces(wait: &ThreadWait, times: Times, holes: &[Times]) -> Vec<WaitPiece> {
     let free = without(times, holes);
     let length: u64 = free.iter().map(|(begin, end)| end - begin).sum();
     let (blocked, queued) = (wait.blocked_ns, wait.queued_ns);
@@ -188,12 +188,12 @@ fn without((begin, end): Times, holes: &[Times]) -> Vec<Times> {
 mod tests {
     use super::*;
 
-    fn wait(blocked_ns: u64, queued_ns: u64) -> Wait {
-        Wait {
+    fn wait(blocked_ns: u64, queued_ns: u64) -> ThreadWait {
+        ThreadWait {
             blocked_ns,
             queued_ns,
             reason: WaitReason::Lock,
-            ..Wait::default()
+            ..ThreadWait::default()
         }
     }
 
@@ -244,10 +244,10 @@ mod tests {
     #[test]
     fn preempted_threads_are_remembered_until_their_next_system_call() {
         let mut waits = ThreadWaits::default();
-        let of = |tid, syscall| Wait {
+        let of = |tid, syscall| ThreadWait {
             tid,
             syscall,
-            ..Wait::default()
+            ..ThreadWait::default()
         };
         for n in 0..100 {
             assert_eq!(waits.note(&of(1, None), (n, n + 1)), []);

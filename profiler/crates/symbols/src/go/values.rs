@@ -23,7 +23,7 @@ struct Steps<'a> {
 }
 
 /// What comes next in a table.
-enum Step {
+enum TableStep {
     /// The change of the value, and the number of bytes for which it then is valid.
     Change(i32, u32),
     /// The table ends.
@@ -35,7 +35,7 @@ enum Step {
 }
 
 impl Steps<'_> {
-    fn number(&mut self) -> Result<u32, Step> {
+    fn number(&mut self) -> Result<u32, TableStep> {
         let mut value = 0u32;
         for (i, &byte) in self.bytes.iter().take(5).enumerate() {
             value |= u32::from(byte & 0x7f) << (7 * i);
@@ -45,21 +45,21 @@ impl Steps<'_> {
             }
         }
         Err(match self.bytes.len() < 5 {
-            true => Step::Short,
-            false => Step::Malformed,
+            true => TableStep::Short,
+            false => TableStep::Malformed,
         })
     }
 
-    fn next(&mut self) -> Step {
+    fn next(&mut self) -> TableStep {
         let change = match self.number() {
-            Ok(0) if !self.first => return Step::End,
+            Ok(0) if !self.first => return TableStep::End,
             Ok(change) => change,
             Err(step) => return step,
         };
         self.first = false;
         let change = (change >> 1).cast_signed() ^ -((change & 1).cast_signed());
         match self.number() {
-            Ok(bytes) => Step::Change(change, bytes),
+            Ok(bytes) => TableStep::Change(change, bytes),
             Err(step) => step,
         }
     }
@@ -76,10 +76,10 @@ fn decode(bytes: &[u8], code: Range<u64>, until: u64) -> Result<GoValues, bool> 
             return Ok(values);
         }
         match steps.next() {
-            Step::End => return Ok(values),
-            Step::Short => return Err(true),
-            Step::Malformed => return Err(false),
-            Step::Change(change, bytes) => {
+            TableStep::End => return Ok(values),
+            TableStep::Short => return Err(true),
+            TableStep::Malformed => return Err(false),
+            TableStep::Change(change, bytes) => {
                 value = value.wrapping_add(change);
                 let end = at.saturating_add(bytes.into()).min(code.end);
                 if end > at {

@@ -3,7 +3,7 @@
 
 use super::{HotSpotError, JavaLibrary};
 use crate::elf::{ReadAt, i32_at, u64_at};
-use crate::memory::Memory;
+use crate::memory::MemoryFile;
 use rustc_hash::FxHashMap;
 
 /// Most entries of a table; JDK 11 to 25 have 585 to 838.
@@ -21,7 +21,7 @@ const MAX_STRIDE: u64 = 256;
 
 /// A field: where it is in its structure, or, of the class itself, in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Field {
+pub(super) struct JavaField {
     /// Bytes from the begin of the structure.
     pub offset: u64,
     /// The address of a field of the class.
@@ -33,7 +33,7 @@ pub(super) struct Field {
 /// The fields and types that are looked for.
 #[derive(Debug, Default)]
 pub(super) struct Description {
-    fields: FxHashMap<&'static str, Field>,
+    fields: FxHashMap<&'static str, JavaField>,
     sizes: FxHashMap<&'static str, u64>,
 }
 
@@ -100,7 +100,7 @@ impl Description {
     pub(super) fn read<R: ReadAt>(
         library: &JavaLibrary,
         bias: u64,
-        memory: &Memory<'_, R>,
+        memory: &MemoryFile<'_, R>,
     ) -> Result<Self, HotSpotError> {
         let number = |symbol: usize| {
             let address = library.symbol(symbol).wrapping_add(bias);
@@ -126,7 +126,7 @@ impl Description {
             let whole = format!("{of}::{field}");
             if let Some(wanted) = FIELDS.iter().find(|wanted| **wanted == whole) {
                 let type_name = names.get(memory, pointer(entry, kind_at)?);
-                let field = Field {
+                let field = JavaField {
                     offset: pointer(entry, offset_at)?,
                     address: pointer(entry, address_at)?,
                     type_name,
@@ -155,7 +155,7 @@ impl Description {
     }
 
     /// A field that this version may not have.
-    pub(super) fn find(&self, name: &'static str) -> Option<&Field> {
+    pub(super) fn find(&self, name: &'static str) -> Option<&JavaField> {
         self.fields.get(name)
     }
 
@@ -191,7 +191,7 @@ impl Description {
 
 /// Gives each entry of a table to `take`, until that wants no more, or the table ends.
 fn each<R: ReadAt>(
-    memory: &Memory<'_, R>,
+    memory: &MemoryFile<'_, R>,
     table: u64,
     stride: u64,
     mut take: impl FnMut(&[u8]) -> Option<()>,
@@ -233,7 +233,7 @@ struct DescribedNames {
 
 impl DescribedNames {
     /// The name at an address; empty: it is none that is looked for.
-    fn get<R: ReadAt>(&mut self, memory: &Memory<'_, R>, address: u64) -> String {
+    fn get<R: ReadAt>(&mut self, memory: &MemoryFile<'_, R>, address: u64) -> String {
         if let Some(known) = self.names.get(&address) {
             return known.clone();
         }
@@ -242,7 +242,7 @@ impl DescribedNames {
         name
     }
 
-    fn read<R: ReadAt>(&mut self, memory: &Memory<'_, R>, address: u64) -> Option<String> {
+    fn read<R: ReadAt>(&mut self, memory: &MemoryFile<'_, R>, address: u64) -> Option<String> {
         let (piece, skip) = (address / PIECE, address % PIECE);
         if self.pieces.len() >= MAX_PIECES {
             self.pieces.clear();

@@ -16,7 +16,7 @@ mod tests;
 
 use crate::{
     elf::{Dynamic, ReadAt},
-    memory::Memory,
+    memory::MemoryFile,
 };
 use aiprof_common::{JAVA_BLOB_BYTES, JavaHeap, JavaLayout, MAX_JAVA_HEAPS};
 use describe::Description;
@@ -198,7 +198,7 @@ impl HotSpot {
         bias: u64,
         memory: &impl ReadAt,
     ) -> Result<Self, HotSpotError> {
-        let memory = Memory(memory);
+        let memory = MemoryFile(memory);
         let about = Description::read(library, bias, &memory)?;
         let version = about.address("Abstract_VM_Version::_vm_major_version")?;
         let version = memory.i32(version).ok_or(HotSpotError::Unreadable)?;
@@ -302,7 +302,7 @@ fn in_header(about: &Description, name: &'static str) -> Result<u16, HotSpotErro
 /// The heaps of generated code, and log2 of the bytes of their segments.
 fn heaps<R: ReadAt>(
     about: &Description,
-    memory: &Memory<'_, R>,
+    memory: &MemoryFile<'_, R>,
 ) -> Result<(Vec<Heap>, u32), HotSpotError> {
     let read = |address: u64| memory.u64(address).ok_or(HotSpotError::Unreadable);
     let all = read(about.address("CodeCache::_heaps")?)?;
@@ -356,7 +356,7 @@ fn heaps<R: ReadAt>(
 /// Where the interpreter is.
 fn interpreter<R: ReadAt>(
     about: &Description,
-    memory: &Memory<'_, R>,
+    memory: &MemoryFile<'_, R>,
 ) -> Result<Range<u64>, HotSpotError> {
     let read = |address: u64| memory.u64(address).ok_or(HotSpotError::Unreadable);
     let queue = read(about.address("AbstractInterpreter::_code")?)?;
@@ -374,7 +374,7 @@ fn interpreter<R: ReadAt>(
 }
 
 /// Where the stub that calls Java from C goes on; 0: this version does not export it.
-fn call_stub<R: ReadAt>(about: &Description, memory: &Memory<'_, R>) -> u64 {
+fn call_stub<R: ReadAt>(about: &Description, memory: &MemoryFile<'_, R>) -> u64 {
     let place = about.address("StubRoutines::_call_stub_return_address");
     place.ok().and_then(|at| memory.u64(at)).unwrap_or(0)
 }

@@ -4,7 +4,7 @@ use super::describe::int;
 use super::{BlobPlace, HotSpot, MAX_HEADER, ScopeFields};
 use crate::elf::{ReadAt, u16_at, u64_at};
 use crate::frame::SymFrame;
-use crate::memory::Memory;
+use crate::memory::MemoryFile;
 use aiprof_common::java_method;
 use aiprof_model::profile::FrameKind;
 use rustc_hash::FxHashMap;
@@ -39,12 +39,12 @@ type Process = (u32, u64);
 /// Names the methods of processes. What is known stays when a process has ended.
 #[derive(Debug, Default)]
 pub(crate) struct JavaNames {
-    processes: FxHashMap<Process, NamedProcess>,
+    processes: FxHashMap<Process, JavaProcess>,
 }
 
 /// What is known of a process.
 #[derive(Debug, Default)]
-struct NamedProcess {
+struct JavaProcess {
     methods: FxHashMap<u64, Option<Arc<str>>>,
     /// By the address of the blob.
     blobs: BTreeMap<u64, Blob>,
@@ -53,7 +53,7 @@ struct NamedProcess {
 
 /// Distinguishes a compiled method from others that were at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+struct MethodIdentity {
     method: u64,
     compilation: i32,
     size: i32,
@@ -63,7 +63,7 @@ struct Identity {
 /// A piece of generated code.
 #[derive(Debug)]
 struct Blob {
-    identity: Identity,
+    identity: MethodIdentity,
     end: u64,
     code: u64,
     kind: BlobKind,
@@ -105,11 +105,11 @@ impl JavaNames {
             || known.blobs.len() >= MAX_KNOWN
             || known.bytes >= MAX_KNOWN_BYTES
         {
-            *known = NamedProcess::default();
+            *known = JavaProcess::default();
         }
         let reader = HotSpotReader {
             hotspot,
-            memory: memory.map(Memory),
+            memory: memory.map(MemoryFile),
         };
         if let Some(method) = java_method(address) {
             let name = known.method(&reader, method);
@@ -125,7 +125,7 @@ impl JavaNames {
     }
 }
 
-impl NamedProcess {
+impl JavaProcess {
     /// The name of a method.
     fn method<R: ReadAt>(
         &mut self,
@@ -190,7 +190,7 @@ impl NamedProcess {
         reader: &HotSpotReader<'_, R>,
         at: u64,
         header: &[u8],
-        identity: Identity,
+        identity: MethodIdentity,
     ) -> Option<Blob> {
         let memory = reader.memory.as_ref()?;
         let name = memory.text(identity.name, MAX_SYMBOL)?;
@@ -234,7 +234,7 @@ impl Blob {
 /// Reads the memory of a process that has a HotSpot.
 struct HotSpotReader<'a, R> {
     hotspot: &'a HotSpot,
-    memory: Option<Memory<'a, R>>,
+    memory: Option<MemoryFile<'a, R>>,
 }
 
 impl<R: ReadAt> HotSpotReader<'_, R> {
@@ -262,9 +262,9 @@ impl<R: ReadAt> HotSpotReader<'_, R> {
         None
     }
 
-    fn identity(&self, header: &[u8]) -> Option<Identity> {
+    fn identity(&self, header: &[u8]) -> Option<MethodIdentity> {
         let blob = &self.hotspot.blob;
-        Some(Identity {
+        Some(MethodIdentity {
             method: u64_at(header, blob.method.into())?,
             compilation: int(header, blob.compilation)?,
             size: int(header, blob.size).filter(|size| (1..=MAX_BLOB).contains(size))?,

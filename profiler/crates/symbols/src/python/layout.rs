@@ -27,8 +27,8 @@ pub(super) fn of(version: Version, debug: &[u64]) -> Option<PythonLayout> {
         10 => Some(frames(96, PYTHON_AT_UNITS)),
         11 => Some(entries()),
         12 => Some(shims()),
-        13 => described(debug, &LIST_3_13).filter(is_possible),
-        14 => described(debug, &LIST_3_14).filter(is_possible),
+        13 => described(debug, &WORDS_3_13).filter(is_possible),
+        14 => described(debug, &WORDS_3_14).filter(is_possible),
         _ => None,
     }
 }
@@ -127,7 +127,7 @@ fn objects() -> PythonLayout {
 }
 
 /// Which word of `_Py_DebugOffsets` a field is.
-struct List {
+struct OffsetWords {
     thread_frame: usize,
     thread_id: usize,
     frame_previous: usize,
@@ -151,7 +151,7 @@ struct List {
     string_head: usize,
 }
 
-const LIST_3_13: List = List {
+const WORDS_3_13: OffsetWords = OffsetWords {
     thread_frame: 23,
     thread_id: 24,
     frame_previous: 29,
@@ -175,7 +175,7 @@ const LIST_3_13: List = List {
     string_head: 70,
 };
 
-const LIST_3_14: List = List {
+const WORDS_3_14: OffsetWords = OffsetWords {
     thread_frame: 26,
     thread_id: 27,
     frame_previous: 32,
@@ -200,45 +200,45 @@ const LIST_3_14: List = List {
 };
 
 /// The layout that an interpreter describes itself.
-fn described(debug: &[u64], list: &List) -> Option<PythonLayout> {
+fn described(debug: &[u64], words: &OffsetWords) -> Option<PythonLayout> {
     let field = |index: usize| u16::try_from(*debug.get(index)?).ok();
     let free_threaded = *debug.get(2)? != 0;
     let own = |index: Option<usize>| match index.filter(|_| free_threaded) {
         Some(index) => field(index),
         None => Some(PYTHON_NO_FIELD),
     };
-    let head = field(list.string_head)?;
+    let head = field(words.string_head)?;
     Some(PythonLayout {
         kind: PYTHON_SHIMS,
-        thread_id: field(list.thread_id)?,
-        thread_frame: field(list.thread_frame)?,
+        thread_id: field(words.thread_id)?,
+        thread_frame: field(words.thread_frame)?,
         cframe_frame: PYTHON_NO_FIELD,
         cframe_previous: PYTHON_NO_FIELD,
-        frame_previous: field(list.frame_previous)?,
-        frame_code: field(list.frame_code)?,
+        frame_previous: field(words.frame_previous)?,
+        frame_code: field(words.frame_code)?,
         // Not in the list; the same in both versions.
         frame_globals: 24,
-        frame_instruction: field(list.frame_instruction)?,
-        frame_owner: field(list.frame_owner)?,
-        frame_bytecode: own(list.frame_bytecode)?,
+        frame_instruction: field(words.frame_instruction)?,
+        frame_owner: field(words.frame_owner)?,
+        frame_bytecode: own(words.frame_bytecode)?,
         // Not in the list, and not needed to distinguish code objects.
         code_flags: 0,
-        code_first_line: field(list.code_first_line)?,
-        code_filename: field(list.code_filename)?,
-        code_name: field(list.code_name)?,
-        code_qualname: field(list.code_qualname)?,
-        code_lines: field(list.code_lines)?,
-        code_instructions: field(list.code_instructions)?,
-        code_bytecodes: own(list.code_bytecodes)?,
-        object_type: field(list.object_type)?,
-        bytes_size: field(list.bytes_size)?,
-        bytes_data: field(list.bytes_data)?,
-        string_length: field(list.string_length)?,
-        string_state: field(list.string_state)?,
+        code_first_line: field(words.code_first_line)?,
+        code_filename: field(words.code_filename)?,
+        code_name: field(words.code_name)?,
+        code_qualname: field(words.code_qualname)?,
+        code_lines: field(words.code_lines)?,
+        code_instructions: field(words.code_instructions)?,
+        code_bytecodes: own(words.code_bytecodes)?,
+        object_type: field(words.object_type)?,
+        bytes_size: field(words.bytes_size)?,
+        bytes_data: field(words.bytes_data)?,
+        string_length: field(words.string_length)?,
+        string_state: field(words.string_state)?,
         string_ascii: head,
         // PyCompactUnicodeObject adds the length and the place of its UTF-8 form.
         string_compact: head.checked_add(16)?,
-        dict_keys: field(list.dict_keys)?,
+        dict_keys: field(words.dict_keys)?,
         first_shim: FIRST_SHIM,
         instruction: PYTHON_AT_ADDRESS,
         wide_state: u8::from(free_threaded),

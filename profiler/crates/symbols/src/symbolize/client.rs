@@ -5,7 +5,7 @@
 //! others are read by another process ([`super::server`], [`aiprof_system::remote`]); one that
 //! hangs is left behind.
 
-use super::job::{Answer, Job};
+use super::job::{AddressNames, SymbolizeJob};
 use super::jobs::Jobs;
 use super::options::SymbolizeOptions;
 use aiprof_system::files::others;
@@ -122,10 +122,10 @@ impl Client {
     /// It took too long, or could not be done.
     pub fn run(
         &mut self,
-        job: &Job,
+        job: &SymbolizeJob,
         place: Option<BorrowedFd<'_>>,
         stuck: &Arc<AtomicUsize>,
-    ) -> Result<(Answer, Option<OwnedFd>), NamingError> {
+    ) -> Result<(AddressNames, Option<OwnedFd>), NamingError> {
         Self::reap();
         if !remote::is_started() {
             let options = &self.options;
@@ -138,7 +138,7 @@ impl Client {
             Some(server) => server,
             None => Server::start(&self.options)?,
         };
-        let mut watch = Watch::new(server.clock, &self.patience);
+        let mut watch = ProgressWatch::new(server.clock, &self.patience);
         let answer = server.run(job, place, &mut watch);
         match answer {
             Ok(_) => self.server = Some(server),
@@ -171,10 +171,10 @@ impl Server {
 
     fn run(
         &self,
-        job: &Job,
+        job: &SymbolizeJob,
         place: Option<BorrowedFd<'_>>,
-        watch: &mut Watch<'_>,
-    ) -> Result<(Answer, Option<OwnedFd>), NamingError> {
+        watch: &mut ProgressWatch<'_>,
+    ) -> Result<(AddressNames, Option<OwnedFd>), NamingError> {
         self.remote.ask(job, place.as_slice())?;
         // An answer that begins to come is in memory, and comes whole.
         while !self.remote.is_answering(LOOK) {
@@ -197,7 +197,7 @@ impl Server {
 }
 
 /// Distinguishes a process that works from one that hangs.
-struct Watch<'a> {
+struct ProgressWatch<'a> {
     patience: &'a Patience,
     clock: libc::clockid_t,
     since: Instant,
@@ -206,7 +206,7 @@ struct Watch<'a> {
     progress: Instant,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> ProgressWatch<'a> {
     fn new(clock: libc::clockid_t, patience: &'a Patience) -> Self {
         let used = cpu_clock(clock);
         Self {

@@ -179,7 +179,7 @@ pub(super) struct JitDump {
 
 /// What reading came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum RecordOutcome {
     /// A record was read.
     Read,
     /// No whole record is left.
@@ -227,14 +227,14 @@ impl JitDump {
         if reader.seek(SeekFrom::Start(self.at)).is_err() {
             return Ok(true);
         }
-        if self.at == 0 && self.header(reader)? == Next::Wait {
+        if self.at == 0 && self.header(reader)? == RecordOutcome::Wait {
             return Ok(true);
         }
         if reader.seek(SeekFrom::Start(self.at)).is_err() {
             return Ok(true);
         }
         let mut look = 0;
-        while !self.is_closed && self.record(reader, size)? == Next::Read {
+        while !self.is_closed && self.record(reader, size)? == RecordOutcome::Read {
             look += 1;
             if look % LOOK == 0 && Instant::now() > deadline {
                 return Ok(false);
@@ -243,12 +243,12 @@ impl JitDump {
         Ok(true)
     }
 
-    fn header(&mut self, reader: &mut impl BufRead) -> Result<Next, JitDumpError> {
+    fn header(&mut self, reader: &mut impl BufRead) -> Result<RecordOutcome, JitDumpError> {
         let mut bytes = [0; HEADER_BYTES as usize];
         if reader.read_exact(&mut bytes).is_err() {
-            return Ok(Next::Wait);
+            return Ok(RecordOutcome::Wait);
         }
-        let mut fields = Fields(&bytes);
+        let mut fields = NumberReader(&bytes);
         match fields.u32() {
             MAGIC => {}
             magic if magic == MAGIC.swap_bytes() => return Err(JitDumpError::OtherMachine),
@@ -270,7 +270,7 @@ impl JitDump {
         }
         self.pid = pid;
         self.at = u64::from(total);
-        Ok(Next::Read)
+        Ok(RecordOutcome::Read)
     }
 
     /// Reads the record at `self.at`, where the reader is, if the file has it whole.
@@ -278,21 +278,21 @@ impl JitDump {
         &mut self,
         reader: &mut (impl BufRead + Seek),
         size: u64,
-    ) -> Result<Next, JitDumpError> {
+    ) -> Result<RecordOutcome, JitDumpError> {
         let mut prefix = [0; PREFIX_BYTES as usize];
         if size.saturating_sub(self.at) < u64::from(PREFIX_BYTES)
             || reader.read_exact(&mut prefix).is_err()
         {
-            return Ok(Next::Wait);
+            return Ok(RecordOutcome::Wait);
         }
-        let mut fields = Fields(&prefix);
+        let mut fields = NumberReader(&prefix);
         let (id, total, time) = (fields.u32(), fields.u32(), fields.u64());
         if total < PREFIX_BYTES {
             return Err(JitDumpError::Damaged(self.at));
         }
         let end = self.at + u64::from(total);
         if end > size {
-            return Ok(Next::Wait);
+            return Ok(RecordOutcome::Wait);
         }
         let body = total - PREFIX_BYTES;
         let wanted = match id {
@@ -304,13 +304,13 @@ impl JitDump {
         let mut bytes = vec![0; wanted as usize];
         if reader.read_exact(&mut bytes).is_err() {
             // Cut short meanwhile.
-            return Ok(Next::Wait);
+            return Ok(RecordOutcome::Wait);
         }
         let taken = match id {
             CODE_LOAD => self.load(time, total, &bytes),
             CODE_MOVE => self.moved(time, &bytes),
             CODE_DEBUG_INFO if wanted == body => self.debug_info(&bytes),
-            CODE_DEBUG_INFO => Err(Refused::OverLimit),
+            CODE_DEBUG_INFO => Err(RefusedRecord::OverLimit),
             CODE_CLOSE => {
                 self.is_closed = true;
                 Ok(())
@@ -319,27 +319,27 @@ impl JitDump {
         };
         match taken {
             Ok(()) => {}
-            Err(Refused::Malformed) => self.stats.malformed += 1,
-            Err(Refused::Foreign) => self.stats.foreign += 1,
-            Err(Refused::OverLimit) => self.stats.over_limit += 1,
+            Err(RefusedRecord::Malformed) => self.stats.malformed += 1,
+            Err(RefusedRecord::Foreign) => self.stats.foreign += 1,
+            Err(RefusedRecord::OverLimit) => self.stats.over_limit += 1,
         }
         self.at = end;
         let skip = i64::from(body - wanted);
         match reader.seek_relative(skip) {
-            Ok(()) => Ok(Next::Read),
-            Err(_) => Ok(Next::Wait),
+            Ok(()) => Ok(RecordOutcome::Read),
+            Err(_) => Ok(RecordOutcome::Wait),
         }
     }
 
-    fn load(&mut self, time: u64, total: u32, bytes: &[u8]) -> Result<(), Refused> {
+    fn load(&mut self, time: u64, total: u32, bytes: &[u8]) -> Result<(), RefusedRecord> {
         let pending = self.pending.take();
         let (fixed, rest) = bytes
             .split_at_checked((LOAD_BYTES - PREFIX_BYTES) as usize)
-            .ok_or(Refused::Malformed)?;
-        let mut fields = Fields(fixed);
+            .ok_or(RefusedRecord::Malformed)?;
+        let mut fields = NumberReader(fixed);
         let (pid, _tid, _vma) = (fields.u32(), fields.u32(), fields.u64());
         let (start, size, index) = (fields.u64(), fields.u64(), fields.u64());
-        let end = start.checked_add(size).ok_or(Refused::Malformed)?;
+        let end = start.checked_add(size).ok_or(RefusedRecord::Malformed)?;
         let name = rest.split(|&b| b == 0).next().unwrap_or_default();
         // The code is behind the name and its zero.
         let behind = u64::from(LOAD_BYTES) + name.len() as u64 + 1;
@@ -348,14 +348,14 @@ impl JitDump {
             .is_some_and(|all| all <= u64::from(total));
         let is_cut = name.len() > MAX_NAME;
         if size == 0 || name.is_empty() || !(fits || is_cut && size < u64::from(total)) {
-            return Err(Refused::Malformed);
+            return Err(RefusedRecord::Malformed);
         }
         if pid != self.pid {
-            return Err(Refused::Foreign);
+            return Err(RefusedRecord::Foreign);
         }
         let name = String::from_utf8_lossy(&name[..name.len().min(MAX_NAME)]);
         if self.codes.len() >= self.limits.codes || self.placements.len() >= self.limits.codes {
-            return Err(Refused::OverLimit);
+            return Err(RefusedRecord::OverLimit);
         }
         let name = self.text(&name)?;
         let lines = match pending {
@@ -376,26 +376,26 @@ impl JitDump {
         Ok(())
     }
 
-    fn moved(&mut self, time: u64, bytes: &[u8]) -> Result<(), Refused> {
+    fn moved(&mut self, time: u64, bytes: &[u8]) -> Result<(), RefusedRecord> {
         if bytes.len() < (MOVE_BYTES - PREFIX_BYTES) as usize {
-            return Err(Refused::Malformed);
+            return Err(RefusedRecord::Malformed);
         }
-        let mut fields = Fields(bytes);
+        let mut fields = NumberReader(bytes);
         let (pid, _tid, _vma) = (fields.u32(), fields.u32(), fields.u64());
         let (old, new) = (fields.u64(), fields.u64());
         let (size, index) = (fields.u64(), fields.u64());
         if pid != self.pid {
-            return Err(Refused::Foreign);
+            return Err(RefusedRecord::Foreign);
         }
-        let &code = self.by_index.get(&index).ok_or(Refused::Malformed)?;
+        let &code = self.by_index.get(&index).ok_or(RefusedRecord::Malformed)?;
         let (Some(old_end), Some(new_end)) = (old.checked_add(size), new.checked_add(size)) else {
-            return Err(Refused::Malformed);
+            return Err(RefusedRecord::Malformed);
         };
         if size == 0 {
-            return Err(Refused::Malformed);
+            return Err(RefusedRecord::Malformed);
         }
         if self.placements.len() + 2 > self.limits.codes {
-            return Err(Refused::OverLimit);
+            return Err(RefusedRecord::OverLimit);
         }
         let from = Placement {
             start: old,
@@ -416,12 +416,12 @@ impl JitDump {
     }
 
     /// Line numbers, which belong to the code that is loaded next.
-    fn debug_info(&mut self, bytes: &[u8]) -> Result<(), Refused> {
+    fn debug_info(&mut self, bytes: &[u8]) -> Result<(), RefusedRecord> {
         self.pending = None;
         let (fixed, mut rest) = bytes
             .split_at_checked((DEBUG_BYTES - PREFIX_BYTES) as usize)
-            .ok_or(Refused::Malformed)?;
-        let mut fields = Fields(fixed);
+            .ok_or(RefusedRecord::Malformed)?;
+        let mut fields = NumberReader(fixed);
         let (start, count) = (fields.u64(), fields.u64());
         let first = self.lines.len();
         let mut file = None;
@@ -448,7 +448,7 @@ impl JitDump {
                 continue;
             };
             if self.lines.len() >= self.limits.lines {
-                return Err(Refused::OverLimit);
+                return Err(RefusedRecord::OverLimit);
             }
             self.lines.push(JitLine { offset, line, file });
         }
@@ -458,9 +458,9 @@ impl JitDump {
         Ok(())
     }
 
-    fn text(&mut self, text: &str) -> Result<TextRange, Refused> {
+    fn text(&mut self, text: &str) -> Result<TextRange, RefusedRecord> {
         if self.texts.len() + text.len() > self.limits.name_bytes {
-            return Err(Refused::OverLimit);
+            return Err(RefusedRecord::OverLimit);
         }
         let at = self.texts.len() as u32;
         self.texts.push_str(text);
@@ -468,7 +468,7 @@ impl JitDump {
     }
 
     /// The name of a file, each once.
-    fn file(&mut self, name: &str) -> Result<TextRange, Refused> {
+    fn file(&mut self, name: &str) -> Result<TextRange, RefusedRecord> {
         if let Some(&known) = self.files.get(name) {
             return Ok(known);
         }
@@ -544,7 +544,7 @@ impl JitDump {
 fn debug_entry(entries: &[u8]) -> Option<(u64, u32, &[u8], &[u8])> {
     let (fixed, text) = entries.split_at_checked(16)?;
     let len = text.iter().position(|&b| b == 0)?;
-    let mut fields = Fields(fixed);
+    let mut fields = NumberReader(fixed);
     let (address, line) = (fields.u64(), fields.u32());
     Some((address, line, &text[..len], &text[len + 1..]))
 }
@@ -571,16 +571,16 @@ fn add(changes: &mut Vec<Change>, placement: &Placement, at: At) {
 
 /// Why a record was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refused {
+enum RefusedRecord {
     Malformed,
     Foreign,
     OverLimit,
 }
 
 /// Numbers one after the other; zero behind the end.
-struct Fields<'a>(&'a [u8]);
+struct NumberReader<'a>(&'a [u8]);
 
-impl Fields<'_> {
+impl NumberReader<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
         let Some((number, rest)) = self.0.split_first_chunk() else {
             self.0 = &[];

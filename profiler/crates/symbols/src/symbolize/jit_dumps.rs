@@ -6,7 +6,7 @@
 
 use super::jit_dump::{Change, JitDump, JitDumpLimits};
 use super::jit_names;
-use super::job::{AddressChange, Answer};
+use super::job::{AddressChange, AddressNames};
 use super::perf_maps::{Jitted, MAX_BYTES, MAX_TIME, identity};
 use crate::frame::SymFrame;
 use aiprof_system::files::others::{RootDir, Trust};
@@ -108,7 +108,7 @@ impl JitDumps {
 
     /// Names addresses: in `answer.frames` as they are last, and all that they were in
     /// `answer.changes`.
-    pub(super) fn name(&self, process: Jitted, addresses: &[u64], answer: &mut Answer) {
+    pub(super) fn name(&self, process: Jitted, addresses: &[u64], answer: &mut AddressNames) {
         answer.frames = vec![Vec::new(); addresses.len()];
         let Some(entry) = self.dumps.get(&process) else {
             return;
@@ -165,7 +165,7 @@ mod tests {
     const PROCESS: Jitted = (1, 2);
 
     fn names(dumps: &JitDumps) -> Vec<String> {
-        let mut answer = Answer::default();
+        let mut answer = AddressNames::default();
         dumps.name(PROCESS, &[0x1000, 0x2000], &mut answer);
         let frames = answer.frames.into_iter();
         frames
@@ -235,7 +235,7 @@ mod tests {
         let mut dumps = JitDumps::default();
         let file = File::open(&path).unwrap();
         dumps.refresh(PROCESS, &file, &mut Vec::new()).unwrap();
-        let mut answer = Answer::default();
+        let mut answer = AddressNames::default();
         dumps.name(PROCESS, &[0x1007, 0x1008], &mut answer);
         let sources: Vec<_> = answer.frames.iter().map(|f| f[0].source.clone()).collect();
         let of = |line| Some(("/a.js".to_owned(), line));

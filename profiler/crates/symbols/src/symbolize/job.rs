@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// Addresses to name, of one file or one process: what fails costs no others.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Job {
+pub enum SymbolizeJob {
     /// ELF virtual addresses of a file, which is handed over open.
     File {
         /// Path as the process saw it.
@@ -44,7 +44,7 @@ pub enum Job {
     },
 }
 
-impl Job {
+impl SymbolizeJob {
     /// The file that the names are read from, for messages.
     pub fn path(&self) -> PathBuf {
         match self {
@@ -61,7 +61,7 @@ impl Job {
 
 /// The names of a job's addresses, in order; empty: none is known.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Answer {
+pub struct AddressNames {
     /// From the outermost inlined function to the innermost.
     pub frames: Vec<Vec<SymFrame>>,
     /// What the user should know.
@@ -80,6 +80,6 @@ pub struct AddressChange {
     pub address: u32,
     /// `CLOCK_MONOTONIC` nanoseconds.
     pub since: u64,
-    /// As in [`Answer::frames`]; empty: nothing that is known.
+    /// As in [`AddressNames::frames`]; empty: nothing that is known.
     pub frames: Vec<SymFrame>,
 }

@@ -1,7 +1,7 @@
 //! What there is to name for a process: addresses of one file, or of its JIT code.
 
 use super::jit_dumps::{self, JitDumps};
-use super::job::{Answer, Job};
+use super::job::{AddressNames, SymbolizeJob};
 use super::native::{BinaryRef, NativeSymbolizer};
 use super::options::SymbolizeOptions;
 use super::perf_maps::{self, PerfMaps};
@@ -39,13 +39,17 @@ impl Jobs {
         }
     }
 
-    /// `file` is that of a [`Job::File`], or the jitdump file of a [`Job::Jit`]. Gives
-    /// back a jitdump file that was opened for the job.
-    pub(crate) fn run(&mut self, job: &Job, file: Option<&File>) -> (Answer, Option<File>) {
-        let mut answer = Answer::default();
+    /// `file` is that of a [`SymbolizeJob::File`], or the jitdump file of a [`SymbolizeJob::Jit`].
+    /// Gives back a jitdump file that was opened for the job.
+    pub(crate) fn run(
+        &mut self,
+        job: &SymbolizeJob,
+        file: Option<&File>,
+    ) -> (AddressNames, Option<File>) {
+        let mut answer = AddressNames::default();
         let mut opened = None;
         match job {
-            Job::File {
+            SymbolizeJob::File {
                 path,
                 build_id,
                 pid,
@@ -65,7 +69,7 @@ impl Jobs {
                 answer.warnings.extend(named.err().map(|e| e.to_string()));
                 answer.is_fetching = self.native.is_fetching(*build_id);
             }
-            Job::Jit {
+            SymbolizeJob::Jit {
                 pid,
                 started,
                 uid,
@@ -115,7 +119,7 @@ impl Jobs {
         process: (u32, u64),
         hotspot: &HotSpot,
         addresses: &[u64],
-        answer: &mut Answer,
+        answer: &mut AddressNames,
     ) {
         let memory = open_memory(process);
         for (frames, &address) in answer.frames.iter_mut().zip(addresses) {
@@ -131,7 +135,7 @@ impl Jobs {
         process: (u32, u64),
         library: &V8Library,
         addresses: &[u64],
-        answer: &mut Answer,
+        answer: &mut AddressNames,
     ) {
         let functions = addresses.iter().map(|&address| JsFunction::of(address));
         let functions = answer.frames.iter_mut().zip(functions);
@@ -153,7 +157,7 @@ impl Jobs {
         process: (u32, u64),
         uid: u32,
         addresses: &[u64],
-        answer: &mut Answer,
+        answer: &mut AddressNames,
     ) {
         self.perf_maps.refresh(process, uid, &mut answer.warnings);
         // Its number may be that of another process by now.

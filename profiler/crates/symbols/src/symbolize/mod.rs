@@ -52,7 +52,7 @@ pub use crate::go::fuzz_go_table;
 pub use client::{Client, NamingError, Patience};
 #[cfg(any(test, feature = "testing"))]
 pub use jit_dump::testing::fuzz_jit_dump;
-pub use job::{AddressChange, Answer, Job};
+pub use job::{AddressChange, AddressNames, SymbolizeJob};
 pub use options::SymbolizeOptions;
 #[cfg(any(test, feature = "testing"))]
 pub use perf_map::testing::fuzz_perf_map;

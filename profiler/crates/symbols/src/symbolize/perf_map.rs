@@ -50,12 +50,12 @@ pub(crate) struct PerfMapStats {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerfMap {
     /// Disjoint and sorted.
-    ranges: Vec<Range>,
+    ranges: Vec<MapRange>,
     names: String,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Range {
+struct MapRange {
     start: u64,
     end: u64,
     name_at: u32,
@@ -112,7 +112,7 @@ impl PerfMap {
             return;
         };
         self.names.push_str(name);
-        self.ranges.push(Range {
+        self.ranges.push(MapRange {
             start,
             end,
             name_at,
@@ -172,7 +172,7 @@ fn read_line(reader: &mut impl BufRead, limit: usize, line: &mut Vec<u8>) -> io:
 ///
 /// A sweep over all starts and ends keeps the set of open ranges; the latest of
 /// them owns the stretch up to the next event.
-fn resolve_overlaps(ranges: Vec<Range>) -> Vec<Range> {
+fn resolve_overlaps(ranges: Vec<MapRange>) -> Vec<MapRange> {
     let mut by_start: Vec<usize> = (0..ranges.len()).collect();
     by_start.sort_by_key(|&i| ranges[i].start);
     let disjoint = by_start
@@ -181,7 +181,7 @@ fn resolve_overlaps(ranges: Vec<Range>) -> Vec<Range> {
     if disjoint {
         return by_start.into_iter().map(|i| ranges[i]).collect();
     }
-    let mut out: Vec<Range> = Vec::with_capacity(ranges.len());
+    let mut out: Vec<MapRange> = Vec::with_capacity(ranges.len());
     // The open ranges, the latest on top; closed ones are dropped when they surface.
     let mut open = std::collections::BinaryHeap::new();
     let mut starts = by_start.into_iter().peekable();
@@ -207,13 +207,13 @@ fn resolve_overlaps(ranges: Vec<Range>) -> Vec<Range> {
 }
 
 /// Appends a stretch, joined to the one before where it continues it.
-fn push_range(out: &mut Vec<Range>, start: u64, end: u64, of: Range) {
+fn push_range(out: &mut Vec<MapRange>, start: u64, end: u64, of: MapRange) {
     if start >= end {
         return;
     }
     match out.last_mut() {
         Some(last) if last.end == start && last.name_at == of.name_at => last.end = end,
-        _ => out.push(Range { start, end, ..of }),
+        _ => out.push(MapRange { start, end, ..of }),
     }
 }
 

@@ -140,7 +140,7 @@ fn open((pid, _): Jitted, uid: u32) -> io::Result<Option<(File, Version)>> {
 }
 
 fn read(pid: u32, file: File, version: Version) -> PerfMapEntry {
-    let reader = Timed {
+    let reader = TimedReader {
         inner: file.take(MAX_BYTES),
         deadline: Instant::now() + MAX_TIME,
     };
@@ -163,12 +163,12 @@ fn read(pid: u32, file: File, version: Version) -> PerfMapEntry {
 }
 
 /// A reader that fails once its time is over.
-struct Timed<R> {
+struct TimedReader<R> {
     inner: R,
     deadline: Instant,
 }
 
-impl<R: Read> Read for Timed<R> {
+impl<R: Read> Read for TimedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if Instant::now() > self.deadline {
             return Err(io::ErrorKind::TimedOut.into());
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn reading_ends_at_the_deadline() {
-        let reader = Timed {
+        let reader = TimedReader {
             inner: io::repeat(b'x'),
             deadline: Instant::now() + Duration::from_millis(50),
         };

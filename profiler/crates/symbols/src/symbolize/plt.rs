@@ -25,7 +25,7 @@ const R_X86_64_JUMP_SLOT: u32 = 7;
 
 /// How an entry names what it calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Target {
+enum PltTarget {
     /// Address of the slot it jumps through.
     Slot(u64),
     /// Number of the relocation that it has the dynamic linker apply.
@@ -48,7 +48,7 @@ pub(super) fn lookup(
     vaddrs: &[u64],
 ) -> Result<Vec<Option<String>>, ElfError> {
     let mut names = vec![None; vaddrs.len()];
-    let mut wanted: BTreeMap<Target, Vec<usize>> = BTreeMap::new();
+    let mut wanted: BTreeMap<PltTarget, Vec<usize>> = BTreeMap::new();
     for (i, &vaddr) in vaddrs.iter().enumerate() {
         let Some(section) = info.plt.iter().find(|s| s.contains(vaddr)) else {
             continue;
@@ -77,7 +77,7 @@ pub(super) fn lookup(
 
 /// Reads the entry that an address lies in; `None` for what is no entry, like
 /// the PLT's head.
-fn target_of(file: &File, section: &PltSection, vaddr: u64) -> Result<Option<Target>, ElfError> {
+fn target_of(file: &File, section: &PltSection, vaddr: u64) -> Result<Option<PltTarget>, ElfError> {
     let within = (vaddr - section.vaddr) / section.entry * section.entry;
     let start = section.vaddr.wrapping_add(within);
     let len = section.entry.min(section.file.size - within);
@@ -93,7 +93,7 @@ fn target_of(file: &File, section: &PltSection, vaddr: u64) -> Result<Option<Tar
 }
 
 /// What the code of an entry at the address `start` refers to.
-fn decode(bytes: &[u8], start: u64) -> Option<Target> {
+fn decode(bytes: &[u8], start: u64) -> Option<PltTarget> {
     // endbr64, and the prefix bnd, may stand before the instruction.
     let mut rest = bytes
         .strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa])
@@ -102,21 +102,23 @@ fn decode(bytes: &[u8], start: u64) -> Option<Target> {
     let number = |rest: &[u8]| Some(i32::from_le_bytes(*rest.first_chunk()?));
     if let Some(operand) = rest.strip_prefix(&[0xff, 0x25]) {
         let next = start.wrapping_add((bytes.len() - operand.len() + 4) as u64);
-        return Some(Target::Slot(
+        return Some(PltTarget::Slot(
             next.wrapping_add_signed(number(operand)?.into()),
         ));
     }
     let operand = rest.strip_prefix(&[0x68])?;
-    u64::try_from(number(operand)?).ok().map(Target::Relocation)
+    u64::try_from(number(operand)?)
+        .ok()
+        .map(PltTarget::Relocation)
 }
 
 /// The relocations of a table that are wanted.
 fn find(
     file: &File,
     table: &RelaTable,
-    wanted: &BTreeMap<Target, Vec<usize>>,
+    wanted: &BTreeMap<PltTarget, Vec<usize>>,
     budget: &mut u64,
-) -> Result<Vec<(Target, Callee)>, ElfError> {
+) -> Result<Vec<(PltTarget, Callee)>, ElfError> {
     let mut found = Vec::new();
     let mut entries = table.entries(file, *budget);
     *budget -= table.file.size.min(*budget);
@@ -132,8 +134,8 @@ fn find(
             let Some(callee) = callee_of(&relocation) else {
                 continue;
             };
-            let slot = Target::Slot(relocation.place);
-            let number = table.plt.then_some(Target::Relocation(number));
+            let slot = PltTarget::Slot(relocation.place);
+            let number = table.plt.then_some(PltTarget::Relocation(number));
             let mut targets = [Some(slot), number].into_iter().flatten();
             if let Some(target) = targets.find(|target| wanted.contains_key(target)) {
                 found.push((target, callee));
@@ -183,7 +185,7 @@ mod tests {
     #[test]
     fn entries_of_all_layouts() {
         let slot = |bytes: &[u8]| match decode(bytes, 0x1000) {
-            Some(Target::Slot(slot)) => Some(slot),
+            Some(PltTarget::Slot(slot)) => Some(slot),
             _ => None,
         };
         // jmp *0x2fe2(%rip)
@@ -196,7 +198,7 @@ mod tests {
         let pushed = [
             0xf3, 0x0f, 0x1e, 0xfa, 0x68, 3, 0, 0, 0, 0xf2, 0xe9, 0, 0, 0, 0, 0x90,
         ];
-        assert_eq!(decode(&pushed, 0x1000), Some(Target::Relocation(3)));
+        assert_eq!(decode(&pushed, 0x1000), Some(PltTarget::Relocation(3)));
         // The head of a lazy PLT: push GOT+8(%rip)
         assert_eq!(decode(&[0xff, 0x35, 0xe2, 0x2f, 0, 0], 0x1000), None);
         for len in 0..jump.len() {

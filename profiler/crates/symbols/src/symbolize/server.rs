@@ -1,6 +1,6 @@
 //! The process that reads other users' files for names.
 
-use super::job::Job;
+use super::job::SymbolizeJob;
 use super::jobs::Jobs;
 use super::options::SymbolizeOptions;
 use aiprof_system::{
@@ -20,7 +20,7 @@ pub fn serve(line: &Line) {
         return;
     };
     let mut jobs = Jobs::new(options);
-    line.serve(|job: Job, places| {
+    line.serve(|job: SymbolizeJob, places| {
         let place = places.into_iter().next();
         let file = place.and_then(|place| others::reopen(place).ok());
         let (answer, opened) = jobs.run(&job, file.as_ref());

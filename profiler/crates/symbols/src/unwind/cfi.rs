@@ -57,14 +57,14 @@ pub(super) enum Saved {
 
 /// The rules at one address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct RuleState {
     pub(super) cfa: Cfa,
     pub(super) rbp: Saved,
     pub(super) rsp: Saved,
     pub(super) return_address: Saved,
 }
 
-impl State {
+impl RuleState {
     /// The rule of a register, if it is tracked.
     fn saved(&mut self, register: u64) -> Option<&mut Saved> {
         match register {
@@ -90,8 +90,8 @@ pub(super) struct Interpreter<'a> {
     /// Address of the first instruction byte, for relative addresses.
     code_vaddr: u64,
     location: u64,
-    state: State,
-    states: &'a mut Vec<State>,
+    state: RuleState,
+    states: &'a mut Vec<RuleState>,
 }
 
 impl<'a> Interpreter<'a> {
@@ -102,7 +102,7 @@ impl<'a> Interpreter<'a> {
         code: &'a [u8],
         code_vaddr: u64,
         start: u64,
-        states: &'a mut Vec<State>,
+        states: &'a mut Vec<RuleState>,
     ) -> Self {
         states.clear();
         let code = Bytes::new(code);
@@ -124,7 +124,7 @@ impl<'a> Interpreter<'a> {
     /// The rules from [`Self::location`] up to the next row, whose address
     /// becomes the location. The second value is false for the last row, which
     /// extends to the end of the FDE. `None`: malformed instructions.
-    pub(super) fn next_row(&mut self) -> Option<(State, bool)> {
+    pub(super) fn next_row(&mut self) -> Option<(RuleState, bool)> {
         while !self.code.is_empty() {
             if let Some(next) = self.step()? {
                 let state = self.state;
@@ -136,7 +136,7 @@ impl<'a> Interpreter<'a> {
     }
 
     /// Runs a CIE's initial instructions, which may not advance.
-    pub(super) fn finish(mut self) -> Option<State> {
+    pub(super) fn finish(mut self) -> Option<RuleState> {
         match self.next_row()? {
             (state, false) => Some(state),
             _ => None,

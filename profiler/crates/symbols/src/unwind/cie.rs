@@ -2,7 +2,7 @@
 //! augmentations of the Linux Standard Base, section "Exception Frames").
 
 use super::bytes::Bytes;
-use super::cfi::{Interpreter, State};
+use super::cfi::{Interpreter, RuleState};
 
 /// DWARF number of the return address column, x86-64 psABI figure 3.36.
 const RETURN_ADDRESS: u64 = 16;
@@ -69,7 +69,7 @@ pub(super) struct Cie {
     /// The code is a signal trampoline ('S').
     pub(super) signal: bool,
     /// The rules at the start of each FDE.
-    pub(super) initial: State,
+    pub(super) initial: RuleState,
 }
 
 impl Cie {
@@ -77,7 +77,7 @@ impl Cie {
     ///
     /// `None` for a malformed entry, one for another machine, or an
     /// augmentation that is not known.
-    pub(super) fn parse(body: &[u8], vaddr: u64, states: &mut Vec<State>) -> Option<Self> {
+    pub(super) fn parse(body: &[u8], vaddr: u64, states: &mut Vec<RuleState>) -> Option<Self> {
         let mut bytes = Bytes::new(body);
         let version = bytes.u8()?;
         let augmentation = bytes.c_str()?;
@@ -93,7 +93,7 @@ impl Cie {
             encoding: PE_ABSPTR,
             augmented: false,
             signal: false,
-            initial: State::default(),
+            initial: RuleState::default(),
         };
         let return_address = match version {
             1 => u64::from(bytes.u8()?),

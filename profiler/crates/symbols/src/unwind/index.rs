@@ -5,7 +5,7 @@
 use super::UnwindError;
 use super::bytes::Bytes;
 use super::cie::{encoded_address, encoded_value};
-use super::record::{Kind, RecordReader};
+use super::record::{RecordKind, RecordReader};
 use crate::elf::{CodeFile, FileSpan, ReadAt, ReadWindow, read_full};
 use std::sync::OnceLock;
 
@@ -76,7 +76,7 @@ struct ScanEntry {
 
 /// An entry of the index.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     /// Address of the first byte of code.
     pub(super) start: u64,
     /// Offset of the FDE from the start of [`Index::frames`]; it may lie
@@ -169,7 +169,11 @@ impl Cursor<'_> {
     }
 
     /// Entry `i`.
-    pub(super) fn entry<R: ReadAt>(&mut self, source: &R, i: u64) -> Result<Entry, UnwindError> {
+    pub(super) fn entry<R: ReadAt>(
+        &mut self,
+        source: &R,
+        i: u64,
+    ) -> Result<IndexEntry, UnwindError> {
         let missing = UnwindError::Truncated(".eh_frame_hdr");
         match self.index {
             Index::Absent => Err(missing),
@@ -182,7 +186,7 @@ impl Cursor<'_> {
             Index::Scan { base, scanned, .. } => scanned
                 .get()
                 .and_then(|scanned| scanned.entries.get(usize::try_from(i).ok()?))
-                .map(|e| Entry {
+                .map(|e| IndexEntry {
                     start: base.wrapping_add(u64::from(e.start)),
                     fde: u64::from(e.fde),
                 })
@@ -216,7 +220,7 @@ impl SearchTable {
     }
 
     /// One entry: the addresses of code and FDE.
-    fn parse_entry(&self, bytes: &[u8]) -> Option<Entry> {
+    fn parse_entry(&self, bytes: &[u8]) -> Option<IndexEntry> {
         let encoding = if self.wide {
             TABLE_SDATA8
         } else {
@@ -225,7 +229,7 @@ impl SearchTable {
         let mut bytes = Bytes::new(bytes);
         let start = self.base.wrapping_add(encoded_value(&mut bytes, encoding)?);
         let fde = self.base.wrapping_add(encoded_value(&mut bytes, encoding)?);
-        Some(Entry {
+        Some(IndexEntry {
             start,
             fde: fde.wrapping_sub(self.frames.vaddr),
         })
@@ -298,7 +302,7 @@ fn scan<R: ReadAt>(
             found.malformed += u64::from(exact && frames.size.saturating_sub(at) >= 4);
             break;
         };
-        if let Kind::Fde { .. } = record.kind {
+        if let RecordKind::Fde { .. } = record.kind {
             let range = reader.fde_range(source, &record)?;
             found.malformed += u64::from(exact && range.is_none());
             if let Ok(fde) = u32::try_from(at)

@@ -3,10 +3,10 @@
 use super::cfi::Interpreter;
 use super::gaps::{Functions, TextSource};
 use super::go::{GoPage, GoUnwind};
-use super::index::{Cursor, Entry, Index};
-use super::record::{Fde, Header, RecordReader};
+use super::index::{Cursor, Index, IndexEntry};
+use super::record::{Fde, RecordHeader, RecordReader};
 use super::rule::{LATER, NONE, UNSUPPORTED, rule_of};
-use super::table::{Encoder, Rows};
+use super::table::{Encoder, PageRows};
 use super::{PageContent, PageDepth, UnwindError};
 use crate::elf::{FileSpan, ReadAt};
 use aiprof_common::PAGE_SIZE;
@@ -31,7 +31,7 @@ pub(super) struct PageBuilder<'a, R> {
     go: Option<&'a GoUnwind>,
     cursor: Cursor<'a>,
     reader: RecordReader,
-    rows: Rows,
+    rows: PageRows,
     encoder: Encoder,
     /// Bytes of FDEs that may still be decoded for this page.
     budget: u64,
@@ -69,7 +69,7 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
             go,
             cursor: index.cursor(source)?,
             reader: RecordReader::new(index.frames().unwrap_or(FileSpan::EMPTY)),
-            rows: Rows::default(),
+            rows: PageRows::default(),
             encoder: Encoder::new(),
             budget: 0,
             malformed: 0,
@@ -200,7 +200,10 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
     ///
     /// lld lists an address once, and if an empty function shares it with a real
     /// one, it may be the empty one that is listed: the other follows it.
-    fn find_fde(&mut self, entry: &Entry) -> Result<Option<(Header, Range<u64>)>, UnwindError> {
+    fn find_fde(
+        &mut self,
+        entry: &IndexEntry,
+    ) -> Result<Option<(RecordHeader, Range<u64>)>, UnwindError> {
         let mut found = None;
         let mut at = entry.fde;
         for _ in 0..MAX_TWINS {
@@ -242,7 +245,7 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
     }
 
     /// Adds the rows of one FDE that lie in the page.
-    fn add(&mut self, page: u64, entry: Entry) -> Result<FdeOutcome, UnwindError> {
+    fn add(&mut self, page: u64, entry: IndexEntry) -> Result<FdeOutcome, UnwindError> {
         let Some((header, range)) = self.find_fde(&entry)? else {
             return Ok(self.refusal());
         };
@@ -272,7 +275,7 @@ fn offset_in_page(page: u64, at: u64) -> Option<u32> {
 
 /// Runs an FDE's instructions and adds the rows that reach into the page; false
 /// if the instructions are malformed.
-fn add_rows(rows: &mut Rows, page: u64, fde: Fde<'_>) -> bool {
+fn add_rows(rows: &mut PageRows, page: u64, fde: Fde<'_>) -> bool {
     let signal = fde.cie.signal;
     let mut program = Interpreter::new(
         &fde.cie,

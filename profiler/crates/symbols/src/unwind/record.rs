@@ -1,7 +1,7 @@
 //! The records of `.eh_frame`: lengths, CIEs and FDEs, read in chunks.
 
 use super::bytes::Bytes;
-use super::cfi::State;
+use super::cfi::RuleState;
 use super::cie::{Cie, encoded_address, encoded_value};
 use crate::elf::{FileSpan, ReadAt, ReadWindow};
 use std::io;
@@ -21,7 +21,7 @@ const LENGTH_64: u32 = u32::MAX;
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RecordKind {
     /// A zero length; in the middle of a section when files were joined.
     Terminator,
     /// Common information.
@@ -32,15 +32,15 @@ pub(super) enum Kind {
 
 /// Where a record and its parts are; offsets from the start of the frames.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Header {
-    pub(super) kind: Kind,
+pub(super) struct RecordHeader {
+    pub(super) kind: RecordKind,
     /// First byte after the id.
     pub(super) body: u64,
     /// First byte after the record.
     pub(super) end: u64,
 }
 
-impl Header {
+impl RecordHeader {
     /// Bytes after the id, if the record is not too long to be decoded.
     fn body_len(&self) -> Option<usize> {
         let len = usize::try_from(self.end.checked_sub(self.body)?).ok()?;
@@ -59,7 +59,7 @@ pub(super) struct Fde<'a> {
     /// Address of the first of them.
     pub(super) code_vaddr: u64,
     /// Scratch for the interpreter.
-    pub(super) states: &'a mut Vec<State>,
+    pub(super) states: &'a mut Vec<RuleState>,
 }
 
 /// Reads records. Two windows, as FDEs and their CIEs are far apart.
@@ -71,7 +71,7 @@ pub(super) struct RecordReader {
     cache: Vec<(u64, Option<Cie>)>,
     /// The entry of the cache to replace next.
     victim: usize,
-    states: Vec<State>,
+    states: Vec<RuleState>,
 }
 
 impl RecordReader {
@@ -88,7 +88,11 @@ impl RecordReader {
     }
 
     /// The record at `at`; `None` at the end of the frames or if it is malformed.
-    pub(super) fn header<R: ReadAt>(&mut self, source: &R, at: u64) -> io::Result<Option<Header>> {
+    pub(super) fn header<R: ReadAt>(
+        &mut self,
+        source: &R,
+        at: u64,
+    ) -> io::Result<Option<RecordHeader>> {
         read_header(source, &mut self.fdes, self.frames, at)
     }
 
@@ -97,9 +101,9 @@ impl RecordReader {
     pub(super) fn fde_range<R: ReadAt>(
         &mut self,
         source: &R,
-        header: &Header,
+        header: &RecordHeader,
     ) -> io::Result<Option<Range<u64>>> {
-        let (Kind::Fde { cie }, Some(len)) = (header.kind, header.body_len()) else {
+        let (RecordKind::Fde { cie }, Some(len)) = (header.kind, header.body_len()) else {
             return Ok(None);
         };
         let Some(cie) = self.cie(source, cie)? else {
@@ -117,9 +121,9 @@ impl RecordReader {
     pub(super) fn fde<R: ReadAt>(
         &mut self,
         source: &R,
-        header: &Header,
+        header: &RecordHeader,
     ) -> io::Result<Option<Fde<'_>>> {
-        let (Kind::Fde { cie }, Some(len)) = (header.kind, header.body_len()) else {
+        let (RecordKind::Fde { cie }, Some(len)) = (header.kind, header.body_len()) else {
             return Ok(None);
         };
         let Some(cie) = self.cie(source, cie)? else {
@@ -160,7 +164,7 @@ impl RecordReader {
     /// Reads and parses the CIE at offset `at`.
     fn read_cie<R: ReadAt>(&mut self, source: &R, at: u64) -> io::Result<Option<Cie>> {
         let header = read_header(source, &mut self.cies, self.frames, at)?;
-        let Some(header) = header.filter(|h| h.kind == Kind::Cie) else {
+        let Some(header) = header.filter(|h| h.kind == RecordKind::Cie) else {
             return Ok(None);
         };
         let Some(len) = header.body_len() else {
@@ -186,7 +190,7 @@ fn read_header<R: ReadAt>(
     window: &mut ReadWindow,
     frames: FileSpan,
     at: u64,
-) -> io::Result<Option<Header>> {
+) -> io::Result<Option<RecordHeader>> {
     let room = frames.size.saturating_sub(at).min(16);
     if room < 4 {
         return Ok(None);
@@ -197,13 +201,13 @@ fn read_header<R: ReadAt>(
 
 /// A record's length and id. The id of an FDE is the distance from the id back
 /// to the CIE; it has 4 bytes even where the length has 8 (LSB).
-fn parse_header(bytes: &[u8], at: u64) -> Option<Header> {
+fn parse_header(bytes: &[u8], at: u64) -> Option<RecordHeader> {
     let mut bytes = Bytes::new(bytes);
     let mut len = u64::from(bytes.u32()?);
     if len == 0 {
         let end = at + 4;
-        return Some(Header {
-            kind: Kind::Terminator,
+        return Some(RecordHeader {
+            kind: RecordKind::Terminator,
             body: end,
             end,
         });
@@ -219,12 +223,12 @@ fn parse_header(bytes: &[u8], at: u64) -> Option<Header> {
         return None;
     }
     let kind = match id {
-        0 => Kind::Cie,
-        back => Kind::Fde {
+        0 => RecordKind::Cie,
+        back => RecordKind::Fde {
             cie: id_at.checked_sub(u64::from(back))?,
         },
     };
-    Some(Header { kind, body, end })
+    Some(RecordHeader { kind, body, end })
 }
 
 /// Range and instructions of an FDE of `len` bytes.

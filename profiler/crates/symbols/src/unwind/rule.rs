@@ -1,6 +1,6 @@
 //! From DWARF's rules at one address to the unwinder's [`Rule`].
 
-use super::cfi::{Cfa, RBP, RSP, Saved, State};
+use super::cfi::{Cfa, RBP, RSP, RuleState, Saved};
 use aiprof_common::{
     CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_LATER, CFA_NONE, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP,
     CFA_SIGNAL, CFA_UNSUPPORTED, DEREF_OFFSET_MASK, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME,
@@ -37,7 +37,7 @@ const fn plain(kind: u8) -> Rule {
 }
 
 /// The rule for a state; `signal`: the CIE marks a signal trampoline.
-pub(super) fn rule_of(state: &State, signal: bool) -> Rule {
+pub(super) fn rule_of(state: &RuleState, signal: bool) -> Rule {
     if state.return_address == Saved::Undefined {
         return END;
     }
@@ -51,7 +51,7 @@ pub(super) fn rule_of(state: &State, signal: bool) -> Rule {
 
 /// An ordinary frame: the return address is at CFA - 8 and the caller's rsp is
 /// the CFA.
-fn frame_rule(state: &State) -> Option<Rule> {
+fn frame_rule(state: &RuleState) -> Option<Rule> {
     if offset_from_cfa(state.cfa, state.return_address) != Some(-8) {
         return None;
     }
@@ -103,7 +103,7 @@ pub(super) fn dereference(offset: i64, add: i64) -> Option<i32> {
 
 /// Kind and offset for the caller's rbp. Without a rule it is unchanged: rbp is
 /// callee-saved (x86-64 psABI, section 3.2.1).
-fn saved_rbp(state: &State) -> (u8, i16) {
+fn saved_rbp(state: &RuleState) -> (u8, i16) {
     if matches!(state.rbp, Saved::Unspecified | Saved::Same) {
         return (RBP_SAME, 0);
     }
@@ -138,7 +138,7 @@ fn offset_from_cfa(cfa: Cfa, saved: Saved) -> Option<i64> {
 
 /// The trampoline that a signal handler returns to: all registers are in the
 /// `ucontext` that the kernel left on the stack, which the rules must confirm.
-fn signal_rule(state: &State) -> Option<Rule> {
+fn signal_rule(state: &RuleState) -> Option<Rule> {
     let Cfa::Deref {
         register: RSP,
         offset,

@@ -16,9 +16,9 @@ const SLOTS: usize = 2 * MAX_PAGE_RULES;
 
 /// The rows of a page, by address, before they are encoded.
 #[derive(Default)]
-pub(super) struct Rows(Vec<(u32, Rule)>);
+pub(super) struct PageRows(Vec<(u32, Rule)>);
 
-impl Rows {
+impl PageRows {
     /// Forgets all rows.
     pub(super) fn clear(&mut self) {
         self.0.clear();
@@ -56,7 +56,7 @@ impl Rows {
         rows.map(|(&(start, rule), end)| (start..end, rule))
     }
 
-    /// Gives parts of gaps, or of what [`Rows::by_register`] gives, other rules; they
+    /// Gives parts of gaps, or of what [`PageRows::by_register`] gives, other rules; they
     /// come in order.
     pub(super) fn fill(&mut self, parts: &[(Range<u32>, Rule)]) {
         let old = std::mem::take(&mut self.0);
@@ -90,7 +90,7 @@ impl Rows {
         }
     }
 
-    /// Writes the table page that [`Rows::reserve`] began, owner and time of use left 0.
+    /// Writes the table page that [`PageRows::reserve`] began, owner and time of use left 0.
     pub(super) fn encode(&self, encoder: &mut Encoder, out: &mut Vec<u8>) {
         for &(start, rule) in &self.0 {
             encoder.add(start, rule);

@@ -3,7 +3,7 @@
 use super::V8Library;
 use crate::elf::{ReadAt, u64_at};
 use crate::frame::{SymFrame, script_frame};
-use crate::memory::Memory;
+use crate::memory::MemoryFile;
 use aiprof_common::{JsFunction, js_check};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -46,12 +46,12 @@ type Process = (u32, u64);
 /// Names the functions of processes. What is known stays when a process has ended.
 #[derive(Debug, Default)]
 pub(crate) struct V8Names {
-    processes: FxHashMap<Process, NamedProcess>,
+    processes: FxHashMap<Process, V8Process>,
 }
 
 /// What is known of a process.
 #[derive(Debug, Default)]
-struct NamedProcess {
+struct V8Process {
     functions: FxHashMap<JsFunction, SymFrame>,
     scripts: FxHashMap<Script, Arc<LineStarts>>,
     /// Line ends in `scripts`.
@@ -98,14 +98,14 @@ impl V8Names {
         }
         let known = self.processes.entry(process).or_default();
         if known.functions.len() >= MAX_KNOWN {
-            *known = NamedProcess::default();
+            *known = V8Process::default();
         }
         if let Some(frame) = known.functions.get(&function) {
             return vec![frame.clone()];
         }
         let reader = memory.map(|memory| HeapReader {
             library,
-            memory: Memory(memory),
+            memory: MemoryFile(memory),
         });
         let frame = reader.and_then(|reader| known.name(&reader, function));
         if let Some(frame) = &frame {
@@ -115,7 +115,7 @@ impl V8Names {
     }
 }
 
-impl NamedProcess {
+impl V8Process {
     /// Reads the name of a function.
     fn name<R: ReadAt>(
         &mut self,
@@ -199,7 +199,7 @@ struct Flat {
 /// Reads the heap of a process.
 struct HeapReader<'a, R> {
     library: &'a V8Library,
-    memory: Memory<'a, R>,
+    memory: MemoryFile<'a, R>,
 }
 
 impl<R: ReadAt> HeapReader<'_, R> {

@@ -3,7 +3,7 @@
 
 use aiprof_model::calibrate::clock::{Anchor, Clock, ClockPiece, Counter, wraps};
 use aiprof_model::calibrate::cycles::{count_wraps, host_times};
-use aiprof_model::calibrate::jobs::{self, Job, JobPosition};
+use aiprof_model::calibrate::jobs::{self, JobPosition, JobTimes};
 use aiprof_model::timeline::{Device, Event, Id, Phase, Timeline};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -416,7 +416,7 @@ fn place_jobs(
             list.push(*index);
         }
     }
-    let jobs: Vec<Job> = by_job
+    let jobs: Vec<JobTimes> = by_job
         .iter()
         .map(|(job, list)| whole_job(timeline, list, trips.get(job).copied()))
         .collect();
@@ -454,14 +454,14 @@ fn round_trips(timeline: &Timeline, rank: u32) -> FxHashMap<u32, (f64, f64)> {
     trips
 }
 
-fn whole_job(timeline: &Timeline, list: &[u32], round_trip_us: Option<(f64, f64)>) -> Job {
+fn whole_job(timeline: &Timeline, list: &[u32], round_trip_us: Option<(f64, f64)>) -> JobTimes {
     let events = || list.iter().filter_map(|i| timeline.events.get(*i as usize));
     let last = list.iter().copied().max_by(|a, b| {
         let end = |i: &u32| timeline.events.get(*i as usize).map(Event::end);
         end(a).cmp(&end(b))
     });
     let some = spread(list, JOB_ANCHORS).chain(last);
-    Job {
+    JobTimes {
         round_trip_us,
         first_us: events().map(|event| event.ts()).fold(f64::MAX, f64::min),
         events: some.filter_map(|index| anchor(timeline, index)).collect(),

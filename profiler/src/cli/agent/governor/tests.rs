@@ -2,7 +2,7 @@
 
 use super::*;
 
-const ASKED: Level = Level {
+const ASKED: RecordingLevel = RecordingLevel {
     frequency_hz: 19,
     waits: true,
     launches: true,
@@ -26,13 +26,13 @@ const NOTHING: Machine = Machine {
 };
 
 impl Machine {
-    fn spends(self, level: Level) -> f64 {
+    fn spends(self, level: RecordingLevel) -> f64 {
         let waits = if level.waits { self.waits } else { 0.0 };
         let launches = if level.launches { self.launches } else { 0.0 };
         self.per_hz * f64::from(level.frequency_hz) + waits + launches + self.fixed
     }
 
-    fn spent(self, level: Level) -> Spent {
+    fn spent(self, level: RecordingLevel) -> Spent {
         let seconds = |share: f64| Duration::from_secs_f64(share * LOOK.as_secs_f64());
         let samples = self.per_hz * f64::from(level.frequency_hz);
         Spent {
@@ -46,7 +46,7 @@ impl Machine {
     }
 
     /// Lets the time pass; gives the levels, each with when it began.
-    fn run(self, governor: &mut Governor, seconds: u64) -> Vec<(u64, Level)> {
+    fn run(self, governor: &mut Governor, seconds: u64) -> Vec<(u64, RecordingLevel)> {
         let looks = seconds / LOOK.as_secs();
         (0..looks)
             .filter_map(|look| {
@@ -146,7 +146,7 @@ fn what_costs_the_most_goes_first() {
     assert_eq!(changes.len(), 1, "{changes:?}");
     assert_eq!(
         changes[0].1,
-        Level {
+        RecordingLevel {
             waits: false,
             ..ASKED
         }
@@ -208,7 +208,7 @@ fn launches_that_cost_the_most_go_first() {
     };
     let changes = calls.run(&mut governor(), 60);
     assert_eq!(changes.len(), 1, "{changes:?}");
-    let expected = Level {
+    let expected = RecordingLevel {
         launches: false,
         ..ASKED
     };
@@ -368,7 +368,7 @@ fn least_is_least() {
     hopeless.run(&mut governor, 600);
     assert_eq!(
         governor.level(),
-        Level {
+        RecordingLevel {
             frequency_hz: 1,
             waits: false,
             launches: false
@@ -376,7 +376,7 @@ fn least_is_least() {
     );
     // Asked for one that is below the notches.
     let mut governor = Governor::new(
-        Level {
+        RecordingLevel {
             frequency_hz: 1,
             waits: false,
             launches: false,

@@ -1,8 +1,8 @@
 //! What changes an agent that runs: a new configuration, a request, the budget.
 
-use super::{Agent, Recorded, Wakes, asked, host_id, modified, read, record_config, turns_of};
+use super::{Agent, Recorded, Wakes, asked, host_id, record_config, turns_of};
 use crate::cli::agent::checks;
-use crate::cli::agent::governor::Level;
+use crate::cli::agent::governor::RecordingLevel;
 use crate::cli::agent::notify;
 use crate::cli::agent::outputs::Outputs;
 use aiprof_fleet::config::{Config, FREQUENCY};
@@ -16,14 +16,18 @@ use std::time::Duration;
 
 impl Agent {
     /// Records this from now on; what was recorded before is a window of its own.
-    pub(super) async fn record(&mut self, before: Recorded, mut level: Level) -> Result<()> {
+    pub(super) async fn record(
+        &mut self,
+        before: Recorded,
+        mut level: RecordingLevel,
+    ) -> Result<()> {
         if level.launches && !before.level.launches {
             let config = self.config.clone();
             let Err(error) = self.hand_over(&config, (before, level)).await else {
                 return Ok(());
             };
             tracing::warn!("cannot resume recording launches: {}", chain(&*error));
-            self.has_no_launches = true;
+            self.overrides.has_no_launches = true;
             self.governor.give_up_launches();
             level.launches = false;
         }
@@ -44,7 +48,7 @@ impl Agent {
     async fn hand_over(
         &mut self,
         config: &Config,
-        (before, level): (Recorded, Level),
+        (before, level): (Recorded, RecordingLevel),
     ) -> Result<()> {
         let host_id = host_id(config);
         let wanted = RecordConfig {
@@ -82,7 +86,11 @@ impl Agent {
     }
 
     /// A session that is ready to begin; the one so far is read meanwhile.
-    async fn make_ready(&mut self, wanted: &RecordConfig, level: Level) -> Result<Session> {
+    async fn make_ready(
+        &mut self,
+        wanted: &RecordConfig,
+        level: RecordingLevel,
+    ) -> Result<Session> {
         let mut next = Session::start(wanted, Keep::Nothing)?;
         let mut prepared = Ok(());
         let until = async { prepared = next.prepare(std::future::pending()).await };
@@ -95,9 +103,8 @@ impl Agent {
     /// Reads the configuration again. One that is wrong changes nothing.
     pub(super) async fn reload(&mut self, wakes: &mut Wakes) -> Result<()> {
         notify::reloading();
-        self.changed = modified(&self.path);
         match self.try_reload(wakes).await {
-            Ok(()) => tracing::info!("{}: configuration reloaded", self.path.display()),
+            Ok(()) => tracing::info!("{}: configuration reloaded", self.file.path().display()),
             Err(error) => tracing::error!(
                 "{}; the previous configuration stays in use",
                 chain(&*error)
@@ -108,7 +115,7 @@ impl Agent {
     }
 
     async fn try_reload(&mut self, wakes: &mut Wakes) -> Result<()> {
-        let config = read(&self.path)?;
+        let config = self.file.read()?;
         for (key, is_other) in [
             ("state", config.state != self.config.state),
             ("control", config.control != self.config.control),
@@ -116,12 +123,12 @@ impl Agent {
             if is_other {
                 bail!(
                     "{}: to change `{key}`, restart the agent",
-                    self.path.display()
+                    self.file.path().display()
                 );
             }
         }
         let mut checked = Ok(());
-        let path = self.path.clone();
+        let path = self.file.path().to_owned();
         let sender = match self.is_sent_by_others {
             true => checks::SenderCheck::Skipped,
             false => checks::SenderCheck::ButPort,
@@ -138,14 +145,14 @@ impl Agent {
         // What was recorded so far goes where it was to go.
         let before = self.so_far();
         let mut level = asked(&config);
-        level.launches &= !self.has_no_launches;
+        level.launches &= !self.overrides.has_no_launches;
         let needs_another = config.record != self.config.record
             || config.labels != self.config.labels
             || config.host_id != self.config.host_id;
         let is_other = (level, config.budget.cpu) != (self.asked(), self.config.budget.cpu);
         if needs_another {
             self.hand_over(&config, (before, level)).await?;
-            self.has_no_launches = false;
+            self.overrides.has_no_launches = false;
         } else if is_other {
             self.record(before, level).await?;
         } else {
@@ -154,11 +161,11 @@ impl Agent {
         }
         if needs_another || is_other {
             // They may just have been given up.
-            level.launches &= !self.has_no_launches;
+            level.launches &= !self.overrides.has_no_launches;
             self.governor
                 .ask(level, config.budget.cpu, self.counts.cpus());
         }
-        self.rate = None;
+        self.overrides.rate = None;
         *wakes = Wakes::new(config.window);
         outputs.go_on_from(&self.outputs);
         outputs.claim();
@@ -214,7 +221,7 @@ impl Agent {
             bail!("the rate must be {least} to {most} samples per second");
         }
         let before = self.so_far();
-        self.rate = Some(hz);
+        self.overrides.rate = Some(hz);
         self.record(before, self.asked()).await?;
         let (share, cpus) = (self.config.budget.cpu, self.counts.cpus());
         self.governor.ask(self.asked(), share, cpus);

@@ -23,7 +23,7 @@ pub use testing::fuzz_acelyzer;
 use crate::cli::analysis::{self, Analysis};
 use crate::cli::analysis_plan::{AnalysisPlan, Format};
 use crate::cli::memory::MemoryArgs;
-use crate::cli::sibling_files::Written;
+use crate::cli::sibling_files::WrittenFiles;
 use crate::cli::wanted_tables::WantedTables;
 use crate::cli::{EXIT_FAILURE, EXIT_USAGE, screen};
 use aiprof_model::timeline::Stretch;
@@ -162,7 +162,7 @@ fn execute(
         kept: Stretch::ALL,
         inputs: Vec::new(),
         stalls: Vec::new(),
-        written: Written::default(),
+        written: WrittenFiles::default(),
         tables: WantedTables::default(),
         is_damaged: false,
     };

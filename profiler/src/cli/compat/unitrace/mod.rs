@@ -9,7 +9,7 @@ mod places;
 mod settings;
 mod written;
 
-use crate::cli::record::{Plan, RecordArgs};
+use crate::cli::record::{RecordArgs, RecordingPlan};
 use crate::cli::recording::{self, Taker};
 use crate::cli::{EXIT_USAGE, Verbosity, ctl, screen};
 use aiprof_live::config::MIN_FREQUENCY_HZ;
@@ -85,15 +85,16 @@ pub(in crate::cli) fn run(args: &[OsString]) -> Result<u8> {
         .commands
         .exclude
         .extend(names_of(exclude.as_deref())?);
-    let places = OutputPlaces::new(&settings, rank);
+    let places = OutputPlaces::new(&settings.paths, rank);
     places.check()?;
     let plan = plan(&settings)?;
     let detail = CommandDetail {
         barriers: true,
-        each: settings.timeline,
+        each: settings.outputs.timeline,
     };
-    let live = (settings.timeline && !settings.has_files() && !settings.only_command)
-        .then(|| Rc::new(RefCell::new(LiveLines::new(&settings))));
+    let is_live =
+        settings.outputs.timeline && !settings.paths.has_files() && !settings.only_command;
+    let live = is_live.then(|| Rc::new(RefCell::new(LiveLines::new(&settings))));
     let watcher = live
         .clone()
         .map(|lines| Box::new(live::Watcher(lines)) as Box<dyn RecordingSink>);
@@ -140,7 +141,7 @@ fn names_of(path: Option<&Path>) -> Result<Vec<String>> {
 }
 
 /// How COMMAND is recorded: as for a trace, with as few samples as can be.
-fn plan(settings: &UnitraceSettings) -> Result<Plan> {
+fn plan(settings: &UnitraceSettings) -> Result<RecordingPlan> {
     let command = RecordArgs::augment_args(clap::Command::new("record"));
     let rate = MIN_FREQUENCY_HZ.to_string();
     let mut words: Vec<OsString> = [
@@ -153,7 +154,7 @@ fn plan(settings: &UnitraceSettings) -> Result<Plan> {
     ]
     .map(OsString::from)
     .to_vec();
-    if !settings.chrome {
+    if !settings.outputs.chrome {
         words.extend(["--call-stacks", "0"].map(OsString::from));
     }
     match (&settings.session, settings.start_paused) {
@@ -168,7 +169,7 @@ fn plan(settings: &UnitraceSettings) -> Result<Plan> {
     words.extend(["-o", "unitrace.json", "--"].map(OsString::from));
     words.extend(settings.command.iter().cloned());
     let matches = command.try_get_matches_from(words)?;
-    Plan::new(RecordArgs::from_arg_matches(&matches)?, false)
+    RecordingPlan::new(RecordArgs::from_arg_matches(&matches)?, false)
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Where unitrace's outputs go, by the process that they are of.
 
-use super::settings::UnitraceSettings;
 use crate::cli::output::{self, OutputFile};
 use anyhow::Result;
 use std::ffi::OsString;
@@ -48,21 +47,35 @@ impl OutputText {
     }
 }
 
+/// Paths of outputs, as the command line has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct OutputPaths {
+    /// The file of the tables.
+    pub(super) output: Option<PathBuf>,
+    /// The directory of the traces.
+    pub(super) output_dir: Option<PathBuf>,
+    /// The directory in which each process has one of its own.
+    pub(super) result_dir: Option<PathBuf>,
+}
+
+impl OutputPaths {
+    /// Whether tables go to files, and not to stderr.
+    pub(super) fn has_files(&self) -> bool {
+        self.output.is_some() || self.result_dir.is_some()
+    }
+}
+
 /// Where outputs go.
 #[derive(Clone, Debug)]
 pub(super) struct OutputPlaces {
-    output: Option<PathBuf>,
-    output_dir: Option<PathBuf>,
-    result_dir: Option<PathBuf>,
+    paths: OutputPaths,
     rank: Option<String>,
 }
 
 impl OutputPlaces {
-    pub(super) fn new(settings: &UnitraceSettings, rank: Option<String>) -> Self {
+    pub(super) fn new(paths: &OutputPaths, rank: Option<String>) -> Self {
         Self {
-            output: settings.output.clone(),
-            output_dir: settings.output_dir.clone(),
-            result_dir: settings.result_dir.clone(),
+            paths: paths.clone(),
             rank,
         }
     }
@@ -72,11 +85,14 @@ impl OutputPlaces {
     /// # Errors
     /// What is wrong with the place.
     pub(super) fn check(&self) -> Result<()> {
-        for directory in [&self.output_dir, &self.result_dir].into_iter().flatten() {
+        for directory in [&self.paths.output_dir, &self.paths.result_dir]
+            .into_iter()
+            .flatten()
+        {
             output::open_directory(directory)?;
         }
         // Dropped at once: it only shows that the directory is writable.
-        match &self.output {
+        match &self.paths.output {
             Some(file) => OutputFile::create(&self.numbered(file, std::process::id())).map(drop),
             None => Ok(()),
         }
@@ -87,7 +103,7 @@ impl OutputPlaces {
         if let Some(directory) = self.result(pid, name) {
             return Some(directory.join(text.file()));
         }
-        Some(self.numbered(self.output.as_deref()?, pid))
+        Some(self.numbered(self.paths.output.as_deref()?, pid))
     }
 
     /// The place of the trace.
@@ -100,7 +116,7 @@ impl OutputPlaces {
             .as_ref()
             .map_or(String::new(), |rank| format!(".{rank}"));
         let file = format!("{}.{pid}{rank}.json", plain(name));
-        match &self.output_dir {
+        match &self.paths.output_dir {
             Some(directory) => directory.join(file),
             None => PathBuf::from(file),
         }
@@ -108,7 +124,7 @@ impl OutputPlaces {
 
     /// The directory of a process, if results go to directories.
     pub(super) fn result(&self, pid: u32, name: &str) -> Option<PathBuf> {
-        let directory = self.result_dir.as_ref()?;
+        let directory = self.paths.result_dir.as_ref()?;
         let rank = self
             .rank
             .as_ref()
@@ -151,9 +167,10 @@ mod tests {
 
     fn places(rank: Option<&str>) -> OutputPlaces {
         OutputPlaces {
-            output: Some("a.b/perf.x.csv".into()),
-            output_dir: None,
-            result_dir: None,
+            paths: OutputPaths {
+                output: Some("a.b/perf.x.csv".into()),
+                ..OutputPaths::default()
+            },
             rank: rank.map(str::to_owned),
         }
     }
@@ -165,12 +182,12 @@ mod tests {
         assert_eq!(of(&places(None)), Path::new("a.b/perf.x.12.csv"));
         assert_eq!(of(&places(Some("3"))), Path::new("a.b/perf.x.12.3.csv"));
         let mut bare = places(None);
-        bare.output = Some("./log".into());
+        bare.paths.output = Some("./log".into());
         assert_eq!(of(&bare), Path::new("./log.12"));
-        bare.output = None;
+        bare.paths.output = None;
         assert_eq!(bare.text(OutputText::Host, 12, "app"), None);
         assert_eq!(bare.trace(12, "a/../b"), Path::new("a_.._b.12.json"));
-        bare.output_dir = Some("out".into());
+        bare.paths.output_dir = Some("out".into());
         bare.rank = Some("0".to_owned());
         assert_eq!(bare.trace(12, "app"), Path::new("out/app.12.0.json"));
     }
@@ -178,7 +195,7 @@ mod tests {
     #[test]
     fn a_result_directory_has_one_for_each_process() {
         let mut places = places(Some("1"));
-        places.result_dir = Some("r".into());
+        places.paths.result_dir = Some("r".into());
         let text = places.text(OutputText::Submission, 7, "..").unwrap();
         assert_eq!(text, Path::new("r/rank_1.process.7/device_submission.txt"));
         let trace = places.trace(7, "app");

@@ -1,6 +1,7 @@
 //! What a command line of unitrace asks for.
 
 use super::super::options::{self, OptionRow};
+use super::places::OutputPaths;
 use aiprof_live::control::{self, Request};
 use aiprof_tables::unitrace::NameChoice;
 use std::ffi::OsString;
@@ -20,22 +21,15 @@ pub(super) static OPTIONS: LazyLock<Vec<OptionRow>> = LazyLock::new(|| options::
 /// What is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct UnitraceSettings {
-    pub(super) host_timing: bool,
-    pub(super) device_timing: bool,
-    pub(super) submission: bool,
-    pub(super) timeline: bool,
-    pub(super) ccl: bool,
+    pub(super) outputs: UnitraceOutputs,
     pub(super) opencl: bool,
     pub(super) verbose: bool,
     pub(super) separate_tiles: bool,
     pub(super) start_paused: bool,
     /// What others call this recording.
     pub(super) session: Option<String>,
-    pub(super) chrome: bool,
     pub(super) only_command: bool,
-    pub(super) output: Option<PathBuf>,
-    pub(super) output_dir: Option<PathBuf>,
-    pub(super) result_dir: Option<PathBuf>,
+    pub(super) paths: OutputPaths,
     pub(super) commands: NameChoice,
     /// Files with more of that: to include, to exclude.
     pub(super) name_files: [Option<PathBuf>; 2],
@@ -47,6 +41,18 @@ pub(super) struct UnitraceSettings {
     pub(super) command: Vec<OsString>,
     /// Notes about options that change nothing.
     pub(super) notes: Vec<String>,
+}
+
+/// The outputs that are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct UnitraceOutputs {
+    pub(super) host_timing: bool,
+    pub(super) device_timing: bool,
+    pub(super) submission: bool,
+    pub(super) timeline: bool,
+    pub(super) ccl: bool,
+    /// The trace.
+    pub(super) chrome: bool,
 }
 
 /// Why nothing is recorded.
@@ -122,11 +128,11 @@ impl UnitraceSettings {
                 .unwrap_or_default()
         };
         match name {
-            "--host-timing" => self.host_timing = true,
-            "--device-timing" => self.device_timing = true,
-            "--kernel-submission" => self.submission = true,
-            "--device-timeline" => self.timeline = true,
-            "--ccl-summary-report" => self.ccl = true,
+            "--host-timing" => self.outputs.host_timing = true,
+            "--device-timing" => self.outputs.device_timing = true,
+            "--kernel-submission" => self.outputs.submission = true,
+            "--device-timeline" => self.outputs.timeline = true,
+            "--ccl-summary-report" => self.outputs.ccl = true,
             "--opencl" => self.opencl = true,
             "--verbose" => self.verbose = true,
             "--separate-tiles" => self.separate_tiles = true,
@@ -134,10 +140,10 @@ impl UnitraceSettings {
             "--session" => self.session = Some(session(&text())?),
             "--pause" | "--stop" => return Err(NoRun::Ask(session(&text())?, Request::Pause)),
             "--resume" => return Err(NoRun::Ask(session(&text())?, Request::Resume)),
-            name if name.starts_with("--chrome-") => self.chrome = true,
-            "--output" => self.output = path(),
-            "--output-dir-path" => self.output_dir = path(),
-            "--result-dir" => self.result_dir = path(),
+            name if name.starts_with("--chrome-") => self.outputs.chrome = true,
+            "--output" => self.paths.output = path(),
+            "--output-dir-path" => self.paths.output_dir = path(),
+            "--result-dir" => self.paths.result_dir = path(),
             "--include-kernels" => self.commands.include.extend(NameChoice::parts(&text())),
             "--exclude-kernels" => self.commands.exclude.extend(NameChoice::parts(&text())),
             "--include-kernels-file" => self.name_files[0] = path(),
@@ -161,32 +167,20 @@ impl UnitraceSettings {
         Ok(())
     }
 
-    /// Whether tables go to files, and not to stderr.
-    pub(super) fn has_files(&self) -> bool {
-        self.output.is_some() || self.result_dir.is_some()
-    }
-
     fn check(&self) -> Result<(), NoRun> {
         let wrong = |text: &str| Err(NoRun::Usage(text.to_owned()));
-        if self.result_dir.is_some() && (self.output.is_some() || self.output_dir.is_some()) {
+        let paths = &self.paths;
+        if paths.result_dir.is_some() && (paths.output.is_some() || paths.output_dir.is_some()) {
             return wrong("--result-dir cannot be combined with --output or --output-dir-path");
         }
         if self.command.is_empty() {
             return wrong("no command to run: name one after the options");
         }
-        let asks = [
-            self.host_timing,
-            self.device_timing,
-            self.submission,
-            self.timeline,
-            self.ccl,
-            self.chrome,
-        ];
-        match asks.contains(&true) {
-            true => Ok(()),
-            false => {
+        match self.outputs == UnitraceOutputs::default() {
+            true => {
                 wrong("no output was requested: give -h, -d, -s, -t, -r or --chrome-call-logging")
             }
+            false => Ok(()),
         }
     }
 }
@@ -246,16 +240,21 @@ mod tests {
     #[test]
     fn the_first_word_that_is_no_option_is_the_command() {
         let plain = settings("-h -d app -h --help");
-        assert!(plain.host_timing && plain.device_timing && !plain.submission);
+        let expected = UnitraceOutputs {
+            host_timing: true,
+            device_timing: true,
+            ..UnitraceOutputs::default()
+        };
+        assert_eq!(plain.outputs, expected);
         assert_eq!(plain.command, words("app -h --help"));
         assert_eq!(plain.own, words("-h -d"));
         let dashes = settings("--kernel-submission -- -odd -t");
-        assert!(dashes.submission && !dashes.timeline);
+        assert!(dashes.outputs.submission && !dashes.outputs.timeline);
         assert_eq!(dashes.command, words("-odd -t"));
         // An option's value is no command.
         let output = settings("-o -h -t app");
-        assert_eq!(output.output.as_deref(), Some("-h".as_ref()));
-        assert!(!output.host_timing);
+        assert_eq!(output.paths.output.as_deref(), Some("-h".as_ref()));
+        assert!(!output.outputs.host_timing);
     }
 
     #[test]

@@ -65,11 +65,11 @@ impl TablesWriter {
     /// A file cannot be written.
     pub(super) fn write(mut self, recorded: Recorded, store: Store, command: u32) -> Result<()> {
         if let Some(live) = self.live.take().and_then(Rc::into_inner) {
-            self.settings.timeline = false;
+            self.settings.outputs.timeline = false;
             live.into_inner().finish()?;
         }
         let processes = self.processes(&recorded, command);
-        if let Some(directory) = &self.settings.result_dir {
+        if let Some(directory) = &self.settings.paths.result_dir {
             self.write_config(directory, command)?;
             for process in &processes {
                 if let Some(own) = self.places.result(process.pid, &process.name) {
@@ -79,7 +79,7 @@ impl TablesWriter {
         }
         let timeline = self.timeline(&recorded, store, processes.first())?;
         for process in &processes {
-            if processes.len() > 1 && !self.settings.has_files() {
+            if processes.len() > 1 && !self.settings.paths.has_files() {
                 let (pid, name) = (process.pid, &process.name);
                 screen::say(&format!("\nProcess {pid} ({name})"));
             }
@@ -121,7 +121,7 @@ impl TablesWriter {
         first: Option<&TracedProcess>,
     ) -> Result<Timeline> {
         let mut timeline = Timeline::default();
-        let Some(first) = first.filter(|_| self.settings.chrome) else {
+        let Some(first) = first.filter(|_| self.settings.outputs.chrome) else {
             recording::read(recorded, store, "recording", Stretch::ALL, &mut timeline)
                 .context("cannot read the recording")?;
             return Ok(timeline);
@@ -152,7 +152,7 @@ impl TablesWriter {
             commands: wanted.commands.clone(),
         };
         let mut all = Vec::new();
-        if wanted.timeline {
+        if wanted.outputs.timeline {
             let mut out = Vec::new();
             for line in lines::lines(timeline, &scope, base_ns) {
                 writeln!(out, "{line}")?;
@@ -160,23 +160,23 @@ impl TablesWriter {
             self.put(OutputText::Timeline, process, out, &mut all)?;
         }
         let mut texts: Vec<(OutputText, Vec<Table>)> = Vec::new();
-        if wanted.host_timing {
+        if wanted.outputs.host_timing {
             texts.push((OutputText::Host, vec![host::table(timeline, &scope)]));
         }
-        if wanted.device_timing {
+        if wanted.outputs.device_timing {
             let both = [
                 device::table(timeline, &scope),
                 properties::table(timeline, &scope),
             ];
             texts.push((OutputText::Device, both.into()));
         }
-        if wanted.submission {
+        if wanted.outputs.submission {
             texts.push((
                 OutputText::Submission,
                 vec![submission::table(timeline, &scope)],
             ));
         }
-        if wanted.ccl {
+        if wanted.outputs.ccl {
             let of_ccl = Scope {
                 backends: vec!["oneCCL".to_owned()],
                 ..scope
@@ -188,7 +188,7 @@ impl TablesWriter {
             unitrace::write(&tables.iter().collect::<Vec<_>>(), &mut out)?;
             self.put(text, process, out, &mut all)?;
         }
-        if wanted.result_dir.is_some() {
+        if wanted.paths.result_dir.is_some() {
             return Ok(());
         }
         match self
@@ -216,7 +216,7 @@ impl TablesWriter {
         all: &mut Vec<u8>,
     ) -> Result<()> {
         match self.places.text(text, of.pid, &of.name) {
-            Some(place) if self.settings.result_dir.is_some() => write_file(&place, &out),
+            Some(place) if self.settings.paths.result_dir.is_some() => write_file(&place, &out),
             _ => {
                 all.append(&mut out);
                 Ok(())

@@ -9,7 +9,7 @@ mod functions;
 
 pub use functions::{ComparedProfile, SampleCount, compare, table, verdict};
 
-use super::flame::{Entry, FlamePage, FlameTable, Frame, Legend};
+use super::flame::{FlameFrame, FlamePage, FlameTable, Legend, LegendEntry};
 use super::folded::FoldedStacks;
 use super::palette::Color;
 use super::svg::{self, Caption};
@@ -92,16 +92,16 @@ pub fn write_svg(
             Widths::Before => -change,
         }
     };
-    let own = |frame: &Frame<'_>| points(frame.own, frame.other_own);
+    let own = |frame: &FlameFrame<'_>| points(frame.own, frame.other_own);
     let verdicts = functions::verdicts(found);
-    let verdict = |frame: &Frame<'_>| match verdicts.get(frame.name) {
+    let verdict = |frame: &FlameFrame<'_>| match verdicts.get(frame.name) {
         // On one path a function may seem to go the other way than as a whole.
         Some((Verdict::Changed, grew)) if *grew != (own(frame) > 0.0) => Verdict::WithinNoise,
         Some((verdict, _)) => *verdict,
         // The root and processes are no functions.
         None => Verdict::NotKnown,
     };
-    let colored = |frame: &Frame<'_>| match verdict(frame) {
+    let colored = |frame: &FlameFrame<'_>| match verdict(frame) {
         Verdict::WithinNoise => 0.0,
         Verdict::Changed | Verdict::NotKnown => own(frame),
     };
@@ -174,7 +174,7 @@ fn scale(most: f64, has_intervals: bool) -> Legend {
             1.0 => format!("{points:+.2}: grew"),
             _ => format!("{points:+.2}"),
         };
-        Entry {
+        LegendEntry {
             class,
             label,
             color,

@@ -9,5 +9,5 @@
 mod page;
 mod table;
 
-pub(super) use page::{Entry, FlamePage, Legend};
-pub(super) use table::{FlameTable, Frame};
+pub(super) use page::{FlamePage, Legend, LegendEntry};
+pub(super) use table::{FlameFrame, FlameTable};

@@ -3,7 +3,7 @@
 use super::super::palette::Color;
 use super::super::svg::Caption;
 use super::super::{names, text};
-use super::{FlameTable, Frame};
+use super::{FlameFrame, FlameTable};
 use std::io::{self, Write};
 
 const STYLE: &str = include_str!("flame.css");
@@ -24,7 +24,7 @@ const LINE: usize = 16;
 
 /// A kind of frame in the legend.
 #[derive(Clone, Debug)]
-pub(in crate::export) struct Entry {
+pub(in crate::export) struct LegendEntry {
     /// Class of the frames that it stands for.
     pub(in crate::export) class: &'static str,
     /// What they are.
@@ -37,7 +37,7 @@ pub(in crate::export) struct Entry {
 #[derive(Clone, Debug, Default)]
 pub(in crate::export) struct Legend {
     /// In one row.
-    pub(in crate::export) entries: Vec<Entry>,
+    pub(in crate::export) entries: Vec<LegendEntry>,
     /// After them.
     pub(in crate::export) note: &'static str,
 }
@@ -50,9 +50,9 @@ pub(in crate::export) struct FlamePage<'a> {
     /// Narrower frames are not drawn.
     pub(in crate::export) least: u64,
     /// Class and colour of a frame.
-    pub(in crate::export) look: &'a dyn Fn(&Frame<'_>) -> (&'static str, Color),
+    pub(in crate::export) look: &'a dyn Fn(&FlameFrame<'_>) -> (&'static str, Color),
     /// The value of a frame, with its unit.
-    pub(in crate::export) value: &'a dyn Fn(&Frame<'_>) -> String,
+    pub(in crate::export) value: &'a dyn Fn(&FlameFrame<'_>) -> String,
 }
 
 impl FlamePage<'_> {
@@ -136,7 +136,7 @@ impl FlamePage<'_> {
         out.write_all(b"</svg>\n")
     }
 
-    fn frame(&self, frame: &Frame<'_>, row: usize, out: &mut dyn Write) -> io::Result<()> {
+    fn frame(&self, frame: &FlameFrame<'_>, row: usize, out: &mut dyn Write) -> io::Result<()> {
         let total = self.table.root().total;
         let name = match frame.depth {
             0 => "all",

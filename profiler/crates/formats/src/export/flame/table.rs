@@ -2,7 +2,7 @@
 
 /// One frame of the picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::export) struct Frame<'a> {
+pub(in crate::export) struct FlameFrame<'a> {
     /// Folded name; the root has an empty one.
     pub(in crate::export) name: &'a str,
     /// Frames between it and the root, plus one; 0 for the root.
@@ -22,7 +22,7 @@ pub(in crate::export) struct Frame<'a> {
 /// Merges stacks that come sorted frame by frame.
 #[derive(Debug)]
 pub(in crate::export) struct FlameTable<'a> {
-    frames: Vec<Frame<'a>>,
+    frames: Vec<FlameFrame<'a>>,
     /// Indices of the frames of the stack that was added last, from the root.
     open: Vec<usize>,
 }
@@ -39,7 +39,7 @@ impl<'a> FlameTable<'a> {
     }
 
     fn open(&mut self, name: &'a str, start: u64) {
-        self.frames.push(Frame {
+        self.frames.push(FlameFrame {
             name,
             depth: self.open.len(),
             start,
@@ -84,14 +84,14 @@ impl<'a> FlameTable<'a> {
     }
 
     /// The frame that holds everything.
-    pub(in crate::export) fn root(&self) -> &Frame<'a> {
+    pub(in crate::export) fn root(&self) -> &FlameFrame<'a> {
         &self.frames[0]
     }
 
     /// All frames that are at least `least` wide, parents before their children.
-    pub(in crate::export) fn frames(&self, least: u64) -> impl Iterator<Item = &Frame<'a>> {
+    pub(in crate::export) fn frames(&self, least: u64) -> impl Iterator<Item = &FlameFrame<'a>> {
         let least = least.max(1);
-        let is_shown = move |frame: &&Frame<'_>| frame.depth == 0 || frame.total >= least;
+        let is_shown = move |frame: &&FlameFrame<'_>| frame.depth == 0 || frame.total >= least;
         self.frames.iter().filter(is_shown)
     }
 }

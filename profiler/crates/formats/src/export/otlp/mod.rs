@@ -14,7 +14,7 @@ use aiprof_model::labels;
 use aiprof_model::profile::{self, DeviceId, FrameKind, LocationId, Values};
 use prost::Message as _;
 use proto::{
-    AttributeValue, KeyValue, ProfilesData, Resource, ResourceProfiles, Scope, ScopeProfiles,
+    AttributeValue, KeyValue, OtlpScope, ProfilesData, Resource, ResourceProfiles, ScopeProfiles,
 };
 use rustc_hash::FxHashMap;
 use std::io::Write;
@@ -70,7 +70,7 @@ pub fn convert(profile: &profile::Profile, options: &ExportOptions) -> ProfilesD
 
 /// A value of samples that has a profile of its own.
 #[derive(Clone, Copy, Debug)]
-struct Kind {
+struct SampleKind {
     name: &'static str,
     unit: &'static str,
     /// Name and unit of what lies between two samples, and how much of it. Pyroscope names
@@ -81,7 +81,7 @@ struct Kind {
     value: fn(&profile::Sample) -> u64,
 }
 
-impl Kind {
+impl SampleKind {
     /// One whose period is itself.
     const fn plain(
         name: &'static str,
@@ -136,7 +136,7 @@ impl Kind {
 #[derive(Debug, Default)]
 struct Samples {
     known: FxHashMap<(i32, Vec<i32>), usize>,
-    samples: Vec<proto::Sample>,
+    samples: Vec<proto::OtlpSample>,
 }
 
 impl Samples {
@@ -149,7 +149,7 @@ impl Samples {
             .or_insert(next);
         match self.samples.get_mut(at).and_then(|s| s.values.first_mut()) {
             Some(sum) => *sum = sum.saturating_add(value),
-            None => self.samples.push(proto::Sample {
+            None => self.samples.push(proto::OtlpSample {
                 stack_index,
                 attribute_indices: attributes.to_vec(),
                 values: vec![value],
@@ -164,7 +164,7 @@ type Service = (Vec<KeyValue>, Vec<Samples>);
 /// What is under construction.
 struct Converter<'a> {
     profile: &'a profile::Profile,
-    kinds: Vec<Kind>,
+    kinds: Vec<SampleKind>,
     tables: OtlpTables,
     services: Vec<Service>,
     names: Services,
@@ -183,7 +183,7 @@ impl<'a> Converter<'a> {
         let mappings = ranges.iter().map(|range| tables.mapping(range)).collect();
         Self {
             profile,
-            kinds: Kind::of(profile),
+            kinds: SampleKind::of(profile),
             tables,
             services: Vec::new(),
             names: Services::default(),
@@ -316,7 +316,7 @@ impl<'a> Converter<'a> {
             .collect();
         if locations.is_empty() {
             let function_index = self.tables.function(NO_STACK, "");
-            let line = proto::Line {
+            let line = proto::OtlpLine {
                 function_index,
                 line: 0,
             };
@@ -357,13 +357,13 @@ impl<'a> Converter<'a> {
         at
     }
 
-    fn line(&mut self, frame: &profile::Frame) -> proto::Line {
+    fn line(&mut self, frame: &profile::Frame) -> proto::OtlpLine {
         let name = match self.profile.str(frame.name) {
             "" => names::UNKNOWN,
             name => name,
         };
         let file = frame.file.map_or("", |file| self.profile.str(file));
-        proto::Line {
+        proto::OtlpLine {
             function_index: self.tables.function(name, file),
             line: frame.line.into(),
         }
@@ -417,7 +417,7 @@ impl<'a> Converter<'a> {
             ResourceProfiles {
                 resource: Some(Resource { attributes }),
                 scope_profiles: vec![ScopeProfiles {
-                    scope: Some(Scope {
+                    scope: Some(OtlpScope {
                         name: SCOPE.to_owned(),
                         version: env!("CARGO_PKG_VERSION").to_owned(),
                     }),
@@ -434,15 +434,15 @@ impl<'a> Converter<'a> {
 
     fn profile_of(
         &mut self,
-        kind: &Kind,
+        kind: &SampleKind,
         samples: Samples,
         attribute_indices: Vec<i32>,
-    ) -> proto::Profile {
-        let mut value_type = |name: &str, unit: &str| proto::ValueType {
+    ) -> proto::OtlpProfile {
+        let mut value_type = |name: &str, unit: &str| proto::OtlpValueType {
             type_strindex: self.tables.string(name),
             unit_strindex: self.tables.string(unit),
         };
-        proto::Profile {
+        proto::OtlpProfile {
             sample_type: Some(value_type(kind.name, kind.unit)),
             samples: samples.samples,
             time_unix_nano: self.profile.meta.start_unix_ns,

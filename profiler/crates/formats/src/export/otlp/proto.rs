@@ -21,16 +21,16 @@ pub struct ProfilesData {
 pub struct Dictionary {
     /// Binaries.
     #[prost(message, repeated, tag = "1")]
-    pub mapping_table: Vec<Mapping>,
+    pub mapping_table: Vec<OtlpMapping>,
     /// Code addresses.
     #[prost(message, repeated, tag = "2")]
-    pub location_table: Vec<Location>,
+    pub location_table: Vec<OtlpLocation>,
     /// Functions.
     #[prost(message, repeated, tag = "3")]
     pub function_table: Vec<FunctionEntry>,
     /// Spans of traces: the empty one only.
     #[prost(message, repeated, tag = "4")]
-    pub link_table: Vec<Link>,
+    pub link_table: Vec<OtlpLink>,
     /// Strings.
     #[prost(string, repeated, tag = "5")]
     pub string_table: Vec<String>,
@@ -39,7 +39,7 @@ pub struct Dictionary {
     pub attribute_table: Vec<Attribute>,
     /// Call stacks.
     #[prost(message, repeated, tag = "7")]
-    pub stack_table: Vec<Stack>,
+    pub stack_table: Vec<OtlpStack>,
 }
 
 /// Profiles of a service on a host.
@@ -66,15 +66,15 @@ pub struct Resource {
 pub struct ScopeProfiles {
     /// The program.
     #[prost(message, optional, tag = "1")]
-    pub scope: Option<Scope>,
+    pub scope: Option<OtlpScope>,
     /// The profiles.
     #[prost(message, repeated, tag = "2")]
-    pub profiles: Vec<Profile>,
+    pub profiles: Vec<OtlpProfile>,
 }
 
 /// A program that makes profiles.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Scope {
+pub struct OtlpScope {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
@@ -115,13 +115,13 @@ pub enum AttributeValue {
 
 /// Samples of one kind.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Profile {
+pub struct OtlpProfile {
     /// What the values of the samples are.
     #[prost(message, optional, tag = "1")]
-    pub sample_type: Option<ValueType>,
+    pub sample_type: Option<OtlpValueType>,
     /// The samples.
     #[prost(message, repeated, tag = "2")]
-    pub samples: Vec<Sample>,
+    pub samples: Vec<OtlpSample>,
     /// Start, nanoseconds since the Unix epoch.
     #[prost(fixed64, tag = "3")]
     pub time_unix_nano: u64,
@@ -130,7 +130,7 @@ pub struct Profile {
     pub duration_nano: u64,
     /// What lies between two samples.
     #[prost(message, optional, tag = "5")]
-    pub period_type: Option<ValueType>,
+    pub period_type: Option<OtlpValueType>,
     /// How much of it.
     #[prost(int64, tag = "6")]
     pub period: i64,
@@ -141,7 +141,7 @@ pub struct Profile {
 
 /// Meaning and unit of a value.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct ValueType {
+pub struct OtlpValueType {
     /// Name.
     #[prost(int32, tag = "1")]
     pub type_strindex: i32,
@@ -152,7 +152,7 @@ pub struct ValueType {
 
 /// A call stack with its value.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Sample {
+pub struct OtlpSample {
     /// The stack.
     #[prost(int32, tag = "1")]
     pub stack_index: i32,
@@ -166,7 +166,7 @@ pub struct Sample {
 
 /// A call stack.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
-pub struct Stack {
+pub struct OtlpStack {
     /// Its locations, leaf first.
     #[prost(int32, repeated, tag = "1")]
     pub location_indices: Vec<i32>,
@@ -174,7 +174,7 @@ pub struct Stack {
 
 /// A binary.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Mapping {
+pub struct OtlpMapping {
     /// First address.
     #[prost(uint64, tag = "1")]
     pub memory_start: u64,
@@ -191,7 +191,7 @@ pub struct Mapping {
 
 /// A code address.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Location {
+pub struct OtlpLocation {
     /// Binary.
     #[prost(int32, tag = "1")]
     pub mapping_index: i32,
@@ -200,7 +200,7 @@ pub struct Location {
     pub address: u64,
     /// Functions at this address, the innermost inlined one first.
     #[prost(message, repeated, tag = "3")]
-    pub lines: Vec<Line>,
+    pub lines: Vec<OtlpLine>,
     /// What kind of code it is.
     #[prost(int32, repeated, tag = "4")]
     pub attribute_indices: Vec<i32>,
@@ -208,7 +208,7 @@ pub struct Location {
 
 /// A line of a function.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct Line {
+pub struct OtlpLine {
     /// FunctionEntry.
     #[prost(int32, tag = "1")]
     pub function_index: i32,
@@ -230,7 +230,7 @@ pub struct FunctionEntry {
 
 /// A span of a trace.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Link {
+pub struct OtlpLink {
     /// The trace, 16 bytes.
     #[prost(bytes = "vec", tag = "1")]
     pub trace_id: Vec<u8>,

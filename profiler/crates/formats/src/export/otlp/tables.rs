@@ -1,8 +1,8 @@
 //! The tables that OTLP profiles refer to, each entry once.
 
 use super::proto::{
-    AnyValue, Attribute, AttributeValue, Dictionary, FunctionEntry, Line, Link, Location, Mapping,
-    Stack,
+    AnyValue, Attribute, AttributeValue, Dictionary, FunctionEntry, OtlpLine, OtlpLink,
+    OtlpLocation, OtlpMapping, OtlpStack,
 };
 use crate::export::code::CodeRange;
 use aiprof_model::visible;
@@ -19,30 +19,30 @@ pub(super) struct OtlpTables {
     strings: FxHashMap<String, i32>,
     functions: FxHashMap<FunctionEntry, i32>,
     attributes: FxHashMap<Attribute, i32>,
-    stacks: FxHashMap<Stack, i32>,
+    stacks: FxHashMap<OtlpStack, i32>,
 }
 
 impl OtlpTables {
     /// OtlpTables that have their empty entries.
     pub(super) fn new() -> Self {
-        let empty_link = Link {
+        let empty_link = OtlpLink {
             trace_id: vec![0; 16],
             span_id: vec![0; 8],
         };
         Self {
             out: Dictionary {
-                mapping_table: vec![Mapping::default()],
-                location_table: vec![Location::default()],
+                mapping_table: vec![OtlpMapping::default()],
+                location_table: vec![OtlpLocation::default()],
                 function_table: vec![FunctionEntry::default()],
                 link_table: vec![empty_link],
                 string_table: vec![String::new()],
                 attribute_table: vec![Attribute::default()],
-                stack_table: vec![Stack::default()],
+                stack_table: vec![OtlpStack::default()],
             },
             strings: FxHashMap::from_iter([(String::new(), 0)]),
             functions: FxHashMap::from_iter([(FunctionEntry::default(), 0)]),
             attributes: FxHashMap::default(),
-            stacks: FxHashMap::from_iter([(Stack::default(), 0)]),
+            stacks: FxHashMap::from_iter([(OtlpStack::default(), 0)]),
         }
     }
 
@@ -86,7 +86,7 @@ impl OtlpTables {
     }
 
     pub(super) fn stack(&mut self, location_indices: Vec<i32>) -> i32 {
-        let new = Stack { location_indices };
+        let new = OtlpStack { location_indices };
         intern(&mut self.out.stack_table, &mut self.stacks, new)
     }
 
@@ -96,7 +96,7 @@ impl OtlpTables {
         let id = range
             .build_id
             .map(|id| self.text("process.executable.build_id.gnu", &id.to_string()));
-        let new = Mapping {
+        let new = OtlpMapping {
             memory_start: 0,
             memory_limit: range.limit,
             filename_strindex: self.string(&range.name),
@@ -110,11 +110,11 @@ impl OtlpTables {
         &mut self,
         mapping_index: i32,
         address: u64,
-        lines: Vec<Line>,
+        lines: Vec<OtlpLine>,
         kind: &str,
     ) -> i32 {
         let kind = (!kind.is_empty()).then(|| self.text("profile.frame.type", kind));
-        let new = Location {
+        let new = OtlpLocation {
             mapping_index,
             address,
             lines,

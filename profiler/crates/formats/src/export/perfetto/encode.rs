@@ -1,7 +1,7 @@
 //! Messages of Perfetto's trace format, by the numbers of their fields
 //! (github.com/google/perfetto, protos/perfetto/trace/perfetto_trace.proto).
 
-use super::plan::{Plan, Step, What};
+use super::plan::{PlannedEvent, TracePlan, What};
 use crate::export::trace_events::{Words, arguments};
 use aiprof_model::json::{is_exact, shown};
 use aiprof_model::timeline::{
@@ -271,7 +271,7 @@ impl Notes {
 pub(super) struct Encoder<'t> {
     timeline: &'t Timeline,
     words: Words,
-    plan: &'t Plan<'t>,
+    plan: &'t TracePlan<'t>,
     events: Vec<u8>,
     /// Texts that the piece's events refer to.
     texts: Vec<u8>,
@@ -286,7 +286,7 @@ impl<'t> Encoder<'t> {
     pub(super) fn new(
         timeline: &'t Timeline,
         words: Words,
-        plan: &'t Plan<'t>,
+        plan: &'t TracePlan<'t>,
         piece: u64,
     ) -> Self {
         Self {
@@ -303,7 +303,7 @@ impl<'t> Encoder<'t> {
     }
 
     /// The packets of these steps.
-    pub(super) fn steps(mut self, steps: &[Step]) -> Vec<u8> {
+    pub(super) fn steps(mut self, steps: &[PlannedEvent]) -> Vec<u8> {
         let mut events = std::mem::take(&mut self.events);
         for step in steps {
             if let Some(event) = self.timeline.events.get(step.event as usize) {
@@ -324,7 +324,7 @@ impl<'t> Encoder<'t> {
         u64::try_from(self.plan.zero + i128::from(ns)).unwrap_or(0)
     }
 
-    fn step(&mut self, step: &Step, event: &Event, out: &mut Vec<u8>) {
+    fn step(&mut self, step: &PlannedEvent, event: &Event, out: &mut Vec<u8>) {
         let time = Some(self.time(step.ns));
         match step.what {
             What::End => track_event(out, time, 2, step.track, |_| {}),
@@ -339,7 +339,7 @@ impl<'t> Encoder<'t> {
     }
 
     /// Name, category, flows, arguments.
-    fn event(&mut self, step: &Step, event: &Event, out: &mut Vec<u8>) {
+    fn event(&mut self, step: &PlannedEvent, event: &Event, out: &mut Vec<u8>) {
         if !event.cat.is_empty() {
             let cat = self.sym(event.cat, 1);
             number(out, 3, cat);
@@ -379,7 +379,7 @@ impl<'t> Encoder<'t> {
     }
 
     /// The values of a counter's series; what is no number is written with the first.
-    fn counter(&mut self, step: &Step, event: &Event, out: &mut Vec<u8>) {
+    fn counter(&mut self, step: &PlannedEvent, event: &Event, out: &mut Vec<u8>) {
         let time = Some(self.time(step.ns));
         let series = members(self.timeline.texts.get(event.args));
         let mut rest = Vec::new();

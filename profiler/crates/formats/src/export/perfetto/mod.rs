@@ -16,7 +16,7 @@ use super::trace_events::Words;
 use aiprof_model::parallel;
 use aiprof_model::timeline::Timeline;
 use encode::Encoder;
-use plan::{Plan, Step};
+use plan::{PlannedEvent, TracePlan};
 use std::io::{self, Write};
 
 /// Steps that one thread writes at a time.
@@ -41,7 +41,7 @@ pub fn write(
     order: &[u32],
     out: &mut impl Write,
 ) -> io::Result<Written> {
-    let plan = Plan::new(timeline, order);
+    let plan = TracePlan::new(timeline, order);
     let mut head = Vec::new();
     encode::begin(&mut head);
     plan.tracks.write(timeline, &mut head, |text| {
@@ -54,7 +54,7 @@ pub fn write(
     let clipped = parallel::ordered(
         |pieces| {
             let (mut piece, mut number) = (Vec::with_capacity(PIECE), 0u64);
-            let clipped = plan.walk(&mut |step: Step| {
+            let clipped = plan.walk(&mut |step: PlannedEvent| {
                 piece.push(step);
                 if piece.len() < PIECE {
                     return true;

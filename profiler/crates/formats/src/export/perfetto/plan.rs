@@ -1,6 +1,6 @@
 //! Which track events a timeline becomes, and in which order.
 
-use super::tracks::{RowKey, Tracks};
+use super::tracks::{RowKey, TrackTable};
 use crate::timeline::lanes::{self, Nest};
 use aiprof_model::timeline::{Event, Id, Ph, Sym, Time, Timeline};
 use std::hash::{Hash as _, Hasher as _};
@@ -26,7 +26,7 @@ pub(super) enum What {
 
 /// A track event to write.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct PlannedEvent {
     pub what: What,
     /// The event, of [`Timeline::events`].
     pub event: u32,
@@ -37,7 +37,7 @@ pub(super) struct Step {
 
 /// A flow that passes a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Flow {
+pub(super) struct SliceFlow {
     /// The slice's event, or the flow's own where no slice is.
     pub event: u32,
     pub id: u64,
@@ -45,12 +45,12 @@ pub(super) struct Flow {
 }
 
 /// All that is known before writing.
-pub(super) struct Plan<'t> {
+pub(super) struct TracePlan<'t> {
     timeline: &'t Timeline,
-    pub tracks: Tracks,
+    pub tracks: TrackTable,
     items: Vec<Item>,
     /// By event.
-    pub flows: Vec<Flow>,
+    pub flows: Vec<SliceFlow>,
     /// Category and name of the flows whose ids are taken as they are.
     plain_flows: Option<(Sym, Sym)>,
     /// What is added to times, nanoseconds: Perfetto has none before 0.
@@ -62,15 +62,15 @@ type Lane = Nest<i64, (u32, i64)>;
 
 /// What is found while walking.
 trait Sink {
-    fn step(&mut self, step: Step) -> bool;
+    fn step(&mut self, step: PlannedEvent) -> bool;
     fn flow(&mut self, flow_event: u32, slice: Option<u32>);
 }
 
-impl<'t> Plan<'t> {
+impl<'t> TracePlan<'t> {
     pub(super) fn new(timeline: &'t Timeline, order: &[u32]) -> Self {
         let mut plan = Self {
             timeline,
-            tracks: Tracks::default(),
+            tracks: TrackTable::default(),
             items: Vec::with_capacity(order.len()),
             flows: Vec::new(),
             plain_flows: None,
@@ -154,18 +154,18 @@ impl<'t> Plan<'t> {
 
     fn bind_flows(&mut self) {
         struct Binder<'p, 't> {
-            plan: &'p Plan<'t>,
-            flows: Vec<Flow>,
+            plan: &'p TracePlan<'t>,
+            flows: Vec<SliceFlow>,
         }
         impl Sink for Binder<'_, '_> {
-            fn step(&mut self, _: Step) -> bool {
+            fn step(&mut self, _: PlannedEvent) -> bool {
                 true
             }
             fn flow(&mut self, flow_event: u32, slice: Option<u32>) {
                 let Some(event) = self.plan.timeline.events.get(flow_event as usize) else {
                     return;
                 };
-                self.flows.push(Flow {
+                self.flows.push(SliceFlow {
                     event: slice.unwrap_or(flow_event),
                     id: self.plan.flow_id(event),
                     ends: event.ph == Ph::FlowEnd,
@@ -190,7 +190,7 @@ impl<'t> Plan<'t> {
     fn count_lanes(&self) -> Vec<u32> {
         struct Nothing;
         impl Sink for Nothing {
-            fn step(&mut self, _: Step) -> bool {
+            fn step(&mut self, _: PlannedEvent) -> bool {
                 true
             }
             fn flow(&mut self, _: u32, _: Option<u32>) {}
@@ -202,15 +202,15 @@ impl<'t> Plan<'t> {
 
     /// Gives all track events, row by row, until `take` returns false. Returns how many
     /// slices were cut short.
-    pub(super) fn walk(&self, take: &mut impl FnMut(Step) -> bool) -> u64 {
-        struct Steps<F>(F);
-        impl<F: FnMut(Step) -> bool> Sink for Steps<F> {
-            fn step(&mut self, step: Step) -> bool {
+    pub(super) fn walk(&self, take: &mut impl FnMut(PlannedEvent) -> bool) -> u64 {
+        struct PlannedEvents<F>(F);
+        impl<F: FnMut(PlannedEvent) -> bool> Sink for PlannedEvents<F> {
+            fn step(&mut self, step: PlannedEvent) -> bool {
                 self.0(step)
             }
             fn flow(&mut self, _: u32, _: Option<u32>) {}
         }
-        self.walk_into(&mut Steps(take), &mut [])
+        self.walk_into(&mut PlannedEvents(take), &mut [])
     }
 
     fn walk_into(&self, sink: &mut impl Sink, lanes: &mut [u32]) -> u64 {
@@ -239,7 +239,7 @@ impl<'t> Plan<'t> {
     }
 
     /// The flows of an event.
-    pub(super) fn flows_of(&self, event: u32) -> &[Flow] {
+    pub(super) fn flows_of(&self, event: u32) -> &[SliceFlow] {
         let from = self.flows.partition_point(|flow| flow.event < event);
         let to = self.flows.partition_point(|flow| flow.event <= event);
         self.flows.get(from..to).unwrap_or_default()
@@ -248,7 +248,7 @@ impl<'t> Plan<'t> {
 
 /// Goes through one row.
 struct RowWalk<'p, 't> {
-    plan: &'p Plan<'t>,
+    plan: &'p TracePlan<'t>,
     row: u32,
     /// The row's tracks.
     lanes: Vec<Lane>,
@@ -274,8 +274,8 @@ impl RowWalk<'_, '_> {
         }
     }
 
-    fn step(&self, what: What, item: &Item, lane: usize) -> Step {
-        Step {
+    fn step(&self, what: What, item: &Item, lane: usize) -> PlannedEvent {
+        PlannedEvent {
             what,
             event: item.event,
             track: self.plan.tracks.uuid(self.row, lane),
@@ -366,7 +366,7 @@ impl RowWalk<'_, '_> {
 /// Ends what is over by then on a track; false: nothing more is taken.
 fn end_before(lane: &mut Lane, track: u64, ns: i64, sink: &mut impl Sink) -> bool {
     while let Some((to, (event, _))) = lane.end(ns) {
-        let goes_on = sink.step(Step {
+        let goes_on = sink.step(PlannedEvent {
             what: What::End,
             event,
             track,

@@ -1,7 +1,7 @@
 //! A recording in Perfetto's format, event by event: memory holds names, rows and the
 //! different stacks, not the events.
 //!
-//! * Rows are those of the Chrome trace, by the same numbers ([`Layout`]).
+//! * Rows are those of the Chrome trace, by the same numbers ([`TimelineLayout`]).
 //! * CPU samples are samples (`PerfSample`) with interned call stacks, which the flame
 //!   graph view adds up; they have no row.
 //! * A call's stack is an argument, as text that is written once.
@@ -12,7 +12,7 @@ use super::encode::{
 };
 use super::tracks::describe;
 use crate::export::{chrome, names};
-use crate::timeline::{Layout, Placed, RowName, SAMPLES};
+use crate::timeline::{Placed, RowName, SAMPLES, TimelineLayout};
 use aiprof_model::{
     profile::FrameKind,
     timeline::{
@@ -44,7 +44,7 @@ pub fn write(recorded: &Recorded, store: Store, out: &mut dyn Write) -> io::Resu
     let mut writer = RecordingWriter {
         recorded,
         out: BufWriter::with_capacity(1 << 16, out),
-        layout: Layout::new(recorded),
+        layout: TimelineLayout::new(recorded),
         packets: Vec::new(),
         texts: Vec::new(),
         notes: Notes::new(1),
@@ -63,7 +63,7 @@ pub fn write(recorded: &Recorded, store: Store, out: &mut dyn Write) -> io::Resu
 }
 
 /// A span that may get arrows.
-struct Held {
+struct HeldSpan {
     event: Event,
     placed: Placed,
     /// Where its arguments are.
@@ -75,7 +75,7 @@ struct Held {
 struct RecordingWriter<'a> {
     recorded: &'a Recorded,
     out: BufWriter<&'a mut dyn Write>,
-    layout: Layout<'a>,
+    layout: TimelineLayout<'a>,
     packets: Vec<u8>,
     /// Texts, frames and stacks that the next packets refer to.
     texts: Vec<u8>,
@@ -91,7 +91,7 @@ struct RecordingWriter<'a> {
     /// Tracks of counters: by group, name and key.
     series: FxHashMap<(i64, Sym, Box<str>), u64>,
     /// Spans that begin at the time of the last event, and their arguments.
-    held: Vec<Held>,
+    held: Vec<HeldSpan>,
     held_args: Vec<u8>,
 }
 
@@ -210,7 +210,7 @@ impl RecordingWriter<'_> {
     fn hold(&mut self, event: &Event, placed: Placed, args: Members<'_>) {
         let from = self.held_args.len();
         self.held_args.extend_from_slice(args.bytes());
-        self.held.push(Held {
+        self.held.push(HeldSpan {
             event: *event,
             placed,
             args: from..self.held_args.len(),
@@ -231,7 +231,7 @@ impl RecordingWriter<'_> {
         (self.held, self.held_args, self.packets) = (held, args, packets);
     }
 
-    fn span(&mut self, packets: &mut Vec<u8>, held: &Held, args: Members<'_>) {
+    fn span(&mut self, packets: &mut Vec<u8>, held: &HeldSpan, args: Members<'_>) {
         let (event, placed) = (&held.event, held.placed);
         let track = self.track(placed.pid, placed.tid);
         let from = nanos(placed.start);

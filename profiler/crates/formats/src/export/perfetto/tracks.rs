@@ -46,7 +46,7 @@ struct Named {
 
 /// All tracks.
 #[derive(Debug, Default)]
-pub(super) struct Tracks {
+pub(super) struct TrackTable {
     row_of: FxHashMap<(Id, RowKey), u32>,
     rows: Vec<TrackRow>,
     processes: Vec<Id>,
@@ -60,7 +60,7 @@ pub(super) struct Tracks {
     last_uuid: u64,
 }
 
-impl Tracks {
+impl TrackTable {
     /// The row, which is new if need be.
     pub(super) fn row(&mut self, pid: Id, key: RowKey, name: Sym) -> u32 {
         self.process(pid);

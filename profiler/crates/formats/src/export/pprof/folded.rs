@@ -8,12 +8,12 @@ use rustc_hash::FxHashMap;
 pub(super) fn convert<'a>(
     stacks: impl Iterator<Item = (&'a str, u64)>,
     (name, unit): (&str, &str),
-) -> proto::Profile {
-    let mut out = proto::Profile {
+) -> proto::PprofProfile {
+    let mut out = proto::PprofProfile {
         string_table: ["", name, unit].map(str::to_owned).to_vec(),
-        sample_type: vec![proto::ValueType { r#type: 1, unit: 2 }],
+        sample_type: vec![proto::PprofValueType { r#type: 1, unit: 2 }],
         default_sample_type: 1,
-        ..proto::Profile::default()
+        ..proto::PprofProfile::default()
     };
     let mut ids: FxHashMap<&'a str, u64> = FxHashMap::default();
     for (stack, value) in stacks {
@@ -27,7 +27,7 @@ pub(super) fn convert<'a>(
             }));
         }
         location_id.reverse();
-        out.sample.push(proto::Sample {
+        out.sample.push(proto::PprofSample {
             location_id,
             value: vec![signed(value)],
             label: Vec::new(),
@@ -37,23 +37,23 @@ pub(super) fn convert<'a>(
 }
 
 /// Adds a function, with a location of its own of the same number.
-fn add(out: &mut proto::Profile, frame: &str) -> u64 {
+fn add(out: &mut proto::PprofProfile, frame: &str) -> u64 {
     let name = i64::try_from(out.string_table.len()).unwrap_or(i64::MAX);
     out.string_table.push(frame.to_owned());
     let id = out.function.len() as u64 + 1;
-    out.function.push(proto::Function {
+    out.function.push(proto::PprofFunction {
         id,
         name,
         system_name: name,
         filename: 0,
     });
-    out.location.push(proto::Location {
+    out.location.push(proto::PprofLocation {
         id,
-        line: vec![proto::Line {
+        line: vec![proto::PprofLine {
             function_id: id,
             line: 0,
         }],
-        ..proto::Location::default()
+        ..proto::PprofLocation::default()
     });
     id
 }

@@ -79,7 +79,7 @@ pub fn write_values(
     pack(&folded::convert(stacks, of), out)
 }
 
-fn pack(message: &proto::Profile, out: &mut dyn Write) -> Result<(), ExportError> {
+fn pack(message: &proto::PprofProfile, out: &mut dyn Write) -> Result<(), ExportError> {
     let message = message.encode_to_vec();
     // Level 3 takes about half the time of the default, 6, and makes files 5 to
     // 10 % larger.
@@ -90,7 +90,7 @@ fn pack(message: &proto::Profile, out: &mut dyn Write) -> Result<(), ExportError
 }
 
 /// The messages of a profile.
-pub fn convert(profile: &profile::Profile, options: &ExportOptions) -> proto::Profile {
+pub fn convert(profile: &profile::Profile, options: &ExportOptions) -> proto::PprofProfile {
     let chosen = Chosen::of(profile, options);
     let mut writer = Converter::new(profile);
     writer.describe(chosen.line());
@@ -132,7 +132,7 @@ pub(super) fn pack_unlabelled<'a>(
 /// Tables under construction.
 struct Converter<'a> {
     profile: &'a profile::Profile,
-    out: proto::Profile,
+    out: proto::PprofProfile,
     strings: FxHashMap<String, i64>,
     /// Id of each function by name and file.
     functions: FxHashMap<(i64, i64), u64>,
@@ -153,7 +153,7 @@ impl<'a> Converter<'a> {
     fn new(profile: &'a profile::Profile) -> Self {
         let mut new = Self {
             profile,
-            out: proto::Profile::default(),
+            out: proto::PprofProfile::default(),
             strings: FxHashMap::default(),
             functions: FxHashMap::default(),
             locations: vec![0; profile.locations.len()],
@@ -177,8 +177,8 @@ impl<'a> Converter<'a> {
         new
     }
 
-    fn value_type(&mut self, name: &str, unit: &str) -> proto::ValueType {
-        proto::ValueType {
+    fn value_type(&mut self, name: &str, unit: &str) -> proto::PprofValueType {
+        proto::PprofValueType {
             r#type: self.string(name),
             unit: self.string(unit),
         }
@@ -300,7 +300,7 @@ impl<'a> Converter<'a> {
                 path => path,
             };
             let build_id = range.build_id.map_or(String::new(), |id| id.to_string());
-            let mapping = proto::Mapping {
+            let mapping = proto::PprofMapping {
                 id,
                 memory_start: 0,
                 memory_limit: range.limit,
@@ -343,7 +343,7 @@ impl<'a> Converter<'a> {
             Some(_) => Vec::new(),
             None => self.labels_of(sample),
         };
-        self.out.sample.push(proto::Sample {
+        self.out.sample.push(proto::PprofSample {
             location_id,
             value,
             label,
@@ -374,29 +374,33 @@ impl<'a> Converter<'a> {
     }
 
     /// What is known about the attribution of a device's sample.
-    fn device_labels(&mut self, device: profile::DeviceSample, labels: &mut Vec<proto::Label>) {
+    fn device_labels(
+        &mut self,
+        device: profile::DeviceSample,
+        labels: &mut Vec<proto::PprofLabel>,
+    ) {
         let name = self.profile.devices.get(device.device.0 as usize);
         let name = name.map_or("", |device| device.name.as_str());
         for (key, value) in [("device", name), ("method", device.method.label())] {
             if !value.is_empty() {
-                labels.push(proto::Label {
+                labels.push(proto::PprofLabel {
                     key: self.string(key),
                     str: self.string(value),
-                    ..proto::Label::default()
+                    ..proto::PprofLabel::default()
                 });
             }
         }
         for (key, n) in [("certain", device.certain), ("possible", device.possible)] {
-            labels.push(proto::Label {
+            labels.push(proto::PprofLabel {
                 key: self.string(key),
                 num: signed(n),
                 num_unit: self.string("samples"),
-                ..proto::Label::default()
+                ..proto::PprofLabel::default()
             });
         }
     }
 
-    fn labels_of(&mut self, sample: &profile::Sample) -> Vec<proto::Label> {
+    fn labels_of(&mut self, sample: &profile::Sample) -> Vec<proto::PprofLabel> {
         let profile = self.profile;
         let process = profile.processes.get(sample.process.0 as usize);
         let numbers = [("pid", process.map_or(0, |p| p.pid)), ("tid", sample.tid)];
@@ -407,36 +411,36 @@ impl<'a> Converter<'a> {
         ];
         let mut labels = Vec::with_capacity(numbers.len() + strings.len());
         for (key, num) in numbers {
-            labels.push(proto::Label {
+            labels.push(proto::PprofLabel {
                 key: self.string(key),
                 num: i64::from(num),
-                ..proto::Label::default()
+                ..proto::PprofLabel::default()
             });
         }
         for (key, value) in strings {
             let value = value.map_or("", |id| profile.str(id));
             if !value.is_empty() {
-                labels.push(proto::Label {
+                labels.push(proto::PprofLabel {
                     key: self.string(key),
                     str: self.string(value),
-                    ..proto::Label::default()
+                    ..proto::PprofLabel::default()
                 });
             }
         }
         let service = super::services::name(profile, sample);
-        labels.push(proto::Label {
+        labels.push(proto::PprofLabel {
             key: self.string(labels::SERVICE),
             str: self.string(&service),
-            ..proto::Label::default()
+            ..proto::PprofLabel::default()
         });
         for (key, value) in profile.shown_labels(sample) {
             if key == labels::SERVICE {
                 continue;
             }
-            labels.push(proto::Label {
+            labels.push(proto::PprofLabel {
                 key: self.string(key),
                 str: self.string(&value),
-                ..proto::Label::default()
+                ..proto::PprofLabel::default()
             });
         }
         if let Some(device) = sample.device {
@@ -491,7 +495,7 @@ impl<'a> Converter<'a> {
 
     fn no_stack(&mut self) -> u64 {
         if self.no_stack == 0 {
-            let line = proto::Line {
+            let line = proto::PprofLine {
                 function_id: self.function(NO_STACK, ""),
                 line: 0,
             };
@@ -500,9 +504,9 @@ impl<'a> Converter<'a> {
         self.no_stack
     }
 
-    fn push_location(&mut self, mapping_id: u64, address: u64, line: Vec<proto::Line>) -> u64 {
+    fn push_location(&mut self, mapping_id: u64, address: u64, line: Vec<proto::PprofLine>) -> u64 {
         let id = self.out.location.len() as u64 + 1;
-        self.out.location.push(proto::Location {
+        self.out.location.push(proto::PprofLocation {
             id,
             mapping_id,
             address,
@@ -511,14 +515,14 @@ impl<'a> Converter<'a> {
         id
     }
 
-    fn line(&mut self, frame: &profile::Frame) -> proto::Line {
+    fn line(&mut self, frame: &profile::Frame) -> proto::PprofLine {
         let profile = self.profile;
         let name = match profile.str(frame.name) {
             "" => names::UNKNOWN,
             name => name,
         };
         let file = frame.file.map_or("", |file| profile.str(file));
-        proto::Line {
+        proto::PprofLine {
             function_id: self.function(name, file),
             line: i64::from(frame.line),
         }
@@ -531,7 +535,7 @@ impl<'a> Converter<'a> {
             return known;
         }
         let id = self.out.function.len() as u64 + 1;
-        self.out.function.push(proto::Function {
+        self.out.function.push(proto::PprofFunction {
             id,
             name: key.0,
             system_name: key.0,

@@ -2,27 +2,27 @@
 //! (github.com/google/pprof/proto/profile.proto), written by hand so that
 //! building needs no protoc.
 //!
-//! Strings are indices into [`Profile::string_table`], whose first entry is
+//! Strings are indices into [`PprofProfile::string_table`], whose first entry is
 //! empty. Ids start at 1; 0 means none.
 
 /// A profile: the outermost message.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Profile {
+pub struct PprofProfile {
     /// What each of a sample's values means.
     #[prost(message, repeated, tag = "1")]
-    pub sample_type: Vec<ValueType>,
+    pub sample_type: Vec<PprofValueType>,
     /// The samples.
     #[prost(message, repeated, tag = "2")]
-    pub sample: Vec<Sample>,
+    pub sample: Vec<PprofSample>,
     /// Binaries; the first is taken for the main one.
     #[prost(message, repeated, tag = "3")]
-    pub mapping: Vec<Mapping>,
+    pub mapping: Vec<PprofMapping>,
     /// Code addresses.
     #[prost(message, repeated, tag = "4")]
-    pub location: Vec<Location>,
+    pub location: Vec<PprofLocation>,
     /// Functions.
     #[prost(message, repeated, tag = "5")]
-    pub function: Vec<Function>,
+    pub function: Vec<PprofFunction>,
     /// All strings; the first is empty.
     #[prost(string, repeated, tag = "6")]
     pub string_table: Vec<String>,
@@ -34,7 +34,7 @@ pub struct Profile {
     pub duration_nanos: i64,
     /// What lies between two samples.
     #[prost(message, optional, tag = "11")]
-    pub period_type: Option<ValueType>,
+    pub period_type: Option<PprofValueType>,
     /// How much of it.
     #[prost(int64, tag = "12")]
     pub period: i64,
@@ -48,7 +48,7 @@ pub struct Profile {
 
 /// Meaning and unit of a value.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct ValueType {
+pub struct PprofValueType {
     /// Name.
     #[prost(int64, tag = "1")]
     pub r#type: i64,
@@ -59,7 +59,7 @@ pub struct ValueType {
 
 /// One call stack with its values and labels.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Sample {
+pub struct PprofSample {
     /// Ids of locations, leaf first.
     #[prost(uint64, repeated, tag = "1")]
     pub location_id: Vec<u64>,
@@ -68,12 +68,12 @@ pub struct Sample {
     pub value: Vec<i64>,
     /// What else is known.
     #[prost(message, repeated, tag = "3")]
-    pub label: Vec<Label>,
+    pub label: Vec<PprofLabel>,
 }
 
 /// A key with a string or a number.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct Label {
+pub struct PprofLabel {
     /// Name of the label.
     #[prost(int64, tag = "1")]
     pub key: i64,
@@ -90,7 +90,7 @@ pub struct Label {
 
 /// A binary.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct Mapping {
+pub struct PprofMapping {
     /// Id, not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
@@ -125,7 +125,7 @@ pub struct Mapping {
 
 /// A code address.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Location {
+pub struct PprofLocation {
     /// Id, not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
@@ -137,12 +137,12 @@ pub struct Location {
     pub address: u64,
     /// Functions at this address, the innermost inlined one first.
     #[prost(message, repeated, tag = "4")]
-    pub line: Vec<Line>,
+    pub line: Vec<PprofLine>,
 }
 
 /// A line of a function.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct Line {
+pub struct PprofLine {
     /// Function.
     #[prost(uint64, tag = "1")]
     pub function_id: u64,
@@ -153,7 +153,7 @@ pub struct Line {
 
 /// A function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
-pub struct Function {
+pub struct PprofFunction {
     /// Id, not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,

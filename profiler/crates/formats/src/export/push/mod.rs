@@ -197,12 +197,12 @@ mod tests {
         builder.finish()
     }
 
-    fn unpacked(bytes: &[u8]) -> pprof::proto::Profile {
+    fn unpacked(bytes: &[u8]) -> pprof::proto::PprofProfile {
         let mut message = Vec::new();
         flate2::read::GzDecoder::new(bytes)
             .read_to_end(&mut message)
             .unwrap();
-        pprof::proto::Profile::decode(&message[..]).unwrap()
+        pprof::proto::PprofProfile::decode(&message[..]).unwrap()
     }
 
     #[test]

@@ -26,7 +26,7 @@ const DECIMALS: usize = 6;
 
 /// What the table shall contain.
 #[derive(Clone, Copy)]
-pub struct Options<'a> {
+pub struct FrameOptions<'a> {
     /// Names of event classes, by [`Event::class`].
     pub class_name: &'a dyn Fn(u8) -> &'static str,
     /// Whether jobs are written with their number: `name(number)`, as refinement does.
@@ -40,7 +40,7 @@ pub struct Options<'a> {
 ///
 /// # Errors
 /// As `out`.
-pub fn write(out: &mut impl Write, timeline: &Timeline, options: &Options) -> io::Result<()> {
+pub fn write(out: &mut impl Write, timeline: &Timeline, options: &FrameOptions) -> io::Result<()> {
     let rows = || {
         let slices = timeline.events.iter();
         slices.filter(|event| event.is_slice() && !event.dropped)
@@ -83,7 +83,7 @@ enum FrameCell<'a> {
     Text(Cow<'a, str>),
 }
 
-fn cells<'a>(timeline: &'a Timeline, event: &Event, options: &Options) -> [FrameCell<'a>; 9] {
+fn cells<'a>(timeline: &'a Timeline, event: &Event, options: &FrameOptions) -> [FrameCell<'a>; 9] {
     let track = timeline.track(event);
     let job = match timeline.jobs.get(track.job as usize) {
         Some(job) if options.is_refined => format!("{}({})", job.name, job.hash).into(),
@@ -300,7 +300,7 @@ mod tests {
             timeline.events[index].cat = timeline.names.intern(cat);
             timeline.add_args(index, args);
         }
-        let options = Options {
+        let options = FrameOptions {
             class_name: &|class| if class == 0 { "OTHER" } else { "COMPUTE_EXEC" },
             is_refined: true,
             full_times,

@@ -3,9 +3,9 @@
 
 use super::field::hex;
 use super::{Array, DriverTable, Ioctl};
-use crate::probes::expr::{Count, Expr, Part, Place, Type};
+use crate::probes::expr::{Count, Expr, Place, Type, ValuePart};
 use crate::probes::ioctl::{Action, ArrayLayout, IoctlLayout};
-use crate::probes::program::{Compiler, Field, Program, operation};
+use crate::probes::program::{Compiler, Field, ProbeProgram, operation};
 use crate::probes::table::Compiled;
 use crate::probes::{CallKind, DataFormat, Probe, ResultKind, ValueFormat};
 use aiprof_common::{
@@ -53,7 +53,7 @@ impl DriverTable {
             text: String::new(),
             expr: Expr {
                 ty: (ValueFormat::Hex, size).into(),
-                ..hex(Place::Argument(argument, Part::Whole))
+                ..hex(Place::Argument(argument, ValuePart::Whole))
             },
         };
         let mut compiled = self.compile(&Ioctl {
@@ -69,7 +69,7 @@ impl DriverTable {
 
 impl Ioctl {
     /// The operations, or why there cannot be such.
-    pub(super) fn program(&self) -> Result<Program, String> {
+    pub(super) fn program(&self) -> Result<ProbeProgram, String> {
         let mut compiler = Compiler::of_ioctl();
         compiler.once(&self.args)?;
         for array in &self.arrays {
@@ -85,7 +85,7 @@ impl Compiler {
     /// Reads fields, each of which needs a name of its own.
     fn once(&mut self, fields: &[Field]) -> Result<(), String> {
         for field in fields {
-            let Program { values, data, .. } = &self.program;
+            let ProbeProgram { values, data, .. } = &self.program;
             let known = values.iter().any(|v| v.name == field.name);
             if known || data.iter().any(|d| d.name == field.name) {
                 return Err(format!("value `{}` is defined twice", field.name));

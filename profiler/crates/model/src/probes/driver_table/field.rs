@@ -6,7 +6,7 @@
 //! It becomes an expression like those for functions.
 
 use crate::probes::ValueFormat;
-use crate::probes::expr::{Address, Expr, ExprError, Part, Place, Type, scalar};
+use crate::probes::expr::{Address, Expr, ExprError, Place, Type, ValuePart, scalar};
 use crate::probes::ioctl::ElementField;
 use crate::probes::program::Field;
 use crate::probes::reader::FieldSyntax;
@@ -15,7 +15,7 @@ use crate::probes::reader::FieldSyntax;
 const MAX_OFFSET: u32 = (1 << 14) - 1;
 
 /// Which argument of ioctl(2) is the command's own.
-pub(super) const ARGUMENT: Place = Place::Argument(2, Part::Whole);
+pub(super) const ARGUMENT: Place = Place::Argument(2, ValuePart::Whole);
 
 /// `args`, `out` and `fields` of commands.
 pub(super) const SYNTAX: FieldSyntax = FieldSyntax {

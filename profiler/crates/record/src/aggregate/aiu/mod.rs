@@ -17,8 +17,8 @@ use crate::{
         operation::{self, Operation, ticks},
     },
     correlate::{
-        DeviceSpan, EpochClock, Launch, RecordClock, RecordedLaunch, RecordedLaunches, Recorder,
-        device::PathId,
+        DeviceRecorder, DeviceSpan, EpochClock, RecordClock, RecordedLaunch, RecordedLaunches,
+        TrackedLaunch, device::PathId,
     },
 };
 use aiprof_model::{
@@ -44,7 +44,7 @@ const SKEW_NS: u64 = 1_000_000_000;
 /// What cycles are added up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct AiuRowKey {
-    pub(super) recorder: Recorder,
+    pub(super) recorder: DeviceRecorder,
     /// Number of the device, if the record has one.
     pub(super) device: Option<u32>,
     pub(super) path: Option<PathId>,
@@ -67,7 +67,7 @@ pub(super) struct AiuTotals {
 /// Which operation a record is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct OperationKey {
-    recorder: Recorder,
+    recorder: DeviceRecorder,
     pid: u32,
     device: Option<u32>,
     correlation: Option<u64>,
@@ -77,7 +77,7 @@ struct OperationKey {
 /// An operation that waits.
 #[derive(Debug)]
 struct Waiting {
-    recorder: Recorder,
+    recorder: DeviceRecorder,
     pid: u32,
     device: Option<u32>,
     correlation: Option<u64>,
@@ -166,7 +166,7 @@ impl Aiu {
     }
 
     /// A path launched something.
-    pub(super) fn launch(&mut self, launch: &Launch, path: PathId) {
+    pub(super) fn launch(&mut self, launch: &TrackedLaunch, path: PathId) {
         let is_expected = *launch.by.api == *crate::aiu::API;
         self.launches.launch(launch, path, is_expected);
     }
@@ -337,8 +337,10 @@ impl Aiu {
                 is_kernel: operation.is_kernel(),
                 // Only AIUs' phases are known.
                 phase: match waiting.recorder {
-                    Recorder::Aiu => part.phase.and_then(index_of),
-                    Recorder::Cuda | Recorder::LevelZero | Recorder::OpenCl => None,
+                    DeviceRecorder::Aiu => part.phase.and_then(index_of),
+                    DeviceRecorder::Cuda | DeviceRecorder::LevelZero | DeviceRecorder::OpenCl => {
+                        None
+                    }
                 },
             };
             if self.rows.len() >= self.limit && !self.rows.contains_key(&key) {
@@ -385,7 +387,7 @@ impl Aiu {
     }
 
     /// CLOCK_MONOTONIC nanoseconds of a record's time.
-    fn at(&self, recorder: Recorder, time: EpochNs) -> Option<u64> {
+    fn at(&self, recorder: DeviceRecorder, time: EpochNs) -> Option<u64> {
         match recorder.clock() {
             RecordClock::Day => self.epoch.monotonic(time, self.now_ns),
             RecordClock::Monotonic => Some(time.0),

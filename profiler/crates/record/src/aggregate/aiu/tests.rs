@@ -3,10 +3,10 @@
 use super::{Aiu, AiuRowKey, MOST_WAITING};
 use crate::{
     aiu::{
-        ActivityRecord, EpochNs, Kind, Status, events,
+        ActivityRecord, EpochNs, Kind, LayoutStatus, events,
         operation::{PHASES, WorkKind},
     },
-    correlate::{DeviceSpan, Recorder},
+    correlate::{DeviceRecorder, DeviceSpan},
 };
 use aiprof_model::{
     profile::LossKind,
@@ -32,7 +32,7 @@ struct Fed {
 fn record(kind: Kind, code: u32, correlation: u64, times: (u64, u64)) -> ActivityRecord {
     ActivityRecord {
         kind,
-        status: Status::Published,
+        status: LayoutStatus::Published,
         code: Some(code),
         device: Some(0),
         context: Some(1),
@@ -55,7 +55,7 @@ fn of(record: ActivityRecord) -> DeviceSpan {
     DeviceSpan {
         pid: PID,
         call: 0,
-        recorder: Recorder::Aiu,
+        recorder: DeviceRecorder::Aiu,
         clock: None,
         record,
     }

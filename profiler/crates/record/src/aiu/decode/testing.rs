@@ -16,10 +16,10 @@ pub fn fuzz_records(data: &[u8]) {
         return;
     };
     for (endian, is_cut) in [(Endian::Little, false), (Endian::Big, true)] {
-        let context = Context {
+        let context = BufferContext {
             endian,
             is_cut,
-            ..Context::default()
+            ..BufferContext::default()
         };
         let mut decoder = Decoder::new(layouts);
         let mut records = 0;

@@ -46,7 +46,7 @@ fn every_combination_of_layouts_is_told_apart() {
             .collect();
         let mut decoder = Decoder::new(&layouts);
         let mut records = Vec::new();
-        let unknown = decoder.buffer(&buffer, &Context::default(), |r| records.push(r));
+        let unknown = decoder.buffer(&buffer, &BufferContext::default(), |r| records.push(r));
         assert_eq!(unknown, Unknown::default(), "{names:?}");
         assert_eq!(records.len(), 40);
         for (n, record) in records.iter().enumerate() {
@@ -67,7 +67,7 @@ fn one_record_is_enough() {
     for layout in layouts.layouts() {
         for n in 0..300 {
             let bytes = record(&layouts, &layout.name, n);
-            let (records, unknown) = decode_records(&bytes, &layouts, &Context::default());
+            let (records, unknown) = decode_records(&bytes, &layouts, &BufferContext::default());
             assert_eq!(
                 (records.len(), unknown.total()),
                 (1, 0),
@@ -84,10 +84,10 @@ fn one_record_is_enough() {
 fn fields_of_a_compute_record() {
     let layouts = Layouts::builtin().unwrap();
     let bytes = record(&layouts, "compute-232", 7);
-    let (records, _) = decode_records(&bytes, &layouts, &Context::default());
+    let (records, _) = decode_records(&bytes, &layouts, &BufferContext::default());
     let expected = ActivityRecord {
         kind: Kind::Compute,
-        status: Status::Published,
+        status: LayoutStatus::Published,
         code: Some(2),
         device: Some(3),
         context: Some(1),
@@ -115,15 +115,15 @@ fn big_endian() {
     for range in [4..8, 8..16, 16..24, 24..28, 28..32, 32..36, 40..48] {
         bytes[range].reverse();
     }
-    let big = Context {
+    let big = BufferContext {
         endian: Endian::Big,
-        ..Context::default()
+        ..BufferContext::default()
     };
     let (records, unknown) = decode_records(&bytes, &layouts, &big);
     assert_eq!(unknown, Unknown::default());
     assert_eq!((records[0].pid, records[0].code), (Some(4711), Some(4)));
     assert!(
-        decode_records(&bytes, &layouts, &Context::default())
+        decode_records(&bytes, &layouts, &BufferContext::default())
             .0
             .is_empty()
     );
@@ -142,7 +142,7 @@ fn broken_records_are_counted_and_passed() {
         buffer.extend(bytes);
         buffer.extend(record(&layouts, "compute-192", n));
     }
-    let (records, unknown) = decode_records(&buffer, &layouts, &Context::default());
+    let (records, unknown) = decode_records(&buffer, &layouts, &BufferContext::default());
     assert_eq!(records.len(), 198);
     assert_eq!(
         (unknown.implausible, unknown.total(), unknown.bytes),
@@ -164,7 +164,7 @@ fn kinds_without_layout_are_counted_and_passed() {
             buffer.extend(foreign);
         }
     }
-    let (records, unknown) = decode_records(&buffer, &layouts, &Context::default());
+    let (records, unknown) = decode_records(&buffer, &layouts, &BufferContext::default());
     assert_eq!(records.len(), 200);
     assert_eq!(
         (unknown.no_layout, unknown.total(), unknown.bytes),
@@ -179,17 +179,17 @@ fn what_is_known_of_the_process_counts() {
         .iter()
         .flat_map(|name| record(&layouts, name, 5))
         .collect();
-    let kinds = |context: &Context<'_>| {
+    let kinds = |context: &BufferContext<'_>| {
         let records = decode_records(&bytes, &layouts, context).0;
         records.iter().map(|r| r.kind).collect::<Vec<_>>()
     };
     let both = [Kind::Runtime, Kind::Memcpy];
-    let mut context = Context {
+    let mut context = BufferContext {
         pid: Some(4711),
         earliest: EpochNs(T),
         latest: EpochNs(T + 1_000_000),
         known_correlation: Some(&|id| id == 6),
-        ..Context::default()
+        ..BufferContext::default()
     };
     assert_eq!(kinds(&context), both);
     context.known_correlation = Some(&|id| id == 7);
@@ -213,7 +213,7 @@ fn layouts_learned_from_one_buffer_serve_the_next() {
             // Cut in the middle of the second record: still the first is read.
             buffer.extend(&record(&layouts, "runtime-narrow", n)[..40]);
         }
-        let unknown = decoder.buffer(&buffer, &Context::default(), |_| count += 1);
+        let unknown = decoder.buffer(&buffer, &BufferContext::default(), |_| count += 1);
         assert_eq!(unknown.cut, u64::from(n > 0));
     }
     assert_eq!(count, 5);
@@ -227,7 +227,7 @@ fn another_library_is_learned_anew() {
         (0..50).flat_map(pair).collect()
     };
     let mut decoder = Decoder::new(&layouts);
-    let (mut count, context) = (0, Context::default());
+    let (mut count, context) = (0, BufferContext::default());
     for (runtime, compute) in [
         ("runtime-natural", "compute-192"),
         ("runtime-narrow", "compute-232"),
@@ -244,7 +244,7 @@ fn another_library_is_learned_anew() {
 fn a_broken_first_record_does_not_shake_what_is_known() {
     let layouts = Layouts::builtin().unwrap();
     let mut decoder = Decoder::new(&layouts);
-    let (mut count, context) = (0, Context::default());
+    let (mut count, context) = (0, BufferContext::default());
     let good = record(&layouts, "runtime-natural", 1);
     decoder.buffer(&good, &context, |_| count += 1);
     let mut bytes = good.clone();
@@ -260,9 +260,9 @@ fn captures_cut_in_a_record() {
     let buffer: Vec<u8> = (0..9)
         .flat_map(|n| record(&layouts, "compute-232", n))
         .collect();
-    let cut = Context {
+    let cut = BufferContext {
         is_cut: true,
-        ..Context::default()
+        ..BufferContext::default()
     };
     let (records, unknown) = decode_records(&buffer[..5 * 232 + 100], &layouts, &cut);
     assert_eq!((records.len(), unknown.cut, unknown.bytes), (5, 1, 100));
@@ -271,7 +271,7 @@ fn captures_cut_in_a_record() {
 #[test]
 fn records_one_by_one() {
     let layouts = Layouts::builtin().unwrap();
-    let context = Context::default();
+    let context = BufferContext::default();
     for layout in layouts.layouts() {
         let mut decoder = Decoder::new(&layouts);
         let mut bytes = record(&layouts, &layout.name, 3);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// What holds for any input.
 fn check(bytes: &[u8], layouts: &Layouts) -> usize {
-    let (records, unknown) = decode_records(bytes, layouts, &Context::default());
+    let (records, unknown) = decode_records(bytes, layouts, &BufferContext::default());
     assert!(records.len() <= bytes.len() / 25, "more records than fit");
     assert!(unknown.bytes <= bytes.len() as u64);
     let read: usize = bytes.len() - unknown.bytes as usize;
@@ -86,15 +86,15 @@ fn what_fits_two_layouts_is_not_guessed() {
     let layouts = Layouts::parse(table).unwrap();
     let mut bytes = record(&layouts, "a", 1);
     bytes.extend(record(&layouts, "a", 2));
-    let (records, unknown) = decode_records(&bytes, &layouts, &Context::default());
+    let (records, unknown) = decode_records(&bytes, &layouts, &BufferContext::default());
     assert_eq!(
         (records.len(), unknown.ambiguous, unknown.bytes),
         (0, 2, 64)
     );
     // Known to be of this process, only one fits.
-    let context = Context {
+    let context = BufferContext {
         pid: Some(4711),
-        ..Context::default()
+        ..BufferContext::default()
     };
     let (records, unknown) = decode_records(&bytes, &layouts, &context);
     assert_eq!((records.len(), unknown.total()), (2, 0));
@@ -117,7 +117,7 @@ fn layouts_that_are_not_in_the_table_are_unknown() {
             bytes.extend(record(&full, "runtime-natural", n));
             bytes.extend(record(&full, &missing.name, n));
         }
-        let (records, unknown) = decode_records(&bytes, &table, &Context::default());
+        let (records, unknown) = decode_records(&bytes, &table, &BufferContext::default());
         assert!(unknown.total() > 0, "{}", missing.name);
         for one in &records {
             // Whatever is read is true: the times and ids of the record of that kind.

@@ -34,7 +34,7 @@ pub(super) fn record(layouts: &Layouts, name: &str, n: u64) -> Vec<u8> {
         .unwrap();
     let mut bytes = vec![0; layout.size];
     bytes[0] = byte;
-    let mut put = |slot: Option<super::layouts::Slot>, value: u64| {
+    let mut put = |slot: Option<super::layouts::NumberSlot>, value: u64| {
         if let Some(slot) = slot {
             let value = value.to_le_bytes();
             bytes[slot.offset..slot.offset + slot.width].copy_from_slice(&value[..slot.width]);

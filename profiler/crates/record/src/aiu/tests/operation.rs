@@ -1,13 +1,13 @@
 //! Phases of operations by their counter values.
 
-use crate::aiu::operation::{Operation, Part, stamps};
-use crate::aiu::{ActivityRecord, EpochNs, Kind, Status};
+use crate::aiu::operation::{Operation, OperationPart, stamps};
+use crate::aiu::{ActivityRecord, EpochNs, Kind, LayoutStatus};
 use aiprof_model::timeline::Phase;
 
 pub(super) fn record(kind: Kind, code: u32, took_ns: u64, cycles: [u64; 5]) -> ActivityRecord {
     ActivityRecord {
         kind,
-        status: Status::Published,
+        status: LayoutStatus::Published,
         code: Some(code),
         device: Some(0),
         context: None,
@@ -26,7 +26,7 @@ pub(super) fn record(kind: Kind, code: u32, took_ns: u64, cycles: [u64; 5]) -> A
     }
 }
 
-fn ticks(parts: &[Part]) -> Vec<(Option<Phase>, u64)> {
+fn ticks(parts: &[OperationPart]) -> Vec<(Option<Phase>, u64)> {
     parts.iter().map(|part| (part.phase, part.ticks)).collect()
 }
 
@@ -120,7 +120,7 @@ fn without_counter_values_a_record_is_its_own_length() {
     ];
     for (kind, code, phase, name) in cases {
         let operation = Operation::new(&record(kind, code, 700, none)).unwrap();
-        let expected = Part {
+        let expected = OperationPart {
             phase,
             ticks: 700,
             time_ns: 700.0,

@@ -19,9 +19,9 @@ pub(crate) struct Times {
 
 /// Clocks by process and device handle.
 #[derive(Debug, Default)]
-pub struct Clocks(FxHashMap<(u32, u64), TickClock>);
+pub struct ProcessClocks(FxHashMap<(u32, u64), TickClock>);
 
-impl Clocks {
+impl ProcessClocks {
     /// A process read how its device's clock ticks.
     pub fn add(&mut self, pid: u32, device: u64, clock: TickClock) {
         if self.0.len() < MAX_CLOCKS {

@@ -10,7 +10,7 @@ use super::{
     PathId,
     batch::{BatchKey, LaunchBatch},
     clock::Tick,
-    clocks::Clocks,
+    clocks::ProcessClocks,
 };
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -87,7 +87,7 @@ pub struct Executions {
     /// Timed launches that are remembered one by one.
     spans: usize,
     /// The clocks that timestamps are of.
-    pub clocks: Clocks,
+    pub clocks: ProcessClocks,
 }
 
 impl Executions {

@@ -85,7 +85,7 @@ mod unassigned;
 mod windows;
 
 pub use clock::TickClock;
-pub use clocks::Clocks;
+pub use clocks::ProcessClocks;
 pub(crate) use clocks::Times;
 pub use executions::{Begun, Executions, Waited};
 pub use join::{Join, JoinLimits, Share, ShareSink};

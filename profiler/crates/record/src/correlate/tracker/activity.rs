@@ -5,8 +5,8 @@
 //! and first, is the program's choice; each buffer is read once, whole if it
 //! arrived whole.
 
-use super::{CallSink, DeviceSpan, FinishedCall, Recorder, Tracked, ranges::Ranges, timing};
-use crate::aiu::{ActivityRecord, Context, Decoder, Kind, Layouts};
+use super::{CallSink, DeviceRecorder, DeviceSpan, FinishedCall, Tracked, ranges::Ranges, timing};
+use crate::aiu::{ActivityRecord, BufferContext, Decoder, Kind, Layouts};
 use aiprof_model::{
     probes::role,
     profile::{LossKind, Losses},
@@ -133,7 +133,7 @@ impl Activity {
         let Some(decoder) = self.decoder(tap.pid) else {
             return;
         };
-        let unknown = decoder.buffer(bytes, &Context::default(), |record| {
+        let unknown = decoder.buffer(bytes, &BufferContext::default(), |record| {
             report(tap, record, sink);
         });
         losses.add(LossKind::ActivityUnknown, unknown.total());
@@ -200,7 +200,7 @@ impl Activity {
         let Some(decoder) = self.decoder(tap.pid) else {
             return;
         };
-        match decoder.record(&walk.bytes, stride, &Context::default()) {
+        match decoder.record(&walk.bytes, stride, &BufferContext::default()) {
             Ok(record) => report(tap, record, sink),
             Err(_) => losses.add(LossKind::ActivityUnknown, 1),
         }
@@ -272,7 +272,7 @@ fn report(tap: Tap, record: ActivityRecord, sink: &mut dyn CallSink) {
     let span = DeviceSpan {
         pid: tap.pid,
         call: tap.call,
-        recorder: Recorder::Aiu,
+        recorder: DeviceRecorder::Aiu,
         clock: None,
         record,
     };

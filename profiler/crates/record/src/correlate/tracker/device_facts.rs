@@ -6,7 +6,7 @@ use super::{
     open::OpenCall,
     state::TrackerState,
 };
-use aiprof_model::probes::{CallKind, Probe, Role, role};
+use aiprof_model::probes::{CallKind, Probe, ProbeRole, role};
 
 /// Most fences that are remembered.
 const MAX_FENCES: usize = 1 << 16;
@@ -139,12 +139,12 @@ impl FactSlots {
                 fence: slot(role::FENCE),
                 queues: [slot(role::QUEUE), slot(role::LIST)],
                 device: slot(role::DEVICE),
-                all: probe.role == Some(Role::WaitAll),
+                all: probe.role == Some(ProbeRole::WaitAll),
             },
             CallKind::Submit => Self::Submit {
                 fence: slot(role::FENCE)?,
             },
-            CallKind::Event if probe.role == Some(Role::Query) => Self::Query {
+            CallKind::Event if probe.role == Some(ProbeRole::Query) => Self::Query {
                 event: slot(role::EVENT)?,
             },
             CallKind::Event if slot("info").is_some() => Self::Profiling {

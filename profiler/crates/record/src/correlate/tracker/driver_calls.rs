@@ -4,7 +4,7 @@
 //! over what that call gave, or executed, before it. Where that call is part of another one
 //! and has given nothing itself, it belongs to the other one.
 
-use super::{Launch, open::OpenCall, thread::CallThread};
+use super::{TrackedLaunch, open::OpenCall, thread::CallThread};
 use aiprof_model::probes::CallKind;
 use std::rc::Rc;
 
@@ -101,7 +101,7 @@ impl CallThread {
 /// The call under which the ioctls inside of an ended call are shown. It is the launch's own call
 /// if they are inside of that, else the ended call as the program made it.
 fn calls_of(
-    launch: &Launch,
+    launch: &TrackedLaunch,
     open: &[Box<OpenCall>],
     ended: &OpenCall,
     ioctls: Vec<u64>,

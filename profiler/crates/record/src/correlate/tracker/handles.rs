@@ -6,7 +6,7 @@
 //! ending call was entered.
 
 use super::{
-    KernelName, Launch,
+    KernelName, TrackedLaunch,
     meaning::HandleKind,
     memory::{Allocations, MemoryKind},
 };
@@ -93,7 +93,7 @@ pub(super) struct CommandList {
 /// Work on a list.
 #[derive(Clone, Debug)]
 pub(super) struct ListedLaunch {
-    pub(super) launch: Launch,
+    pub(super) launch: TrackedLaunch,
     /// The call that put it there, innermost.
     pub(super) maker: u64,
     /// It was counted at once: the next execution is that.

@@ -98,7 +98,7 @@ pub struct DeviceWork {
 
 /// Work given to a device.
 #[derive(Clone, Debug)]
-pub struct Launch {
+pub struct TrackedLaunch {
     /// Numbers the launches of the recording from 1: the correlation id.
     pub id: u64,
     /// The call that made it.
@@ -123,7 +123,7 @@ pub struct Launch {
     pub driver: Option<Rc<DriverCalls>>,
 }
 
-impl Launch {
+impl TrackedLaunch {
     /// A launch of which only the call and the name of the work are known.
     pub fn of(by: LaunchingCall, kind: CallKind, name: KernelName) -> Self {
         Self {

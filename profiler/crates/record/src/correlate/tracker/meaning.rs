@@ -1,7 +1,7 @@
 //! What a probe means for the tracker: found out once, when it is announced.
 
 use super::{device_facts::FactSlots, memory::MemoryKind};
-use aiprof_model::probes::{CallKind, Probe, Role, role};
+use aiprof_model::probes::{CallKind, Probe, ProbeRole, role};
 use std::{cell::RefCell, rc::Rc};
 
 /// Most files for which a probe remembers whether the ends of their calls are seen.
@@ -181,7 +181,7 @@ impl ProbeMeaning {
             effect: effect(&probe, &slots, &tags, at_exit),
             facts: FactSlots::of(&probe),
             letters: ends_of_copy(&probe),
-            operation: (probe.role == Some(Role::Prefetch)).then(|| "Memory prefetch".into()),
+            operation: (probe.role == Some(ProbeRole::Prefetch)).then(|| "Memory prefetch".into()),
             api: probe.api.as_str().into(),
             function: probe.function.as_str().into(),
             probe: Rc::new(probe),
@@ -256,16 +256,16 @@ fn effect(probe: &Probe, slots: &Slots, tags: &Tags, at_exit: u16) -> Effect {
         }
         CallKind::Module | CallKind::Compile if made(slots.module) => Effect::NewModule,
         CallKind::Module if given(slots.module) => shared(probe, HandleKind::Module),
-        CallKind::Queue if probe.role == Some(Role::BeginCapture) => Effect::BeginCapture,
-        CallKind::Queue if probe.role == Some(Role::EndCapture) => Effect::EndCapture,
-        CallKind::Queue if probe.role == Some(Role::Add) => Effect::AddGraph,
+        CallKind::Queue if probe.role == Some(ProbeRole::BeginCapture) => Effect::BeginCapture,
+        CallKind::Queue if probe.role == Some(ProbeRole::EndCapture) => Effect::EndCapture,
+        CallKind::Queue if probe.role == Some(ProbeRole::Add) => Effect::AddGraph,
         CallKind::Queue if slots.source.is_some() => Effect::CopyList,
         CallKind::Queue if made(slots.list) => Effect::NewList {
-            immediate: probe.role == Some(Role::Immediate),
+            immediate: probe.role == Some(ProbeRole::Immediate),
         },
         CallKind::Queue if given(slots.list) => match probe.role {
-            Some(Role::Reset) => Effect::ResetList,
-            Some(Role::Close) => Effect::CloseList,
+            Some(ProbeRole::Reset) => Effect::ResetList,
+            Some(ProbeRole::Close) => Effect::CloseList,
             _ => shared(probe, HandleKind::List),
         },
         CallKind::Queue if given(slots.graph) => shared(probe, HandleKind::Graph),
@@ -279,8 +279,8 @@ fn effect(probe: &Probe, slots: &Slots, tags: &Tags, at_exit: u16) -> Effect {
 
 fn shared(probe: &Probe, object: HandleKind) -> Effect {
     match probe.role {
-        Some(Role::Retain) => Effect::Retain(object),
-        Some(Role::Release) => Effect::Release(object),
+        Some(ProbeRole::Retain) => Effect::Retain(object),
+        Some(ProbeRole::Release) => Effect::Release(object),
         _ => Effect::None,
     }
 }
@@ -288,8 +288,8 @@ fn shared(probe: &Probe, object: HandleKind) -> Effect {
 /// What kind of memory an allocating function gives.
 fn allocates(probe: &Probe) -> MemoryKind {
     match probe.role {
-        Some(Role::Shared) => MemoryKind::Shared,
-        Some(Role::Host) => MemoryKind::Host,
+        Some(ProbeRole::Shared) => MemoryKind::Shared,
+        Some(ProbeRole::Host) => MemoryKind::Host,
         _ => MemoryKind::Device,
     }
 }
@@ -299,10 +299,10 @@ fn ends_of_copy(probe: &Probe) -> [Option<MemoryKind>; 2] {
     use MemoryKind::{Device, Host};
     let ends = match probe.role {
         _ if probe.kind != CallKind::Copy => return [None; 2],
-        Some(Role::HostToHost) => [Host, Host],
-        Some(Role::HostToDevice) => [Host, Device],
-        Some(Role::DeviceToHost) => [Device, Host],
-        Some(Role::DeviceToDevice) => [Device, Device],
+        Some(ProbeRole::HostToHost) => [Host, Host],
+        Some(ProbeRole::HostToDevice) => [Host, Device],
+        Some(ProbeRole::DeviceToHost) => [Device, Host],
+        Some(ProbeRole::DeviceToDevice) => [Device, Device],
         _ => return role::IMAGES.map(|image| probe.slot(image).map(|_| Device)),
     };
     ends.map(Some)

@@ -58,7 +58,7 @@
 //!
 //! The work of a call may be handed to the driver by an ioctl inside of that call, or inside of
 //! the call that executes its list. Then the launch has the stacks of these ioctls
-//! ([`Launch::driver`]). What else a thread hands over, and what another thread does, is not
+//! ([`TrackedLaunch::driver`]). What else a thread hands over, and what another thread does, is not
 //! taken for it.
 //!
 //! # Submissions
@@ -103,7 +103,9 @@ pub use fence::{Submission, SubmissionSource, begins};
 pub use finished_call::{CallContent, CallNesting, CallWork, FinishedCall};
 pub use handles::ModuleImage;
 pub use kernel_events::{KernelEvent, KernelStep};
-pub use launch::{DeviceWork, GraphExecution, KernelName, Launch, LaunchTarget, LaunchingCall};
+pub use launch::{
+    DeviceWork, GraphExecution, KernelName, LaunchTarget, LaunchingCall, TrackedLaunch,
+};
 pub use ranges::{RangeAbout, RangeForm, RangePayload, RangeSpan};
 pub use view::{CallView, DataView};
 
@@ -117,7 +119,7 @@ pub enum Tracked<'a> {
     /// A call is over. Also reported for parts ([`CallNesting::is_part`]).
     Call(&'a FinishedCall),
     /// Work was given to a device.
-    Launch(&'a Launch),
+    Launch(&'a TrackedLaunch),
     /// A kernel that launches named [`KernelName::BeforeAttach`] has got its name.
     KernelNamed {
         /// Process.
@@ -217,17 +219,17 @@ pub struct DeviceSpan {
     /// before the record was read.
     pub call: u64,
     /// Who measured.
-    pub recorder: Recorder,
+    pub recorder: DeviceRecorder,
     /// The clock that it was measured by, where that had to be found out.
     pub clock: Option<&'static str>,
-    /// The record itself. Its times are of [`Recorder::clock`]; its
+    /// The record itself. Its times are of [`DeviceRecorder::clock`]; its
     /// [`status`](ActivityRecord::status) shows whether its layout is public.
     pub record: ActivityRecord,
 }
 
 /// Who recorded what a device did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Recorder {
+pub enum DeviceRecorder {
     /// The AIU's runtime, for its program.
     Aiu,
     /// CUPTI, for the helper inside of the program.
@@ -247,7 +249,7 @@ pub enum RecordClock {
     Monotonic,
 }
 
-impl Recorder {
+impl DeviceRecorder {
     /// The clock of its records' times.
     pub fn clock(self) -> RecordClock {
         match self {

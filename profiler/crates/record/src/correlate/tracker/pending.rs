@@ -3,7 +3,7 @@
 //! turns out to be done by a part of it.
 
 use super::{
-    CallSink, KernelName, Launch, LaunchingCall,
+    CallSink, KernelName, LaunchingCall, TrackedLaunch,
     effects::small,
     handles::{Handles, ListKind, ListedLaunch, Room},
     meaning::is_only_host,
@@ -21,7 +21,7 @@ use std::rc::Rc;
 /// A launch that is not certain yet.
 #[derive(Debug)]
 pub(super) struct PendingLaunch {
-    pub(super) launch: Launch,
+    pub(super) launch: TrackedLaunch,
     /// The call that made it, innermost.
     pub(super) maker: u64,
     /// The maker is known to have succeeded.
@@ -55,7 +55,7 @@ impl PendingLaunches {
     /// Adds one; false if there is no room for it.
     pub(super) fn push(
         &mut self,
-        launch: Launch,
+        launch: TrackedLaunch,
         maker: u64,
         limit: usize,
         losses: &mut Losses,
@@ -161,7 +161,7 @@ impl CallThread {
 
     /// The launch that the call at `index` makes, from what it and the calls that
     /// it is part of know.
-    fn launch_of(&self, index: usize, state: &mut TrackerState) -> Option<Launch> {
+    fn launch_of(&self, index: usize, state: &mut TrackerState) -> Option<TrackedLaunch> {
         let chain = self.open.get(self.base(index)..=index)?;
         let (first, last) = (chain.first()?, chain.last()?);
         let with_stack = chain.iter().find(|open| open.call.stack != 0);
@@ -176,7 +176,7 @@ impl CallThread {
             CallKind::Submit => KernelName::Submitted,
             _ => KernelName::Unknown,
         };
-        let mut launch = Launch::of(by, kind, name);
+        let mut launch = TrackedLaunch::of(by, kind, name);
         launch.submitted_ns = last.call.start_ns;
         launch.handed_over_ns = last.call.start_ns;
         let operation_names = state.operation_names.clone();
@@ -190,7 +190,7 @@ impl CallThread {
     }
 
     /// Puts a launch where it will count: on its list, or among those that are pending.
-    fn add_launch(&mut self, index: usize, mut launch: Launch, state: &mut TrackerState) {
+    fn add_launch(&mut self, index: usize, mut launch: TrackedLaunch, state: &mut TrackerState) {
         let Some(open) = self.open.get_mut(index) else {
             return;
         };
@@ -333,7 +333,7 @@ fn is_capturing(queue: u64, open: &OpenCall, state: &mut TrackerState) -> bool {
 
 /// Adds the handles that a call of a chain knows; inner ones are added later and
 /// take precedence where they mean something.
-fn add_roles(launch: &mut Launch, open: &OpenCall, handles: &mut Handles, room: &mut Room) {
+fn add_roles(launch: &mut TrackedLaunch, open: &OpenCall, handles: &mut Handles, room: &mut Room) {
     let slots = &open.meaning.slots;
     let take = |slot, to: &mut u64| {
         if let Some(handle) = open.handle(slot) {
@@ -381,7 +381,7 @@ fn add_roles(launch: &mut Launch, open: &OpenCall, handles: &mut Handles, room: 
     }
 }
 
-fn add_kernel(launch: &mut Launch, handle: u64, handles: &mut Handles, room: &mut Room) {
+fn add_kernel(launch: &mut TrackedLaunch, handle: u64, handles: &mut Handles, room: &mut Room) {
     launch.work.kernel = handle;
     let Some(kernel) = handles.kernel(handle, room) else {
         return;
@@ -401,7 +401,7 @@ fn add_kernel(launch: &mut Launch, handle: u64, handles: &mut Handles, room: &mu
 }
 
 /// Adds the sizes that a call knows.
-fn add_sizes(launch: &mut Launch, open: &OpenCall) {
+fn add_sizes(launch: &mut TrackedLaunch, open: &OpenCall) {
     let slots = &open.meaning.slots;
     let values = |slots: [Option<usize>; 3]| slots.map(|slot| small(open.value(slot)));
     let array = |tag| {
@@ -435,7 +435,7 @@ fn add_sizes(launch: &mut Launch, open: &OpenCall) {
 
 /// Names a copy, a fill or a barrier after what it does.
 fn name_operation(
-    launch: &mut Launch,
+    launch: &mut TrackedLaunch,
     chain: &[Box<OpenCall>],
     handles: &Handles,
     operation_names: &OperationNames,

@@ -1,7 +1,7 @@
 //! What all threads of a recording share: handles, room, losses, identities.
 
 use super::{
-    CallSink, DeviceFact, KernelEvent, KernelName, Launch, PlacedKernel, Tracked,
+    CallSink, DeviceFact, KernelEvent, KernelName, PlacedKernel, Tracked, TrackedLaunch,
     activity::Activity,
     calls::{Counts, TrackerLimits},
     effects,
@@ -327,7 +327,7 @@ impl TrackerState {
     }
 
     /// Reports a launch.
-    pub(super) fn emit(&mut self, mut launch: Launch, sink: &mut dyn CallSink) {
+    pub(super) fn emit(&mut self, mut launch: TrackedLaunch, sink: &mut dyn CallSink) {
         self.counts.launches += 1;
         launch.id = self.counts.launches;
         if let KernelName::BeforeAttach(kernel) = launch.work.name {

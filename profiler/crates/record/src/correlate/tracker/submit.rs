@@ -1,7 +1,7 @@
 //! Executed command lists: each execution launches what is on them.
 
 use super::{
-    GraphExecution, KernelName, Launch,
+    GraphExecution, KernelName, TrackedLaunch,
     handles::{CommandList, ListKind},
     open::Submitted,
     state::TrackerState,
@@ -139,13 +139,13 @@ impl CallThread {
     }
 
     /// The submission of a list by the call at `index`, as a launch of its own.
-    fn submission(&self, index: usize, list: u64) -> Option<Launch> {
+    fn submission(&self, index: usize, list: u64) -> Option<TrackedLaunch> {
         let base = self.open.get(self.base(index))?;
         let open = self.open.get(index)?;
         let slots = &open.meaning.slots;
         // An immediate list may be what the lists are appended to.
         let queue = open.handle(slots.queue).or(open.handle(slots.list));
-        let mut launch = Launch::of(
+        let mut launch = TrackedLaunch::of(
             base.launching(),
             base.meaning.probe.kind,
             KernelName::Submitted,
@@ -164,7 +164,7 @@ fn is_unseen(list: &CommandList) -> bool {
     list.kind == ListKind::Undecided && list.entries.is_empty()
 }
 
-fn executed(entry: &Launch, submission: &Launch) -> Launch {
+fn executed(entry: &TrackedLaunch, submission: &TrackedLaunch) -> TrackedLaunch {
     let mut launch = entry.clone();
     launch.submit = submission.submit;
     launch.executed = submission.executed.clone();

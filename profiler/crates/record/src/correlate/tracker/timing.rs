@@ -2,8 +2,8 @@
 //! program may hand over anything.
 
 use super::ranges::{HandedOver, Ranges, is_of_ranges};
-use super::{CallSink, DeviceSpan, FinishedCall, Recorder, Tracked};
-use crate::aiu::{ActivityRecord, EpochNs, Kind, Status};
+use super::{CallSink, DeviceRecorder, DeviceSpan, FinishedCall, Tracked};
+use crate::aiu::{ActivityRecord, EpochNs, Kind, LayoutStatus};
 use aiprof_common::timing::{
     CLOCK_BOOT, CLOCK_DAY, CLOCK_DEVICE, CLOCK_HOST, CLOCK_RAW, TIMING_CALL, TIMING_CLOCK,
     TIMING_CUDA, TIMING_LEVEL_ZERO, TIMING_LOST, TIMING_MAGIC, TIMING_NAME, TIMING_OPENCL,
@@ -240,11 +240,11 @@ fn are_possible(record: &ActivityRecord) -> bool {
     start > 0 && end >= start && end - start < LONGEST
 }
 
-fn recorder_of(number: u32) -> Option<Recorder> {
+fn recorder_of(number: u32) -> Option<DeviceRecorder> {
     match number {
-        TIMING_CUDA => Some(Recorder::Cuda),
-        TIMING_OPENCL => Some(Recorder::OpenCl),
-        TIMING_LEVEL_ZERO => Some(Recorder::LevelZero),
+        TIMING_CUDA => Some(DeviceRecorder::Cuda),
+        TIMING_OPENCL => Some(DeviceRecorder::OpenCl),
+        TIMING_LEVEL_ZERO => Some(DeviceRecorder::LevelZero),
         _ => None,
     }
 }
@@ -278,7 +278,7 @@ fn call_record(record: &Bytes<'_>, pid: Option<u32>) -> Option<ActivityRecord> {
 fn blank(kind: Kind, start: EpochNs, end: EpochNs) -> ActivityRecord {
     ActivityRecord {
         kind,
-        status: Status::Published,
+        status: LayoutStatus::Published,
         code: None,
         device: None,
         context: None,
@@ -401,7 +401,7 @@ mod tests {
         };
         assert_eq!(kernel.record.name.as_deref(), Some("k(float*, int)"));
         assert_eq!((kernel.record.start.0, kernel.record.end.0), (1000, 1500));
-        assert_eq!((kernel.pid, kernel.recorder), (7, Recorder::Cuda));
+        assert_eq!((kernel.pid, kernel.recorder), (7, DeviceRecorder::Cuda));
         assert_eq!(
             (copy.record.kind, copy.record.code),
             (Kind::Memcpy, Some(2))

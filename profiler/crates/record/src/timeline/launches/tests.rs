@@ -14,7 +14,7 @@ pub(super) fn sym(index: usize) -> Sym {
     all.last().unwrap()
 }
 
-pub(super) fn launch(event: u64, submitted_ns: u64) -> Launch {
+pub(super) fn launch(event: u64, submitted_ns: u64) -> TrackedLaunch {
     let by = LaunchingCall {
         call: 1,
         api: "Level Zero".into(),
@@ -24,7 +24,7 @@ pub(super) fn launch(event: u64, submitted_ns: u64) -> Launch {
         start_ns: submitted_ns,
         ..LaunchingCall::default()
     };
-    let mut launch = Launch::of(by, CallKind::Launch, KernelName::Unknown);
+    let mut launch = TrackedLaunch::of(by, CallKind::Launch, KernelName::Unknown);
     launch.id = submitted_ns;
     (launch.on.device, launch.on.queue, launch.on.event) = (0xd0, QUEUE, event);
     (launch.work.kernel, launch.work.kernel_number) = (1, 1);
@@ -98,7 +98,7 @@ fn launches_with_events_end_one_by_one() {
 #[test]
 fn a_launch_may_be_handed_over_after_a_wait_was_entered() {
     let mut all = DeviceLaunches::default();
-    let slow = Launch {
+    let slow = TrackedLaunch {
         handed_over_ns: 30,
         ..launch(0, 10)
     };
@@ -128,7 +128,7 @@ fn an_event_that_is_used_for_something_else_tells_nothing_more() {
 fn a_fence_ends_what_its_call_handed_over() {
     let mut all = DeviceLaunches::default();
     for (submit, at) in [(5, 10), (6, 20)] {
-        let launch = Launch {
+        let launch = TrackedLaunch {
             submit: Some(submit),
             ..launch(0, at)
         };

@@ -7,7 +7,7 @@
 
 use super::limits::MAX_MODULE;
 use super::listing::Listing;
-use super::module::{Kernel, Module, ModuleError, Problems};
+use super::module::{DeviceFunction, Module, ModuleError, Problems};
 use aiprof_system::files::caller;
 
 use std::io::{self, Read as _};
@@ -37,7 +37,7 @@ pub struct Dump {
 impl Dump {
     /// The first kernel with a name as in its module.
     #[must_use]
-    pub fn kernel(&self, name: &str) -> Option<&Kernel> {
+    pub fn kernel(&self, name: &str) -> Option<&DeviceFunction> {
         self.modules
             .iter()
             .find_map(|(_, module)| module.kernel(name))
@@ -46,7 +46,7 @@ impl Dump {
     /// The listing of a kernel: of its name and its length, as programs may have
     /// kernels of one name. Modules fill code up behind its end.
     #[must_use]
-    pub fn listing(&self, kernel: &Kernel) -> Option<&Listing> {
+    pub fn listing(&self, kernel: &DeviceFunction) -> Option<&Listing> {
         let size = kernel.code.len();
         let fill = |l: &Listing| size.checked_sub(l.size() as usize);
         let named = self.listings.iter().map(|(_, l)| l);

@@ -5,11 +5,11 @@
 //! the reading and not the machine.
 
 use super::dwarf_entry::{
-    Attr, Dwarf, Entry, FunctionNames, MAX_ABBREVIATIONS, Slice, Unit, file_index, file_path,
+    Attr, Dwarf, DwarfEntry, FunctionNames, MAX_ABBREVIATIONS, Slice, Unit, file_index, file_path,
     line_header_size, small, table_size,
 };
-use super::limits::{Budget, Exhausted, MAX_ROWS, MAX_SCOPES};
-use super::line_table::{LineTable, Position, Row, Scope, ScopeRange};
+use super::limits::{Exhausted, MAX_ROWS, MAX_SCOPES, StepBudget};
+use super::line_table::{CodeScope, LineRow, LineTable, Position, ScopeRange};
 use super::module::{Problems, display};
 use super::names::{TextId, TextsBuilder};
 use super::relocate::NAMELESS;
@@ -57,7 +57,7 @@ pub(super) fn line_tables<'d>(
     section: &dyn Fn(&str) -> &'d [u8],
     spans: &[CodeSpan<'_>],
     problems: &mut Problems,
-    budget: &mut Budget,
+    budget: &mut StepBudget,
 ) -> Vec<LineTable> {
     let load = |id: gimli::SectionId| {
         let data = EndianSlice::new(section(id.name()), LittleEndian);
@@ -124,8 +124,8 @@ fn names(spans: &[CodeSpan<'_>]) -> FxHashMap<String, Option<usize>> {
 /// What was read of one piece of code.
 #[derive(Default)]
 struct CodeLines {
-    rows: Vec<Row>,
-    scopes: Vec<Scope>,
+    rows: Vec<LineRow>,
+    scopes: Vec<CodeScope>,
     ranges: Vec<ScopeRange>,
 }
 
@@ -143,7 +143,7 @@ struct DwarfReader<'r, 'd> {
     texts: TextsBuilder,
     rows: usize,
     scopes: usize,
-    budget: &'r mut Budget,
+    budget: &'r mut StepBudget,
 }
 
 /// A function that the walk is in.
@@ -304,7 +304,7 @@ impl<'r, 'd> DwarfReader<'r, 'd> {
                 false => self.file(known, file)?,
             };
             if let Some(part) = self.parts.get_mut(place) {
-                part.rows.push(Row {
+                part.rows.push(LineRow {
                     offset,
                     file,
                     line,
@@ -348,7 +348,7 @@ impl<'r, 'd> DwarfReader<'r, 'd> {
                 entries.skip_attributes(abbreviation.attributes())?;
                 continue;
             }
-            let entry = Entry::read(&mut entries, abbreviation)?;
+            let entry = DwarfEntry::read(&mut entries, abbreviation)?;
             let ranges = self.ranges(unit, &entry)?;
             // A function without code is a declaration or where inlined ones
             // come from.
@@ -367,7 +367,7 @@ impl<'r, 'd> DwarfReader<'r, 'd> {
         &mut self,
         known: &mut UnitNames<'_, 'd>,
         offset: UnitOffset,
-        entry: &Entry<'d>,
+        entry: &DwarfEntry<'d>,
         parent: Option<OpenFunction>,
         part: usize,
         ranges: &[(usize, u32, u32)],
@@ -404,7 +404,7 @@ impl<'r, 'd> DwarfReader<'r, 'd> {
             end,
             scope: index,
         }));
-        scopes.push(Scope {
+        scopes.push(CodeScope {
             parent: parent.map(|p| p.scope),
             name: origin.name,
             call,
@@ -419,7 +419,7 @@ impl<'r, 'd> DwarfReader<'r, 'd> {
     fn ranges(
         &mut self,
         unit: &Unit<'d>,
-        entry: &Entry<'d>,
+        entry: &DwarfEntry<'d>,
     ) -> Result<Vec<(usize, u32, u32)>, Stop> {
         let mut out = Vec::new();
         let mut add = |begin: u64, end: u64| {

@@ -16,7 +16,7 @@ const MAX_NAME: usize = 16 << 10;
 
 /// What of an entry matters here.
 #[derive(Default)]
-pub(super) struct Entry<'d> {
+pub(super) struct DwarfEntry<'d> {
     pub(super) low: Option<Attr<'d>>,
     pub(super) high: Option<Attr<'d>>,
     pub(super) ranges: Option<Attr<'d>>,
@@ -57,7 +57,7 @@ impl FunctionNames {
     }
 }
 
-impl<'d> Entry<'d> {
+impl<'d> DwarfEntry<'d> {
     pub(super) fn read(
         entries: &mut gimli::EntriesRaw<'_, Slice<'d>>,
         abbreviation: &gimli::Abbreviation,

@@ -18,7 +18,7 @@ const MAX_STEPS: u64 = 64 << 20;
 
 /// Steps left for a module.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct StepBudget {
     left: u64,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Budget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
-impl Budget {
+impl StepBudget {
     /// What one module may take.
     pub(crate) fn of_module() -> Self {
         Self { left: MAX_STEPS }

@@ -1,11 +1,11 @@
 //! The source at each instruction of one piece of code.
 
-use super::names::{TextId, Texts};
+use super::names::{NumberedTexts, TextId};
 use std::collections::BTreeSet;
 
 /// A row: holds from its offset to the next row's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct LineRow {
     pub(super) offset: u32,
     /// [`TextId::NONE`]: nothing is known from here on.
     pub(super) file: TextId,
@@ -17,7 +17,7 @@ pub(super) struct Row {
 
 /// A function that code belongs to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scope {
+pub(super) struct CodeScope {
     /// The function that this one is inlined into.
     pub(super) parent: Option<u32>,
     pub(super) name: TextId,
@@ -68,21 +68,21 @@ pub(super) struct LineFunction {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LineTable {
     /// By offset, each offset once.
-    rows: Vec<Row>,
-    scopes: Vec<Scope>,
+    rows: Vec<LineRow>,
+    scopes: Vec<CodeScope>,
     /// The innermost scope from an offset on, by offset.
     innermost: Vec<(u32, Option<u32>)>,
     /// Inlined functions without ranges, as (parent scope, child).
     unplaced: Vec<(u32, u32)>,
-    pub(super) texts: Texts,
+    pub(super) texts: NumberedTexts,
 }
 
 impl LineTable {
     pub(super) fn new(
-        mut rows: Vec<Row>,
-        scopes: Vec<Scope>,
+        mut rows: Vec<LineRow>,
+        scopes: Vec<CodeScope>,
         ranges: &[ScopeRange],
-        texts: Texts,
+        texts: NumberedTexts,
     ) -> Self {
         sort_rows(&mut rows);
         let unplaced = scopes.iter().enumerate().filter(|(_, s)| !s.placed);
@@ -211,7 +211,7 @@ impl LineTable {
     /// IGC 1.0.12504 does so for kernels that call functions: their own lines are
     /// missing, and the first line of the function stands in their place.
     pub(super) fn distrust(&mut self, entry: u32, kernel: &str) {
-        let is_kernel = |s: &Scope| s.parent.is_none() && self.texts.get(s.name) == kernel;
+        let is_kernel = |s: &CodeScope| s.parent.is_none() && self.texts.get(s.name) == kernel;
         let Some((start, scope)) = self.innermost_at(entry) else {
             return;
         };
@@ -237,8 +237,8 @@ impl LineTable {
 
     /// Rows and scopes, for the books.
     pub(super) fn memory(&self) -> usize {
-        self.rows.capacity() * size_of::<Row>()
-            + self.scopes.capacity() * size_of::<Scope>()
+        self.rows.capacity() * size_of::<LineRow>()
+            + self.scopes.capacity() * size_of::<CodeScope>()
             + self.innermost.capacity() * size_of::<(u32, Option<u32>)>()
             + self.unplaced.capacity() * size_of::<(u32, u32)>()
     }
@@ -260,7 +260,7 @@ const MAX_UNPLACED_DEPTH: usize = 16;
 
 /// Sorts rows by offset and leaves the last of each offset. The end of a sequence
 /// gives way to the beginning of another one.
-fn sort_rows(rows: &mut Vec<Row>) {
+fn sort_rows(rows: &mut Vec<LineRow>) {
     rows.sort_by_key(|r| (r.offset, r.file != TextId::NONE));
     rows.dedup_by(|next, kept| {
         let same = next.offset == kept.offset;
@@ -276,7 +276,7 @@ fn sort_rows(rows: &mut Vec<Row>) {
 }
 
 /// The deepest scope from each offset on, where it changes.
-fn flatten(scopes: &[Scope], ranges: &[ScopeRange]) -> Vec<(u32, Option<u32>)> {
+fn flatten(scopes: &[CodeScope], ranges: &[ScopeRange]) -> Vec<(u32, Option<u32>)> {
     let depth = |scope: u32| scopes.get(scope as usize).map_or(0, |s| s.depth);
     let mut edges: Vec<(u32, bool, u32, usize)> = Vec::with_capacity(ranges.len() * 2);
     for (i, range) in ranges.iter().enumerate() {

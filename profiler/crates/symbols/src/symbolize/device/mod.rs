@@ -29,7 +29,9 @@ pub use dump::{Dump, read_dump_folder};
 pub use listing::{Listed, Listing};
 #[cfg(any(test, feature = "testing"))]
 pub use module::testing::fuzz_module;
-pub use module::{Attributes, Kernel, Module, ModuleError, Problems, SourceFrame, attributes};
+pub use module::{
+    Attributes, DeviceFunction, Module, ModuleError, Problems, SourceFrame, attributes,
+};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use super::isa::Platform;
 use super::limits::MAX_MODULE;
 use super::line_table::LineTable;
 use super::names::TextId;
-use super::zebin::{self, Function};
+use super::zebin::{self, ZebinFunction};
 use super::{archive, spirv};
 use aiprof_model::demangle::demangle;
 use std::ops::AddAssign;
@@ -20,10 +20,10 @@ pub struct Module {
     /// The devices that it is for; `None` if it names none, or not in known numbers.
     pub platform: Option<Platform>,
     /// Its kernels, in the file's order.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<DeviceFunction>,
     /// Code that is no kernel: functions that several kernels call. A program's
     /// table of them is called `Intel_Symbol_Table_Void_Program`.
-    pub functions: Vec<Kernel>,
+    pub functions: Vec<DeviceFunction>,
     /// What could not be read.
     pub problems: Problems,
 }
@@ -56,7 +56,7 @@ impl AddAssign for Problems {
 
 /// A kernel, or a piece of code that kernels call.
 #[derive(Clone, Debug)]
-pub struct Kernel {
+pub struct DeviceFunction {
     /// Its name in the module: mangled.
     pub name: String,
     /// Its name for people: demangled, without "typeinfo name for ", which SYCL's
@@ -73,7 +73,7 @@ pub struct Kernel {
     pub attributes: Attributes,
     /// Its source file, where that is known.
     pub source_file: Option<String>,
-    functions: Vec<Function>,
+    functions: Vec<ZebinFunction>,
     lines: LineTable,
 }
 
@@ -201,7 +201,7 @@ impl Module {
 
     /// The kernel with a name as in the module.
     #[must_use]
-    pub fn kernel(&self, name: &str) -> Option<&Kernel> {
+    pub fn kernel(&self, name: &str) -> Option<&DeviceFunction> {
         self.kernels.iter().find(|k| k.name == name)
     }
 
@@ -210,11 +210,11 @@ impl Module {
     pub fn memory(&self) -> usize {
         let all = self.kernels.iter().chain(&self.functions);
         let texts = all.clone().next().map_or(0, |k| k.lines.texts.memory());
-        size_of::<Self>() + texts + all.map(Kernel::memory).sum::<usize>()
+        size_of::<Self>() + texts + all.map(DeviceFunction::memory).sum::<usize>()
     }
 }
 
-impl Kernel {
+impl DeviceFunction {
     /// A kernel of which only the name and attributes are known.
     pub(super) fn new(name: String, attributes: Attributes) -> Self {
         Self {
@@ -242,7 +242,7 @@ impl Kernel {
         self
     }
 
-    pub(super) fn with_functions(mut self, mut functions: Vec<Function>) -> Self {
+    pub(super) fn with_functions(mut self, mut functions: Vec<ZebinFunction>) -> Self {
         for function in &mut functions {
             function.name = display(&function.name);
         }
@@ -298,7 +298,7 @@ impl Kernel {
         let functions = self
             .functions
             .iter()
-            .map(|f| f.name.len() + size_of::<Function>());
+            .map(|f| f.name.len() + size_of::<ZebinFunction>());
         size_of::<Self>()
             + self.name.len()
             + self.display.len()

@@ -42,7 +42,7 @@ pub(super) fn end_long_texts(bytes: &mut Cow<'_, [u8]>) {
     }
 }
 
-/// A text of [`Texts`].
+/// A text of [`NumberedTexts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TextId(u32);
 
@@ -53,11 +53,11 @@ impl TextId {
 
 /// Texts by number, shared by the kernels of a module.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Texts {
+pub(super) struct NumberedTexts {
     list: Arc<[Box<str>]>,
 }
 
-impl Texts {
+impl NumberedTexts {
     pub(super) fn get(&self, id: TextId) -> &str {
         self.list.get(id.0 as usize).map_or("", |text| text)
     }
@@ -106,8 +106,8 @@ impl TextsBuilder {
         next
     }
 
-    pub(super) fn build(self) -> Texts {
-        Texts {
+    pub(super) fn build(self) -> NumberedTexts {
+        NumberedTexts {
             list: self.list.into(),
         }
     }

@@ -7,7 +7,7 @@
 //! put at [`NAMELESS`], for the reader of the debug information to find out whose
 //! they are.
 
-use super::limits::{Budget, Exhausted};
+use super::limits::{Exhausted, StepBudget};
 use super::names::Strings;
 use object::LittleEndian as LE;
 use object::elf;
@@ -56,7 +56,7 @@ impl<'d> Relocations<'d> {
         &self,
         index: usize,
         section: &Section,
-        budget: &mut Budget,
+        budget: &mut StepBudget,
     ) -> Result<(Cow<'d, [u8]>, u32), Exhausted> {
         let mut bytes = Cow::Borrowed(section.data(LE, self.bytes).unwrap_or_default());
         let mut failed = 0u32;

@@ -2,7 +2,7 @@
 //! "Physical Layout" and 3.52 "Instructions").
 
 use super::limits::{MAX_KERNELS, MAX_TEXT};
-use super::module::{Attributes, Kernel, Module, ModuleError};
+use super::module::{Attributes, DeviceFunction, Module, ModuleError};
 use super::zebin::readable;
 use rustc_hash::FxHashMap;
 
@@ -54,7 +54,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Module, ModuleError> {
             arguments: found.parameters.get(&id).copied(),
             ..Attributes::default()
         };
-        let mut kernel = Kernel::new(name, attributes);
+        let mut kernel = DeviceFunction::new(name, attributes);
         kernel.source_file = file.cloned();
         module.kernels.push(kernel);
     }

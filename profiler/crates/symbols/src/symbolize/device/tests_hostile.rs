@@ -85,7 +85,7 @@ fn truncations_with_the_table_first() {
     let whole = table_first(&zebin("bmg-lines"));
     let module = Module::parse(&whole).unwrap();
     assert_eq!(module.problems, Problems::default());
-    assert!(module.kernels.iter().all(Kernel::has_lines));
+    assert!(module.kernels.iter().all(DeviceFunction::has_lines));
     let mut kernels = std::collections::BTreeSet::new();
     for len in (0..whole.len()).step_by(11) {
         fuzz_module(&whole[..len]);

@@ -6,9 +6,9 @@
 //! kernel's arguments. Functions that several kernels call may have a section of
 //! their own.
 
-use super::limits::{Budget, MAX_KERNELS, MAX_MODULE, MAX_NAME, MAX_TEXT};
+use super::limits::{MAX_KERNELS, MAX_MODULE, MAX_NAME, MAX_TEXT, StepBudget};
 use super::line_table::LineTable;
-use super::module::{Attributes, Kernel, Module, ModuleError, Problems};
+use super::module::{Attributes, DeviceFunction, Module, ModuleError, Problems};
 use super::names::{Strings, end_long_texts};
 use super::relocate::{Bases, Header, Relocations, Section, Symbols};
 use super::{dwarf, platform, ze_info};
@@ -45,7 +45,7 @@ struct CodeSection<'d> {
 
 /// A function of a code section.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Function {
+pub(super) struct ZebinFunction {
     pub(super) start: u32,
     pub(super) end: u32,
     pub(super) name: String,
@@ -138,7 +138,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Module, ModuleError> {
     let parts = codes.iter().zip(functions).zip(entries).zip(lines);
     for (((code, functions), entry), lines) in parts {
         let attributes = info.remove(&code.name).unwrap_or_default();
-        let kernel = Kernel::new(code.name.clone(), attributes)
+        let kernel = DeviceFunction::new(code.name.clone(), attributes)
             .with_code(code.bytes, code.address, entry)
             .with_functions(functions)
             .with_lines(lines);
@@ -204,8 +204,8 @@ pub(super) fn readable(bytes: &[u8]) -> Option<String> {
 }
 
 /// For each code section its functions by offset, and where its `_entry` is.
-fn functions(codes: &[CodeSection<'_>], elf: &Elf<'_>) -> (Vec<Vec<Function>>, Vec<u32>) {
-    let mut lists: Vec<Vec<Function>> = codes.iter().map(|_| Vec::new()).collect();
+fn functions(codes: &[CodeSection<'_>], elf: &Elf<'_>) -> (Vec<Vec<ZebinFunction>>, Vec<u32>) {
+    let mut lists: Vec<Vec<ZebinFunction>> = codes.iter().map(|_| Vec::new()).collect();
     let mut entries = vec![0; codes.len()];
     let places: FxHashMap<usize, usize> = codes
         .iter()
@@ -238,7 +238,7 @@ fn functions(codes: &[CodeSection<'_>], elf: &Elf<'_>) -> (Vec<Vec<Function>>, V
         if let (true, Some(name)) = (is_function && name.len() <= names_left, readable(name)) {
             names_left -= name.len();
             let end = u32::try_from(end).unwrap_or(u32::MAX);
-            list.push(Function { start, end, name });
+            list.push(ZebinFunction { start, end, name });
         }
     }
     for list in &mut lists {
@@ -253,7 +253,7 @@ fn inside(code: &CodeSection<'_>, offset: u32) -> bool {
 
 /// The line table of each code section.
 fn lines(elf: &Elf<'_>, codes: &[CodeSection<'_>], problems: &mut Problems) -> Vec<LineTable> {
-    let mut budget = Budget::of_module();
+    let mut budget = StepBudget::of_module();
     let none = || codes.iter().map(|_| LineTable::default()).collect();
     let bases = bases(codes);
     let is_table = |s: &&Section| s.sh_type(LE) == elf::SHT_RELA;

@@ -32,10 +32,10 @@ use split::Split;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
-use text::{Lines, Names, UnitLists};
+use text::{DwarfNames, SourceLines, UnitLists};
 use unit::{Dwarf, load};
 use units::{Supplement, UnitIndex};
-use walk::{Link, UnitWalk};
+use walk::{ChainLink, UnitWalk};
 
 /// The debug information of one file.
 #[derive(Debug)]
@@ -148,7 +148,7 @@ impl DwarfFile {
         let mut batch = DwarfBatch {
             file: self,
             dwarf: &dwarf,
-            names: Names::new(&dwarf, lists),
+            names: DwarfNames::new(&dwarf, lists),
             question,
             answers: Answers {
                 done: vec![false; question.vaddrs.len()],
@@ -185,7 +185,7 @@ impl DwarfFile {
 struct DwarfBatch<'d, 'a> {
     file: &'a DwarfFile,
     dwarf: &'d Dwarf<'a>,
-    names: Names<'d, 'a>,
+    names: DwarfNames<'d, 'a>,
     question: &'d Question<'d>,
     answers: Answers,
 }
@@ -214,7 +214,7 @@ impl DwarfBatch<'_, '_> {
         };
         let root = self.names.unit(false, offset)?;
         let lines = match self.question.lines {
-            true => Some(Lines::read(self.dwarf, &root, &addrs, clock)?),
+            true => Some(SourceLines::read(self.dwarf, &root, &addrs, clock)?),
             false => None,
         };
         let lines = lines.as_ref();
@@ -226,7 +226,7 @@ impl DwarfBatch<'_, '_> {
         let Some(split) = split else {
             let walk = UnitWalk::run(self.dwarf, &root.unit, &addrs, clock)?;
             for (slot, (chain, i)) in walk.iter().zip(open).enumerate() {
-                let name = |link: &Link| self.names.get(offset, link.offset);
+                let name = |link: &ChainLink| self.names.get(offset, link.offset);
                 self.answers
                     .take(i, functions(chain, slot, name, lines), lines, slot, found);
             }
@@ -236,10 +236,10 @@ impl DwarfBatch<'_, '_> {
             main: &split.units,
             supplement: None,
         };
-        let mut names = Names::new(&split.dwarf, lists);
+        let mut names = DwarfNames::new(&split.dwarf, lists);
         let walk = UnitWalk::run(&split.dwarf, &split.root.unit, &addrs, clock)?;
         for (slot, (chain, i)) in walk.iter().zip(open).enumerate() {
-            let name = |link: &Link| names.get(split.offset, link.offset);
+            let name = |link: &ChainLink| names.get(split.offset, link.offset);
             self.answers
                 .take(i, functions(chain, slot, name, lines), lines, slot, found);
         }
@@ -253,7 +253,7 @@ impl Answers {
         &mut self,
         i: usize,
         functions: Vec<SourceFunction>,
-        lines: Option<&Lines<'_, '_>>,
+        lines: Option<&SourceLines<'_, '_>>,
         slot: usize,
         found: &mut impl FnMut(usize, Vec<SourceFunction>),
     ) {
@@ -272,10 +272,10 @@ impl Answers {
 /// The named functions of a chain. Each call site is where the function before
 /// it in the chain stands.
 fn functions(
-    chain: &[Link],
+    chain: &[ChainLink],
     slot: usize,
-    mut name: impl FnMut(&Link) -> String,
-    lines: Option<&Lines<'_, '_>>,
+    mut name: impl FnMut(&ChainLink) -> String,
+    lines: Option<&SourceLines<'_, '_>>,
 ) -> Vec<SourceFunction> {
     let source = |at: usize| {
         let lines = lines?;
@@ -284,7 +284,7 @@ fn functions(
             None => lines.of_address(slot),
         }
     };
-    let one = |(at, link): (usize, &Link)| SourceFunction {
+    let one = |(at, link): (usize, &ChainLink)| SourceFunction {
         name: name(link),
         source: source(at),
     };

@@ -39,7 +39,7 @@ impl UnitLists<'_> {
 }
 
 /// Names of functions, by where they are described.
-pub(super) struct Names<'d, 'a> {
+pub(super) struct DwarfNames<'d, 'a> {
     dwarf: &'d Dwarf<'a>,
     lists: UnitLists<'d>,
     /// Units parsed last, the newest at the end; whether each is of the supplement.
@@ -47,7 +47,7 @@ pub(super) struct Names<'d, 'a> {
     known: FxHashMap<(usize, usize), String>,
 }
 
-impl<'d, 'a> Names<'d, 'a> {
+impl<'d, 'a> DwarfNames<'d, 'a> {
     pub(super) fn new(dwarf: &'d Dwarf<'a>, lists: UnitLists<'d>) -> Self {
         Self {
             dwarf,
@@ -151,7 +151,7 @@ pub(super) fn text(dwarf: &Dwarf<'_>, unit: &Unit<'_>, value: Attr<'_>) -> Strin
 }
 
 /// Source positions of a unit's addresses.
-pub(super) struct Lines<'d, 'a> {
+pub(super) struct SourceLines<'d, 'a> {
     dwarf: &'d Dwarf<'a>,
     root: Rc<Root<'a>>,
     header: Option<gimli::LineProgramHeader<PagedBytes<'a>, usize>>,
@@ -161,7 +161,7 @@ pub(super) struct Lines<'d, 'a> {
     rows: Vec<Option<(u64, u32)>>,
 }
 
-impl<'d, 'a> Lines<'d, 'a> {
+impl<'d, 'a> SourceLines<'d, 'a> {
     /// Runs the line program of a unit once, for addresses in ascending order; each row
     /// covers the addresses up to the next.
     pub(super) fn read(

@@ -46,7 +46,7 @@ impl UnitIndex {
         clock: &mut WorkLimit,
     ) -> Result<Self, DwarfError> {
         let units = unit_starts(sections)?;
-        let mut ranges = Ranges::default();
+        let mut ranges = UnitRanges::default();
         let mut known = ranges.take_aranges(dwarf, clock)?;
         if known.len() < units.len() {
             known.extend(ranges.take_gdb_index(sections, clock)?);
@@ -151,9 +151,9 @@ fn bounded(len: usize, limit: usize) -> Result<(), DwarfError> {
 
 /// The ranges found so far.
 #[derive(Default)]
-struct Ranges(Vec<UnitRange>);
+struct UnitRanges(Vec<UnitRange>);
 
-impl Ranges {
+impl UnitRanges {
     /// Takes `.debug_aranges`, and returns the units that have any there.
     fn take_aranges(
         &mut self,

@@ -11,7 +11,7 @@ const MAX_INLINED: usize = 256;
 /// One function of a chain: where it is described, and from where it was called
 /// when it is inlined.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
+pub(super) struct ChainLink {
     pub offset: UnitOffset,
     pub call_file: u64,
     pub call_line: u32,
@@ -68,7 +68,7 @@ pub(super) struct UnitWalk<'d, 'a, 'u> {
     unit: &'u Unit<'a>,
     addrs: &'u [u64],
     /// For each address the functions around it, outermost first.
-    chains: Vec<Vec<Link>>,
+    chains: Vec<Vec<ChainLink>>,
     /// The functions that the walk is in: depth, and the addresses whose
     /// outermost function each is.
     inside: Vec<(isize, Vec<usize>)>,
@@ -82,7 +82,7 @@ impl<'d, 'a, 'u> UnitWalk<'d, 'a, 'u> {
         unit: &'u Unit<'a>,
         addrs: &'u [u64],
         clock: &mut WorkLimit,
-    ) -> Result<Vec<Vec<Link>>, DwarfError> {
+    ) -> Result<Vec<Vec<ChainLink>>, DwarfError> {
         let mut walk = Self {
             dwarf,
             unit,
@@ -155,7 +155,7 @@ impl<'d, 'a, 'u> UnitWalk<'d, 'a, 'u> {
             return Ok(false);
         }
         for &i in &matched {
-            self.chains[i].push(Link {
+            self.chains[i].push(ChainLink {
                 offset,
                 call_file: 0,
                 call_line: 0,
@@ -179,7 +179,7 @@ impl<'d, 'a, 'u> UnitWalk<'d, 'a, 'u> {
         for i in self.matching(entry, among, clock)? {
             let chain = &mut self.chains[i];
             if chain.len() < MAX_INLINED {
-                chain.push(Link {
+                chain.push(ChainLink {
                     offset,
                     call_file: entry.call_file,
                     call_line: entry.call_line,

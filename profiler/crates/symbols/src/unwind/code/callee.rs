@@ -6,7 +6,7 @@
 //! that its first instructions show. Or it leaves the register alone, as the parts of OpenSSL's
 //! ciphers do: then it is known as long as that function is the innermost one.
 
-use super::machine::{Machine, register};
+use super::machine::{MachineState, register};
 use super::text::CodeText;
 use aiprof_common::{CFA_DEREF_RSP, CFA_KEPT, CFA_REG, Rule};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind};
@@ -57,7 +57,7 @@ pub(in crate::unwind) fn direct_calls(text: CodeText<'_>) -> Vec<(u64, usize, u6
 /// pointer at its entry.
 fn saved_at(text: CodeText<'_>, number: u8) -> Option<i32> {
     let mut infos = InstructionInfoFactory::new();
-    let mut machine = Machine::at_entry();
+    let mut machine = MachineState::at_entry();
     let mut at = text.start();
     for _ in 0..MAX_PROLOGUE {
         let i: Instruction = text.decode(at)?;

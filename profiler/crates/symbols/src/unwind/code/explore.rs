@@ -1,6 +1,6 @@
 //! Following a function's instructions from its first one on.
 
-use super::machine::Machine;
+use super::machine::MachineState;
 use super::text::{ALIGNMENT, CodeText, ends_flow, loaded_address, skip_padding};
 use super::visit::{OpenPath, Visit, VisitMark};
 use aiprof_common::Rule;
@@ -146,7 +146,7 @@ pub(super) struct Explorer<'a> {
     infos: InstructionInfoFactory,
     /// What was known at each instruction of the function followed last.
     #[cfg(test)]
-    pub(super) states: Vec<(u64, Machine)>,
+    pub(super) states: Vec<(u64, MachineState)>,
 }
 
 /// Why a function is not trusted.
@@ -270,7 +270,7 @@ impl<'a> Explorer<'a> {
             waiting: vec![OpenPath {
                 from: None,
                 at,
-                machine: Machine::at_entry(),
+                machine: MachineState::at_entry(),
             }],
             ..Visit::default()
         };
@@ -489,7 +489,7 @@ impl<'a> Explorer<'a> {
         &mut self,
         visit: &mut Visit,
         i: &Instruction,
-        machine: &mut Machine,
+        machine: &mut MachineState,
     ) -> Result<bool, Doubtful> {
         match i.flow_control() {
             FlowControl::Next | FlowControl::XbeginXabortXend => {
@@ -539,7 +539,12 @@ impl<'a> Explorer<'a> {
     }
 
     /// A direct jump: within the text it is followed.
-    fn jump(&self, visit: &mut Visit, i: &Instruction, machine: &Machine) -> Result<(), Doubtful> {
+    fn jump(
+        &self,
+        visit: &mut Visit,
+        i: &Instruction,
+        machine: &MachineState,
+    ) -> Result<(), Doubtful> {
         let near = i.op0_kind() == OpKind::NearBranch64;
         let to = i.near_branch_target();
         if !near || !self.text.contains(to) {
@@ -565,7 +570,7 @@ impl<'a> Explorer<'a> {
     }
 
     /// A call; returns whether it may return, if that can be seen.
-    fn call(&mut self, visit: &mut Visit, i: &Instruction, machine: &mut Machine) -> bool {
+    fn call(&mut self, visit: &mut Visit, i: &Instruction, machine: &mut MachineState) -> bool {
         self.called = true;
         if i.op0_kind() == OpKind::NearBranch64 {
             let to = i.near_branch_target();

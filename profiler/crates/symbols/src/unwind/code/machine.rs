@@ -63,7 +63,7 @@ const SCRATCH: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 
 /// The state between two instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Machine {
+pub(super) struct MachineState {
     registers: [MachineValue; REGISTERS],
     /// Saved values by the address of their 8 bytes.
     slots: Vec<(MachineValue, MachineValue)>,
@@ -73,7 +73,7 @@ pub(super) struct Machine {
     called_kernel: bool,
 }
 
-impl Machine {
+impl MachineState {
     /// At a function's first instruction.
     pub(super) fn at_entry() -> Self {
         let mut registers = [MachineValue::Unknown; REGISTERS];
@@ -413,7 +413,7 @@ fn is_write(access: OpAccess) -> bool {
 }
 
 #[cfg(test)]
-impl Machine {
+impl MachineState {
     /// Whether a rule of the file's own unwind data agrees; `None`: it is of a kind that is not
     /// compared.
     pub(super) fn agrees(&self, rule: &Rule) -> Option<bool> {

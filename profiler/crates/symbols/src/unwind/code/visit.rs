@@ -1,6 +1,6 @@
 //! One function while its instructions are followed.
 
-use super::machine::Machine;
+use super::machine::MachineState;
 use rustc_hash::FxHashSet;
 
 /// One function while it is followed.
@@ -21,7 +21,7 @@ pub(super) struct Visit {
     /// Ends at which everything was as at the entry.
     pub(super) good_returns: usize,
     /// Jumps by a table, in the midst of the function: one of each state.
-    pub(super) switches: Vec<(u64, Machine)>,
+    pub(super) switches: Vec<(u64, MachineState)>,
 }
 
 /// How far a visit was before a way was tried.
@@ -42,7 +42,7 @@ pub(super) struct OpenPath {
     /// The instruction that leads there; `None` at the start.
     pub(super) from: Option<u64>,
     pub(super) at: u64,
-    pub(super) machine: Machine,
+    pub(super) machine: MachineState,
 }
 
 impl Visit {

@@ -20,7 +20,7 @@ const CODE_COST: u64 = 1 << 14;
 const CALLEES_COST: u64 = 1 << 18;
 
 /// How to treat a function.
-pub(super) enum Role {
+pub(super) enum FunctionRole {
     /// These are its rules.
     Described(Vec<Ruled>),
     /// Its instructions give its rules, and where they do not, these are.
@@ -67,7 +67,7 @@ const SIGRETURN: [&[u8]; 2] = [
 ];
 
 /// The rules of a function.
-pub(super) fn rules_of<R: ReadAt>(place: &mut GoCode<'_, '_, R>) -> io::Result<Role> {
+pub(super) fn rules_of<R: ReadAt>(place: &mut GoCode<'_, '_, R>) -> io::Result<FunctionRole> {
     let function = place.function;
     let name = place.reader.name(&function)?;
     let name = name.strip_suffix(".abi0").unwrap_or(&name);
@@ -75,17 +75,17 @@ pub(super) fn rules_of<R: ReadAt>(place: &mut GoCode<'_, '_, R>) -> io::Result<R
     if name.starts_with("runtime.sigreturn")
         && let Some(rules) = signal_return(place)?
     {
-        return Ok(Role::Described(rules));
+        return Ok(FunctionRole::Described(rules));
     }
     // What it returns to is there without a call.
     if function.is_top() && name == "runtime.goexit" {
-        return Ok(Role::Described(vec![(code, END)]));
+        return Ok(FunctionRole::Described(vec![(code, END)]));
     }
     if function.pcsp == 0 {
-        return Ok(Role::Foreign);
+        return Ok(FunctionRole::Foreign);
     }
     let Some(depths) = place.reader.values(&function, function.pcsp)? else {
-        return Ok(Role::Malformed);
+        return Ok(FunctionRole::Malformed);
     };
     let mut rules: Vec<Ruled> = depths
         .iter()
@@ -93,18 +93,18 @@ pub(super) fn rules_of<R: ReadAt>(place: &mut GoCode<'_, '_, R>) -> io::Result<R
         .collect();
     // A signal's handler was entered from what the kernel has saved.
     if function.is_top() && name != "runtime.sigtramp" {
-        return Ok(Role::Described(outermost(place, &depths, rules)?));
+        return Ok(FunctionRole::Described(outermost(place, &depths, rules)?));
     }
     let is_runtime = name.starts_with("runtime.") || matches!(name, "time.now" | "gogo");
     if function.writes_sp() || SWITCHES.contains(&name) {
         if !place.reader.charge(CODE_COST) {
-            return Ok(Role::Malformed);
+            return Ok(FunctionRole::Malformed);
         }
         if !is_runtime {
             let own = own_part(place, rules)?;
-            return Ok(Role::ByCode(own));
+            return Ok(FunctionRole::ByCode(own));
         }
-        return Ok(Role::Described(switching(place, name, &depths)?));
+        return Ok(FunctionRole::Described(switching(place, name, &depths)?));
     }
     if INJECTED.contains(&name) {
         rules
@@ -118,7 +118,7 @@ pub(super) fn rules_of<R: ReadAt>(place: &mut GoCode<'_, '_, R>) -> io::Result<R
     if name == "crosscall2" && place.reader.charge(CODE_COST) {
         keep_rbp(place, &mut rules)?;
     }
-    Ok(Role::Described(rules))
+    Ok(FunctionRole::Described(rules))
 }
 
 /// The rules of a function that has no caller by the records of Go's runtime: what it has called

@@ -15,7 +15,7 @@ use super::rule::UNSUPPORTED;
 use crate::elf::{CodeFile, ReadAt, bytes_from};
 use crate::go::{GoFunction, GoReader, GoTable};
 use aiprof_common::{CFA_RSP, PAGE_SIZE, RBP_AT_CFA, RBP_SAME, Rule};
-use functions::{Role, rules_of};
+use functions::{FunctionRole, rules_of};
 use std::io;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -88,10 +88,10 @@ impl GoUnwind {
                 function,
             };
             let (list, rules) = match rules_of(&mut place)? {
-                Role::Described(rules) => (&mut found.parts, rules),
-                Role::ByCode(rules) => (&mut found.otherwise, rules),
-                Role::Foreign => continue,
-                Role::Malformed => {
+                FunctionRole::Described(rules) => (&mut found.parts, rules),
+                FunctionRole::ByCode(rules) => (&mut found.otherwise, rules),
+                FunctionRole::Foreign => continue,
+                FunctionRole::Malformed => {
                     found.malformed += 1;
                     let all = function.start..function.end;
                     (&mut found.parts, vec![(all, UNSUPPORTED)])

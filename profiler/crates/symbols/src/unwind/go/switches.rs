@@ -8,7 +8,7 @@ use super::super::rule::{UNSUPPORTED, dereference};
 use super::Ruled;
 use super::frame;
 use super::functions::overlaid;
-use super::symbolic::{Registers, Value, is_word};
+use super::symbolic::{SymbolicRegisters, SymbolicValue, is_word};
 use aiprof_common::{
     CFA_DEREF_RSP, CFA_GO, GO_CALLBACK, GO_CALLS_C, GO_NO_STEP, GO_RESUMES, GO_RETURNS,
     RBP_UNDEFINED, Rule,
@@ -233,7 +233,7 @@ impl Switches<'_> {
     /// Where the frame is, by an instruction that sets the stack pointer back.
     fn frame_of(&self, back: usize, tls: Option<i16>) -> Option<FarFrame> {
         let call = self.call_before(back)?;
-        let mut registers = Registers::new(0);
+        let mut registers = SymbolicRegisters::new(0);
         let mut info = InstructionInfoFactory::new();
         for i in self.code.get(call + 1..=back)? {
             if i.flow_control() != FlowControl::Next {
@@ -246,18 +246,18 @@ impl Switches<'_> {
         let (_, depth) = depths().find(|(code, _)| code.contains(&behind))?;
         let added = i64::from(*depth).checked_add(8)?;
         match registers.get(Register::RSP) {
-            Value::Goroutine {
+            SymbolicValue::Goroutine {
                 path: [m, g, sp],
                 length: 3,
             } => {
                 let steps = [m, g, sp, i32::try_from(added).ok()?];
                 Some(FarFrame::Thread(thread(GO_RETURNS, steps, registers.tls?)?))
             }
-            Value::FromEnd { of, end, depth } => {
+            SymbolicValue::FromEnd { of, end, depth } => {
                 let steps = [of, depth, end, i32::try_from(added).ok()?];
                 Some(FarFrame::Stack(thread(GO_CALLS_C, steps, 0)?))
             }
-            Value::Slot {
+            SymbolicValue::Slot {
                 path: [at, _],
                 length: 1,
             } => Some(FarFrame::Stack(Rule {
@@ -266,7 +266,7 @@ impl Switches<'_> {
                 kind: CFA_DEREF_RSP,
                 rbp: RBP_UNDEFINED,
             })),
-            Value::Unknown => self.kept_frame(tls).map(FarFrame::Thread),
+            SymbolicValue::Unknown => self.kept_frame(tls).map(FarFrame::Thread),
             _ => None,
         }
     }
@@ -275,10 +275,10 @@ impl Switches<'_> {
     /// leaves its stack, as those do that call the vDSO.
     fn kept_frame(&self, tls: Option<i16>) -> Option<Rule> {
         // The stack pointer at the first instruction is the CFA less 8.
-        let mut registers = Registers::new(-8);
+        let mut registers = SymbolicRegisters::new(-8);
         registers.set(
             Register::R14,
-            Value::Goroutine {
+            SymbolicValue::Goroutine {
                 path: [0; 3],
                 length: 0,
             },
@@ -294,11 +294,11 @@ impl Switches<'_> {
             if i.mnemonic() == Mnemonic::Mov && i.op0_kind() == OpKind::Memory && is_word(i) {
                 let base = registers.get(i.memory_base());
                 let value = registers.get(i.op1_register());
-                if let Value::Goroutine {
+                if let SymbolicValue::Goroutine {
                     path: [m, ..],
                     length: 1,
                 } = base
-                    && value == Value::Stack(0)
+                    && value == SymbolicValue::Stack(0)
                     && i.memory_index() == Register::None
                 {
                     kept = Some((m, i32::try_from(i.memory_displacement64()).ok()?));

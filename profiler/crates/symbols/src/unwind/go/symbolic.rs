@@ -9,7 +9,7 @@ pub(super) const MAX_PATH: usize = 3;
 
 /// A value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum SymbolicValue {
     Unknown,
     Constant(i64),
     /// The stack pointer at the beginning, plus this.
@@ -36,106 +36,106 @@ pub(super) enum Value {
 
 /// The general registers, and where a thread's goroutine is.
 #[derive(Clone)]
-pub(super) struct Registers {
-    values: [Value; 16],
+pub(super) struct SymbolicRegisters {
+    values: [SymbolicValue; 16],
     /// Offset of the thread's goroutine from its fs base, once known.
     pub(super) tls: Option<i16>,
 }
 
-impl Registers {
+impl SymbolicRegisters {
     /// Nothing is known, but the stack pointer.
     pub(super) fn new(sp: i64) -> Self {
         let mut registers = Self {
-            values: [Value::Unknown; 16],
+            values: [SymbolicValue::Unknown; 16],
             tls: None,
         };
-        registers.set(Register::RSP, Value::Stack(sp));
+        registers.set(Register::RSP, SymbolicValue::Stack(sp));
         registers
     }
 
     /// The value of a register of 64 bits.
-    pub(super) fn get(&self, register: Register) -> Value {
+    pub(super) fn get(&self, register: Register) -> SymbolicValue {
         let place = place(register).filter(|_| register.is_gpr64());
         let value = place.and_then(|i| self.values.get(i));
-        value.copied().unwrap_or(Value::Unknown)
+        value.copied().unwrap_or(SymbolicValue::Unknown)
     }
 
     /// Sets the value of a register.
-    pub(super) fn set(&mut self, register: Register, value: Value) {
+    pub(super) fn set(&mut self, register: Register, value: SymbolicValue) {
         if let Some(slot) = place(register).and_then(|i| self.values.get_mut(i)) {
             *slot = if register.is_gpr64() {
                 value
             } else {
-                Value::Unknown
+                SymbolicValue::Unknown
             };
         }
     }
 
     /// The address of an instruction's operand in memory.
-    pub(super) fn address(&self, i: &Instruction) -> Value {
+    pub(super) fn address(&self, i: &Instruction) -> SymbolicValue {
         let disp = i.memory_displacement64().cast_signed();
         if i.memory_index() != Register::None {
-            return Value::Unknown;
+            return SymbolicValue::Unknown;
         }
         match i.memory_base() {
-            Register::None => Value::Constant(disp),
-            base if !base.is_gpr64() => Value::Unknown,
+            Register::None => SymbolicValue::Constant(disp),
+            base if !base.is_gpr64() => SymbolicValue::Unknown,
             base => plus(self.get(base), disp),
         }
     }
 
     /// The word in memory that an instruction reads.
-    fn load(&mut self, i: &Instruction) -> Value {
+    fn load(&mut self, i: &Instruction) -> SymbolicValue {
         if i.memory_segment() == Register::FS {
-            let Value::Constant(offset) = self.address(i) else {
-                return Value::Unknown;
+            let SymbolicValue::Constant(offset) = self.address(i) else {
+                return SymbolicValue::Unknown;
             };
             self.tls = i16::try_from(offset).ok();
             return match self.tls {
-                Some(_) => Value::Goroutine {
+                Some(_) => SymbolicValue::Goroutine {
                     path: [0; MAX_PATH],
                     length: 0,
                 },
-                None => Value::Unknown,
+                None => SymbolicValue::Unknown,
             };
         }
         let disp = i.memory_displacement64().cast_signed();
         let Ok(offset) = i32::try_from(disp) else {
-            return Value::Unknown;
+            return SymbolicValue::Unknown;
         };
         if i.memory_index() != Register::None || !i.memory_base().is_gpr64() {
-            return Value::Unknown;
+            return SymbolicValue::Unknown;
         }
         match self.get(i.memory_base()) {
-            Value::Stack(at) => slot(at.saturating_add(disp)),
-            Value::Slot {
+            SymbolicValue::Stack(at) => slot(at.saturating_add(disp)),
+            SymbolicValue::Slot {
                 path: [first, _],
                 length: 1,
-            } => Value::Slot {
+            } => SymbolicValue::Slot {
                 path: [first, offset],
                 length: 2,
             },
-            Value::Goroutine { mut path, length } => match path.get_mut(length) {
+            SymbolicValue::Goroutine { mut path, length } => match path.get_mut(length) {
                 Some(step) => {
                     *step = offset;
                     let length = length + 1;
-                    Value::Goroutine { path, length }
+                    SymbolicValue::Goroutine { path, length }
                 }
-                None => Value::Unknown,
+                None => SymbolicValue::Unknown,
             },
-            _ => Value::Unknown,
+            _ => SymbolicValue::Unknown,
         }
     }
 
     /// What an instruction's second operand is.
-    fn operand(&mut self, i: &Instruction) -> Value {
+    fn operand(&mut self, i: &Instruction) -> SymbolicValue {
         match i.op1_kind() {
             OpKind::Register => self.get(i.op1_register()),
             OpKind::Memory if i.memory_size().size() == 8 => self.load(i),
             OpKind::Immediate64 | OpKind::Immediate32to64 | OpKind::Immediate8to64 => {
-                Value::Constant(i.immediate(1).cast_signed())
+                SymbolicValue::Constant(i.immediate(1).cast_signed())
             }
-            _ => Value::Unknown,
+            _ => SymbolicValue::Unknown,
         }
     }
 
@@ -147,8 +147,8 @@ impl Registers {
             Mnemonic::Mov => Some(self.operand(i)),
             Mnemonic::Lea => Some(self.address(i)),
             Mnemonic::Add => Some(match self.operand(i) {
-                Value::Constant(n) => plus(self.get(target), n),
-                _ => Value::Unknown,
+                SymbolicValue::Constant(n) => plus(self.get(target), n),
+                _ => SymbolicValue::Unknown,
             }),
             Mnemonic::Sub => {
                 let other = self.operand(i);
@@ -158,8 +158,8 @@ impl Registers {
                 let sp = self.get(Register::RSP);
                 self.set(Register::RSP, plus(sp, 8));
                 match sp {
-                    Value::Stack(at) => Some(slot(at)),
-                    _ => Some(Value::Unknown),
+                    SymbolicValue::Stack(at) => Some(slot(at)),
+                    _ => Some(SymbolicValue::Unknown),
                 }
             }
             _ => None,
@@ -179,7 +179,7 @@ impl Registers {
                 OpAccess::None | OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
             );
             if written && used.register().is_gpr() {
-                self.set(used.register().full_register(), Value::Unknown);
+                self.set(used.register().full_register(), SymbolicValue::Unknown);
             }
         }
     }
@@ -195,37 +195,37 @@ fn place(register: Register) -> Option<usize> {
     full.is_gpr64().then(|| full.number())
 }
 
-fn slot(at: i64) -> Value {
+fn slot(at: i64) -> SymbolicValue {
     match i32::try_from(at) {
-        Ok(at) => Value::Slot {
+        Ok(at) => SymbolicValue::Slot {
             path: [at, 0],
             length: 1,
         },
-        Err(_) => Value::Unknown,
+        Err(_) => SymbolicValue::Unknown,
     }
 }
 
-fn plus(value: Value, n: i64) -> Value {
+fn plus(value: SymbolicValue, n: i64) -> SymbolicValue {
     match value {
-        Value::Stack(at) => Value::Stack(at.saturating_add(n)),
-        Value::Constant(at) => Value::Constant(at.wrapping_add(n)),
-        _ => Value::Unknown,
+        SymbolicValue::Stack(at) => SymbolicValue::Stack(at.saturating_add(n)),
+        SymbolicValue::Constant(at) => SymbolicValue::Constant(at.wrapping_add(n)),
+        _ => SymbolicValue::Unknown,
     }
 }
 
-fn minus(value: Value, other: Value) -> Value {
+fn minus(value: SymbolicValue, other: SymbolicValue) -> SymbolicValue {
     match (value, other) {
-        (value, Value::Constant(n)) => plus(value, n.wrapping_neg()),
+        (value, SymbolicValue::Constant(n)) => plus(value, n.wrapping_neg()),
         (
-            Value::Slot {
+            SymbolicValue::Slot {
                 path: [of, end],
                 length: 2,
             },
-            Value::Slot {
+            SymbolicValue::Slot {
                 path: [depth, _],
                 length: 1,
             },
-        ) => Value::FromEnd { of, end, depth },
-        _ => Value::Unknown,
+        ) => SymbolicValue::FromEnd { of, end, depth },
+        _ => SymbolicValue::Unknown,
     }
 }

@@ -25,7 +25,7 @@ pub use why::{Producer, Role, Why, meaning, pipe_name};
 
 use aiprof_model::profile::StallReason;
 use aiprof_symbols::symbolize::device::isa::{Decoded, Instruction, Platform};
-use aiprof_symbols::symbolize::device::{Kernel, SourceFrame};
+use aiprof_symbols::symbolize::device::{DeviceFunction, SourceFrame};
 use graph::Graph;
 use search::Index;
 use std::cmp::Reverse;
@@ -36,7 +36,7 @@ use why::Explainer;
 #[derive(Clone, Debug)]
 pub struct Code {
     /// Its code, names and sources.
-    pub kernel: Kernel,
+    pub kernel: DeviceFunction,
     /// What device it was decoded for.
     pub platform: Platform,
     /// Its instructions.

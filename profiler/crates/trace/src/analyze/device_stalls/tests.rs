@@ -649,8 +649,8 @@ fn every_wait_in_real_kernels_has_a_holder_or_is_over() {
     assert!(held > 110 && over < 4, "{held}, {over}");
 }
 
-fn kernel_of(code: &[u8]) -> Kernel {
-    Kernel::bare("k", code)
+fn kernel_of(code: &[u8]) -> DeviceFunction {
+    DeviceFunction::bare("k", code)
 }
 
 /// A kernel with samples at every instruction and at offsets that are none.

@@ -9,7 +9,7 @@ mod marks;
 
 use super::{CallSink, FinishedCall, Tracked};
 use aiprof_model::{
-    probes::{Role, role},
+    probes::{ProbeRole, role},
     profile::{LossKind, Losses},
 };
 use rustc_hash::FxHashMap;
@@ -173,11 +173,11 @@ impl Ranges {
             id: number().map(|number| (0, [number, 0, 0])),
         };
         match what {
-            Role::Push => self.push(made, losses, sink),
-            Role::Pop => self.pop(&made, losses, sink),
-            Role::Start => self.start(made, losses),
-            Role::Stop => self.stop(&made, losses, sink),
-            Role::Mark => moment(made, sink),
+            ProbeRole::Push => self.push(made, losses, sink),
+            ProbeRole::Pop => self.pop(&made, losses, sink),
+            ProbeRole::Start => self.start(made, losses),
+            ProbeRole::Stop => self.stop(&made, losses, sink),
+            ProbeRole::Mark => moment(made, sink),
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::correlate::script::{DRIVER, LOADER, Script, probe, probes};
 use crate::correlate::{DeviceFactKind, TrackerLimits, device::Waited};
-use aiprof_model::probes::{CallKind, Role};
+use aiprof_model::probes::{CallKind, ProbeRole};
 
 const ZE: &str = "Level Zero";
 const EXECUTE: &str = "zeCommandQueueExecuteCommandLists";
@@ -40,7 +40,7 @@ fn script() -> Script {
         let id = all.iter().map(|probe| probe.id + 1).max().unwrap_or(0);
         let mut new = probe(id, ZE, function, kind, values);
         if function == WAIT_ALL {
-            new.role = Some(Role::WaitAll);
+            new.role = Some(ProbeRole::WaitAll);
         }
         all.push(new);
     }

@@ -146,7 +146,7 @@ impl Iga {
     /// # Errors
     /// It cannot be loaded, or lacks a function.
     pub(crate) fn load_from(path: &Path) -> Result<Self, IgaError> {
-        let library = Library::open(path)?;
+        let library = IgaLibrary::open(path)?;
         // SAFETY: each type is the function's in kv.h and iga.h, whose C
         // interface has kept it in all versions that export `kv_create`.
         unsafe {
@@ -192,7 +192,7 @@ impl Iga {
             return Ok(decoded);
         };
         let end = last.offset as usize + usize::from(last.length);
-        let view = View::new(self, code.get(..end).unwrap_or(code), number)?;
+        let view = DecodedKernel::new(self, code.get(..end).unwrap_or(code), number)?;
         for instruction in &mut decoded.instructions {
             let offset = instruction.offset;
             let text = view.syntax(offset, instruction.length);
@@ -251,9 +251,9 @@ fn platforms(list: Platforms) -> Vec<c_int> {
 }
 
 /// A library of the dynamic loader, never unloaded: functions of it are kept.
-struct Library(NonNull<c_void>);
+struct IgaLibrary(NonNull<c_void>);
 
-impl Library {
+impl IgaLibrary {
     fn open(path: &Path) -> Result<Self, IgaError> {
         let name = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| IgaError::Load("a zero byte in its name".to_owned()))?;
@@ -287,12 +287,12 @@ fn loader_message() -> String {
 }
 
 /// A kernel that the library has decoded.
-struct View<'a> {
+struct DecodedKernel<'a> {
     iga: &'a Iga,
     view: NonNull<KernelView>,
 }
 
-impl<'a> View<'a> {
+impl<'a> DecodedKernel<'a> {
     /// `code` holds at least one whole instruction.
     fn new(iga: &'a Iga, code: &[u8], platform: c_int) -> Result<Self, IgaError> {
         let mut status = IGA_SUCCESS;
@@ -346,7 +346,7 @@ impl<'a> View<'a> {
     }
 }
 
-impl Drop for View<'_> {
+impl Drop for DecodedKernel<'_> {
     fn drop(&mut self) {
         // SAFETY: made by the library, and freed here only.
         unsafe { (self.iga.delete)(self.view.as_ptr()) }
