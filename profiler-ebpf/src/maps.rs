@@ -185,6 +185,19 @@ pub static WAITS_OVER: Array<WaitOver, { aiprof_common::WAITS_OVER }> = Array::n
 #[btf_map]
 pub static WAIT_COUNTS: PerCpuArray<ProbeCounts, 1> = PerCpuArray::new();
 
+/// The last switch that each CPU reported.
+#[btf_map]
+pub static LAST_SWITCHES: PerCpuArray<LastSwitch, 1> = PerCpuArray::new();
+
+/// The last switch that a CPU reported.
+#[repr(C)]
+pub struct LastSwitch {
+    /// When, CLOCK_MONOTONIC nanoseconds; 0: none yet.
+    pub time_ns: u64,
+    /// The thread that it was switched to.
+    pub tid: u64,
+}
+
 /// A thread that waits, or the last one that did. It is written when the thread is switched out
 /// and when it is woken, and read when it is switched in. The scheduler orders these.
 #[repr(C)]

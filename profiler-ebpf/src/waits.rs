@@ -34,7 +34,10 @@ use crate::{
     calls::{Call, wakeup},
     chosen::is_chosen,
     limits::may_draw,
-    maps::{CALLS, COUNTS, WAIT_COUNTS, WAIT_SLOTS, WAITS_OVER, WaitOver, WaitSlot},
+    maps::{
+        CALLS, COUNTS, LAST_SWITCHES, LastSwitch, WAIT_COUNTS, WAIT_SLOTS, WAITS_OVER, WaitOver,
+        WaitSlot,
+    },
     paused::{is_paused, recording_since},
     ring::{NO_WAKEUP, Ring},
     setting,
@@ -69,6 +72,15 @@ pub fn switched(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: a helper without preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
     let state = if preempted != 0 { 0 } else { state };
+    let unreported = switched_in(word(prev, setting!(task_pid)));
+    if unreported != 0 {
+        comes(prev, unreported);
+    }
+    if let Some(last) = LAST_SWITCHES.get_ptr_mut(0) {
+        let tid = word(next, setting!(task_pid)).into();
+        // SAFETY: a checked map value of this CPU, which nothing interrupts here.
+        unsafe { *last = LastSwitch { time_ns: now, tid } };
+    }
     leaves(prev, state, now);
     comes(next, now);
     0
@@ -100,15 +112,15 @@ pub fn waking(ctx: BtfTracePointContext) -> i32 {
 pub fn left_syscall(ctx: BtfTracePointContext) -> i32 {
     let ids = bpf_get_current_pid_tgid();
     let tid = ids as u32;
-    // The thread runs, but no switch to it was reported: kernels can hide those of some
-    // threads.
     if let Some(slot) = slot_of(tid)
         && slot.tid == tid
         && slot.begin_ns != 0
         && slot.state != 0
     {
-        // SAFETY: helpers without preconditions.
-        unsafe { comes(bpf_get_current_task_btf(), bpf_ktime_get_ns()) };
+        // No switch to it was reported.
+        let unreported = switched_in(tid);
+        // SAFETY: a helper without preconditions.
+        unsafe { comes(bpf_get_current_task_btf(), unreported) };
     }
     let Some(over) = take_over(tid) else {
         return 0;
@@ -117,13 +129,18 @@ pub fn left_syscall(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: a BTF pointer, whose reads the kernel makes fault-safe.
     let is_same = unsafe { (*regs).orig_rax } == over.record.syscall;
     if !is_same {
-        lost();
+        // It waited on its way out of the system call before, behind this tracepoint: it closed
+        // files, or wrote to its memory.
+        // SAFETY: a helper without preconditions.
+        over.record.time_ns = unsafe { bpf_ktime_get_ns() };
+        send_without_stack(over);
     } else if is_chosen((ids >> 32) as u32) != 0 {
         let bytes = over.kernel_bytes;
         let (stack, flags) = take_stack::<false>(ids, (&raw const over.kernel) as u64, bytes);
         over.record.stack = stack;
         over.record.flags = flags;
         over.record.tgid = (ids >> 32) as u32;
+        // Later than the stack's record, which has to come first.
         // SAFETY: a helper without preconditions.
         over.record.time_ns = unsafe { bpf_ktime_get_ns() };
         let ring = Ring::of(&CALLS);
@@ -131,6 +148,22 @@ pub fn left_syscall(ctx: BtfTracePointContext) -> i32 {
     }
     set_owner(over, 0);
     0
+}
+
+/// When this CPU was switched to the current thread, if that was not reported: not before the
+/// last switch that was. 0: it was reported. Kernels can hide a thread's switches from programs;
+/// whoever runs after such a thread seems to wait on.
+#[inline(always)]
+fn switched_in(tid: u32) -> u64 {
+    let Some(last) = LAST_SWITCHES.get_ptr_mut(0) else {
+        return 0;
+    };
+    // SAFETY: a checked map value of this CPU, which nothing interrupts here.
+    let last = unsafe { &*last };
+    if last.tid == u64::from(tid) || last.time_ns < recording_since() {
+        return 0;
+    }
+    last.time_ns
 }
 
 /// Places in `WAITS_OVER`.
@@ -209,6 +242,16 @@ fn send(record: &WaitRecord, flags: u64) {
     }
 }
 
+/// Sends a wait whose stack cannot be read any more.
+#[inline(always)]
+fn send_without_stack(over: &mut WaitOver) {
+    if is_chosen(over.record.tgid) != 0 {
+        over.record.stack = 0;
+        over.record.flags = 0;
+        send(&over.record, NO_WAKEUP);
+    }
+}
+
 /// The system call that a thread waits in, with its first two arguments. A preempted thread
 /// waits in none: it may be on its way out of one, after [`left_syscall`] has run.
 #[inline(always)]
@@ -268,12 +311,8 @@ fn dies(tid: u32, now: u64) {
     let Some(over) = take_over(tid) else {
         return;
     };
-    if is_chosen(over.record.tgid) != 0 {
-        over.record.time_ns = now;
-        over.record.stack = 0;
-        over.record.flags = 0;
-        send(&over.record, NO_WAKEUP);
-    }
+    over.record.time_ns = now;
+    send_without_stack(over);
     set_owner(over, 0);
 }
 
@@ -299,8 +338,9 @@ fn draw(slot: &mut WaitSlot) -> u32 {
     0
 }
 
-/// A thread is switched in. Not inlined, so that the record is not on the stack of the
-/// functions that take stacks: the verifier's limit would be exceeded.
+/// A thread is switched in: at `now`, or when it was woken, if that is later. Not inlined, so that
+/// the record is not on the stack of the functions that take stacks: the verifier's limit would
+/// be exceeded.
 #[inline(never)]
 fn comes(task: *mut task_struct, now: u64) -> u32 {
     let tid = word(task, setting!(task_pid));
@@ -317,6 +357,7 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
         lost();
         return 0;
     }
+    let now = now.max(begin_ns).max(slot.woken_ns);
     let took = now.wrapping_sub(begin_ns);
     if took < u64::from(setting!(wait_least_us)) * 1000 {
         return 0;
@@ -379,7 +420,8 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
         return 0;
     }
     if before != 0 {
-        lost();
+        over.record.time_ns = now;
+        send_without_stack(over);
     }
     over.record.kind = KIND_WAIT;
     // SAFETY: a helper without preconditions.

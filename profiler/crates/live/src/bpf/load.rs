@@ -50,7 +50,7 @@ const CALL_MAPS: &[&str] = &[
 ];
 
 /// The maps that only the programs at waits use.
-const WAIT_MAPS: &[&str] = &["WAIT_SLOTS", "WAITS_OVER", "WAIT_COUNTS"];
+const WAIT_MAPS: &[&str] = &["WAIT_SLOTS", "WAITS_OVER", "WAIT_COUNTS", "LAST_SWITCHES"];
 
 /// What is in the kernel of an object, and the way to load more of it; it stays there
 /// as long as its descriptors are open.
