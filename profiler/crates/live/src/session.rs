@@ -44,7 +44,7 @@ pub use triggers::{Fired, Triggers};
 pub use windows::WindowProfiles;
 
 use crate::{
-    bpf::{BpfError, perf},
+    bpf::{BpfError, perf, probe::BpfLink},
     closing,
     device::DeviceError,
     inspect::guard,
@@ -60,8 +60,8 @@ use aiprof_record::{
     correlate::Counts, recording::RecordingSink, store::Store, timeline::CommandDetail,
 };
 use aiprof_system::{files::kernel, os::privileges, remote};
-use collector::{EventCollector, IN_FLIGHT_NS};
-use pace::{JAVA_STARTS, Pace, START_TICK};
+use collector::EventCollector;
+use pace::{Batches, JAVA_STARTS, Pace, SETTLE, START_TICK};
 use processes::LINGER_NS;
 use std::{
     io::{self, Write},
@@ -178,15 +178,6 @@ impl std::fmt::Debug for Keep {
     }
 }
 
-/// Pause after a wake-up, so that a storm of events becomes batches.
-const BATCH: Duration = Duration::from_millis(4);
-/// The same of a recording that never ends.
-const CONTINUOUS_BATCH: Duration = Duration::from_millis(100);
-/// Shorter pause, where there is no storm: what woke us is just old enough to be
-/// applied. What a program that has just started calls must find its tables.
-const SETTLE: Duration = Duration::from_nanos(IN_FLIGHT_NS + 100_000);
-/// Most short pauses that are saved up; there is one more for every [`BATCH`].
-const MAX_SHORT: f64 = 8.0;
 /// Most looks at the end, each at what came during the one before.
 const LAST_LOOKS: usize = 4;
 
@@ -272,7 +263,7 @@ impl Session {
         let mut tick = tokio::time::interval(every);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tokio::pin!(stop);
-        let (mut more, mut looked, mut short) = (false, Instant::now(), MAX_SHORT);
+        let (mut more, mut batches) = (false, Batches::new());
         loop {
             let collector = &mut self.collector;
             tokio::select! {
@@ -281,19 +272,10 @@ impl Session {
                 ready = readable.readable() => {
                     ready.map_err(CollectError::Runtime)?.clear_ready();
                     perf::settle(readable.get_ref());
-                    short += looked.elapsed().as_secs_f64() / BATCH.as_secs_f64();
-                    short = short.min(MAX_SHORT);
-                    looked = Instant::now();
                     // What was requested is needed, and is no storm.
-                    let has_found = collector.probes.has_found();
-                    if collector.is_continuous {
-                        // Nothing may wake it, as tokio's sleep would let the rings do.
-                        std::thread::sleep(CONTINUOUS_BATCH);
-                    } else if !collector.processes.reader.has_answers() && !has_found {
-                        // Not tokio's sleep, which counts in milliseconds.
-                        std::thread::sleep(if short >= 1.0 { SETTLE } else { BATCH });
-                        short = (short - 1.0).max(0.0);
-                    }
+                    let is_needed = collector.processes.reader.has_answers()
+                        || collector.probes.has_found();
+                    batches.pause(collector.is_continuous, is_needed);
                 }
                 _ = tick.tick() => {}
                 () = std::future::ready(()), if more => {}
@@ -304,25 +286,7 @@ impl Session {
                     if collector.processes.javas.is_any_starting() => {}
             }
             more = collector.collect(false)?;
-            let triggers = &collector.events.triggers;
-            if triggers.have_fired() && triggers.begin_recording() {
-                self.resume()?;
-            }
-            self.housekeeping()?;
-            let EventCollector {
-                kernel,
-                probes,
-                events,
-                processes,
-                known,
-                ..
-            } = &mut self.collector;
-            let table = &events.recording.processes;
-            if probes.settle_start(&kernel.bpf, processes, table)? && until_ready {
-                break;
-            }
-            known.look(probes, processes, table);
-            if !until_ready && (events.triggers.have_fired() || known.has_news()) {
+            if self.turn(until_ready)? {
                 break;
             }
             if self.pace.progress.is_due() {
@@ -331,6 +295,31 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Acts upon what was collected. Returns whether all is attached if `until_ready`, else whether
+    /// there is something in [`Session::triggers`] or [`Session::known`].
+    fn turn(&mut self, until_ready: bool) -> Result<bool, CollectError> {
+        let triggers = &self.collector.events.triggers;
+        if triggers.have_fired() && triggers.begin_recording() {
+            self.resume()?;
+        }
+        self.housekeeping()?;
+        let EventCollector {
+            kernel,
+            probes,
+            events,
+            processes,
+            known,
+            ..
+        } = &mut self.collector;
+        let table = &events.recording.processes;
+        let is_ready = probes.settle_start(&kernel.bpf, processes, table)?;
+        if is_ready && until_ready {
+            return Ok(true);
+        }
+        known.look(probes, processes, table);
+        Ok(!until_ready && (events.triggers.have_fired() || known.has_news()))
     }
 
     /// Does what must be done again and again.
@@ -345,7 +334,8 @@ impl Session {
         collector.processes.request_starting_java(table);
         // Whoever names is to have the privileges of a running recording, and no more.
         let may_name = !collector.probes.is_starting();
-        let has_java = collector.processes.javas.any() || collector.processes.tables.has_v8();
+        let has_java =
+            collector.processes.javas.any() || collector.processes.publisher.lists.has_v8();
         if may_name && pace.naming.is_due() {
             pace.naming_java.restart();
             collector.processes.request_late_files(table);
@@ -417,25 +407,9 @@ impl Session {
     /// # Errors
     /// Whatever kept the profile from being made.
     pub fn finish(mut self) -> Result<Finished, CollectError> {
+        let (links, paused, device_problems) = self.detach()?;
+        self.collect_last()?;
         let (collector, windows) = (&mut self.collector, &mut self.windows);
-        collector.processes.reader.hurry();
-        collector.collect(false)?;
-        collector.kernel.cpus.stop_sampling();
-        let links = collector.probes.stop();
-        let paused = collector.pausing.in_all();
-        let queue = &mut collector.queue;
-        collector.pausing.end(perf::monotonic_ns(), queue);
-        let device_problems = collector.devices.stop();
-        for _ in 0..LAST_LOOKS {
-            if !collector.collect(true)? {
-                break;
-            }
-        }
-        let ops = collector.probes.ops(true);
-        collector.dispatch_wanted(ops)?;
-        collector.place_kernels(None)?;
-        let counters = collector.devices.counters(&collector.pausing, true);
-        collector.dispatch_all(counters)?;
         let events = &mut collector.events;
         events.finish(perf::monotonic_ns());
         let calls = events.recording.tracker().counts();
@@ -445,24 +419,14 @@ impl Session {
             collector.naming.restart(false);
         }
         let profile = windows.build(collector);
-        let bpf_memory_bytes = collector.kernel.memory_bytes();
-        let about = &profile.meta;
-        if let Some(capture) = collector.events.capture.take() {
-            let finished = windows.finish_capture(capture, collector, about);
-            finished.map_err(CollectError::Capture)?;
-        }
-        let timeline = collector.events.timeline.take().map(|builder| {
-            let finished = windows.finish_timeline(*builder, collector, about, &lost_calls);
-            finished.map_err(CollectError::Timeline)
-        });
-        let timeline = timeline.transpose()?;
-        let (pages, shared, bytes) = collector.processes.tables.extent();
+        let timeline = self.write_kept(&profile, &lost_calls)?;
+        let (pages, shared, bytes) = self.collector.processes.tables.pages.extent();
         tracing::info!("unwind tables: {pages} pages, {shared} more shared, {bytes} bytes");
         self.peak_memory.look();
         let usage = SelfUsage {
             cpu: remote::cpu_clock(libc::CLOCK_PROCESS_CPUTIME_ID) + remote::cpu_time(),
             peak_rss_bytes: self.peak_memory.bytes(),
-            bpf_memory_bytes,
+            bpf_memory_bytes: self.collector.kernel.memory_bytes(),
         };
         let probes = self.collector.probes.take_tally();
         let aiu = self.collector.devices.used;
@@ -482,6 +446,53 @@ impl Session {
             lost_calls,
             timeline,
         })
+    }
+
+    /// Stops what brings events. Returns what should be closed last, how long the recording was
+    /// paused, and the problems of devices.
+    fn detach(&mut self) -> Result<(Vec<BpfLink>, Duration, Vec<String>), CollectError> {
+        let collector = &mut self.collector;
+        collector.processes.reader.budgets.end();
+        collector.collect(false)?;
+        collector.kernel.cpus.stop_sampling();
+        let links = collector.probes.stop();
+        let paused = collector.pausing.in_all();
+        let queue = &mut collector.queue;
+        collector.pausing.end(perf::monotonic_ns(), queue);
+        Ok((links, paused, collector.devices.stop()))
+    }
+
+    /// Takes in what came before the end.
+    fn collect_last(&mut self) -> Result<(), CollectError> {
+        let collector = &mut self.collector;
+        for _ in 0..LAST_LOOKS {
+            if !collector.collect(true)? {
+                break;
+            }
+        }
+        let ops = collector.probes.ops(true);
+        collector.dispatch_wanted(ops)?;
+        collector.place_kernels(None)?;
+        let counters = collector.devices.counters(&collector.pausing, true);
+        collector.dispatch_all(counters)
+    }
+
+    /// Completes the capture and the timeline, if there is one.
+    fn write_kept(
+        &mut self,
+        profile: &Profile,
+        lost_calls: &Losses,
+    ) -> Result<Option<(Recorded, Store)>, CollectError> {
+        let (collector, windows) = (&mut self.collector, &mut self.windows);
+        if let Some(capture) = collector.events.capture.take() {
+            let finished = windows.finish_capture(capture, collector, &profile.meta);
+            finished.map_err(CollectError::Capture)?;
+        }
+        let timeline = collector.events.timeline.take().map(|builder| {
+            let finished = windows.finish_timeline(*builder, collector, &profile.meta, lost_calls);
+            finished.map_err(CollectError::Timeline)
+        });
+        timeline.transpose()
     }
 
     /// How far it is.
