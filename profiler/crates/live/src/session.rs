@@ -18,6 +18,7 @@ mod collector;
 mod cost;
 mod devices;
 mod dump;
+mod end;
 mod events;
 mod known;
 mod labels;
@@ -44,7 +45,7 @@ pub use triggers::{Fired, Triggers};
 pub use windows::WindowProfiles;
 
 use crate::{
-    bpf::{BpfError, perf, probe::BpfLink},
+    bpf::{BpfError, perf},
     closing,
     device::DeviceError,
     inspect::guard,
@@ -178,9 +179,6 @@ impl std::fmt::Debug for Keep {
     }
 }
 
-/// Most looks at the end, each at what came during the one before.
-const LAST_LOOKS: usize = 4;
-
 /// A running recording.
 pub struct Session {
     collector: EventCollector,
@@ -286,7 +284,12 @@ impl Session {
                     if collector.processes.javas.is_any_starting() => {}
             }
             more = collector.collect(false)?;
-            if self.turn(until_ready)? {
+            let triggers = &collector.events.triggers;
+            if triggers.have_fired() && triggers.begin_recording() {
+                self.resume()?;
+            }
+            self.housekeeping()?;
+            if is_done(&mut self.collector, until_ready)? {
                 break;
             }
             if self.pace.progress.is_due() {
@@ -295,31 +298,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// Acts upon what was collected. Returns whether all is attached if `until_ready`, else whether
-    /// there is something in [`Session::triggers`] or [`Session::known`].
-    fn turn(&mut self, until_ready: bool) -> Result<bool, CollectError> {
-        let triggers = &self.collector.events.triggers;
-        if triggers.have_fired() && triggers.begin_recording() {
-            self.resume()?;
-        }
-        self.housekeeping()?;
-        let EventCollector {
-            kernel,
-            probes,
-            events,
-            processes,
-            known,
-            ..
-        } = &mut self.collector;
-        let table = &events.recording.processes;
-        let is_ready = probes.settle_start(&kernel.bpf, processes, table)?;
-        if is_ready && until_ready {
-            return Ok(true);
-        }
-        known.look(probes, processes, table);
-        Ok(!until_ready && (events.triggers.have_fired() || known.has_news()))
     }
 
     /// Does what must be done again and again.
@@ -407,9 +385,9 @@ impl Session {
     /// # Errors
     /// Whatever kept the profile from being made.
     pub fn finish(mut self) -> Result<Finished, CollectError> {
-        let (links, paused, device_problems) = self.detach()?;
-        self.collect_last()?;
         let (collector, windows) = (&mut self.collector, &mut self.windows);
+        let (links, paused, device_problems) = end::detach(collector)?;
+        end::collect_last(collector)?;
         let events = &mut collector.events;
         events.finish(perf::monotonic_ns());
         let calls = events.recording.tracker().counts();
@@ -419,7 +397,7 @@ impl Session {
             collector.naming.restart(false);
         }
         let profile = windows.build(collector);
-        let timeline = self.write_kept(&profile, &lost_calls)?;
+        let timeline = end::write_kept(collector, windows, &profile.meta, &lost_calls)?;
         let (pages, shared, bytes) = self.collector.processes.tables.pages.extent();
         tracing::info!("unwind tables: {pages} pages, {shared} more shared, {bytes} bytes");
         self.peak_memory.look();
@@ -448,53 +426,6 @@ impl Session {
         })
     }
 
-    /// Stops what brings events. Returns what should be closed last, how long the recording was
-    /// paused, and the problems of devices.
-    fn detach(&mut self) -> Result<(Vec<BpfLink>, Duration, Vec<String>), CollectError> {
-        let collector = &mut self.collector;
-        collector.processes.reader.budgets.end();
-        collector.collect(false)?;
-        collector.kernel.cpus.stop_sampling();
-        let links = collector.probes.stop();
-        let paused = collector.pausing.in_all();
-        let queue = &mut collector.queue;
-        collector.pausing.end(perf::monotonic_ns(), queue);
-        Ok((links, paused, collector.devices.stop()))
-    }
-
-    /// Takes in what came before the end.
-    fn collect_last(&mut self) -> Result<(), CollectError> {
-        let collector = &mut self.collector;
-        for _ in 0..LAST_LOOKS {
-            if !collector.collect(true)? {
-                break;
-            }
-        }
-        let ops = collector.probes.ops(true);
-        collector.dispatch_wanted(ops)?;
-        collector.place_kernels(None)?;
-        let counters = collector.devices.counters(&collector.pausing, true);
-        collector.dispatch_all(counters)
-    }
-
-    /// Completes the capture and the timeline, if there is one.
-    fn write_kept(
-        &mut self,
-        profile: &Profile,
-        lost_calls: &Losses,
-    ) -> Result<Option<(Recorded, Store)>, CollectError> {
-        let (collector, windows) = (&mut self.collector, &mut self.windows);
-        if let Some(capture) = collector.events.capture.take() {
-            let finished = windows.finish_capture(capture, collector, &profile.meta);
-            finished.map_err(CollectError::Capture)?;
-        }
-        let timeline = collector.events.timeline.take().map(|builder| {
-            let finished = windows.finish_timeline(*builder, collector, &profile.meta, lost_calls);
-            finished.map_err(CollectError::Timeline)
-        });
-        timeline.transpose()
-    }
-
     /// How far it is.
     pub fn progress(&self) -> Progress {
         let collector = &self.collector;
@@ -508,6 +439,26 @@ impl Session {
             processes: collector.events.recording.processes.len(),
         }
     }
+}
+
+/// Whether all is attached if `until_ready`, else whether there is something in
+/// [`Session::triggers`] or [`Session::known`].
+fn is_done(collector: &mut EventCollector, until_ready: bool) -> Result<bool, CollectError> {
+    let EventCollector {
+        kernel,
+        probes,
+        events,
+        processes,
+        known,
+        ..
+    } = collector;
+    let table = &events.recording.processes;
+    let is_ready = probes.settle_start(&kernel.bpf, processes, table)?;
+    if is_ready && until_ready {
+        return Ok(true);
+    }
+    known.look(probes, processes, table);
+    Ok(!until_ready && (events.triggers.have_fired() || known.has_news()))
 }
 
 /// What mends it that no perf event can be opened.

@@ -109,7 +109,7 @@ pub(super) struct FileContents {
 }
 
 impl FileContents {
-    /// None yet; so many files are kept open.
+    /// None yet; at most `most_open` files are kept open.
     pub(super) fn new(most_open: usize) -> Self {
         Self {
             most_open,

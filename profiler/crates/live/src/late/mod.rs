@@ -49,14 +49,6 @@ pub(crate) struct LateKernels {
     worker: Option<(Sender<SearchRequest>, Receiver<SearchAnswer>)>,
 }
 
-impl std::fmt::Debug for LateKernels {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LateKernels")
-            .field("programs", &self.programs)
-            .finish_non_exhaustive()
-    }
-}
-
 impl LateKernels {
     /// Looks at a program that runs already. `files`: the paths of its probed
     /// libraries.

@@ -159,22 +159,11 @@ impl NameService {
                     }
                 }
                 Code::Kernel { address } => kernel.push(address),
-                Code::Jit { pid, .. }
-                | Code::JavaMethod { pid, .. }
-                | Code::JsFunction { pid, .. } => {
-                    by_process.entry(pid).or_default().push(code);
+                _ => {
+                    if let Some(pid) = code.named_by() {
+                        by_process.entry(pid).or_default().push(code);
+                    }
                 }
-                Code::Special(_)
-                | Code::Cut(_)
-                | Code::Function { .. }
-                | Code::Device
-                | Code::Work { .. }
-                | Code::Op { .. }
-                | Code::NoStack(_)
-                | Code::Wait(_)
-                | Code::Python { .. }
-                | Code::CutIn(..)
-                | Code::JitSince { .. } => {}
             }
         }
         if let Some(namer) = &self.kernel {

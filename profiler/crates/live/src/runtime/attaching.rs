@@ -96,7 +96,7 @@ impl Attaching {
         self.is_running
     }
 
-    /// Whether something is to be attached.
+    /// Whether something is being attached or waits for that.
     pub(super) fn is_busy(&self) -> bool {
         let is_attaching = matches!(&self.stage, Stage::There(worker) if worker.is_busy());
         is_attaching || !self.deferred.is_empty()

@@ -37,7 +37,7 @@ pub(super) struct FunctionCode<'a> {
 
 /// Where the entry of a function is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FunctionEntry {
+pub(super) struct ProbedEntry {
     /// Address of the instruction.
     pub(super) address: u64,
     /// Whether the kernel emulates it.
@@ -256,7 +256,7 @@ pub(super) fn exits(code: &FunctionCode<'_>) -> Option<Exits> {
 /// probe reads the stack pointer, memory, and those of the six argument registers whose bit is set
 /// in `arguments`. (Code that has fewer arguments uses the other registers at once.) If there is no
 /// such instruction, it is the function's first.
-pub(super) fn entry(code: &FunctionCode<'_>, arguments: u8) -> Option<FunctionEntry> {
+pub(super) fn entry(code: &FunctionCode<'_>, arguments: u8) -> Option<ProbedEntry> {
     let known = sweep(code);
     let mut decoder = Decoder::with_ip(64, code.bytes, code.start, DecoderOptions::NONE);
     let mut info = InstructionInfoFactory::new();
@@ -281,7 +281,7 @@ pub(super) fn entry(code: &FunctionCode<'_>, arguments: u8) -> Option<FunctionEn
             Handling::Refused => None,
         };
         if let Some(emulated) = emulated {
-            let here = FunctionEntry { address, emulated };
+            let here = ProbedEntry { address, emulated };
             if once && emulated {
                 return Some(here);
             }

@@ -3,7 +3,7 @@
 
 use super::{
     classes::Classes,
-    decode::{self, FunctionCode, FunctionEntry, MAX_FUNCTION, Thunk},
+    decode::{self, FunctionCode, MAX_FUNCTION, ProbedEntry, Thunk},
     stubs::{self, Chain},
     symbols::{self, FileFunction},
 };
@@ -129,7 +129,7 @@ impl<'a> ProbedLibrary<'a> {
             bytes: &bytes,
             whole: !range.is_empty(),
         };
-        let Some(FunctionEntry { address, emulated }) = decode::entry(&code, arguments) else {
+        let Some(ProbedEntry { address, emulated }) = decode::entry(&code, arguments) else {
             return Ok(None);
         };
         let Some(entry) = offset_of(self.text(), address) else {

@@ -153,7 +153,7 @@ impl FileOpening {
         }
     }
 
-    /// Something could not be read or probed, which is so many losses.
+    /// Something could not be read or probed, which is counted as `losses`.
     pub(super) fn failed(&mut self, purpose: Option<Purpose>, losses: u64) {
         self.refused += losses;
         self.offered.withdraw(purpose);

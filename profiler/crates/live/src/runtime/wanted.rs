@@ -17,7 +17,7 @@ const LEVEL_ZERO: &str = "level-zero";
 /// Most other drivers remembered.
 const MAX_ALTERNATIVES: usize = 64;
 
-/// The libraries that probe tables name, and those that loaders are told of.
+/// The libraries that probe tables name, and those that the environment names to a loader.
 pub(crate) struct WantedLibraries {
     pub(super) config: ProbeConfig,
     /// Drivers that the environment names to Level Zero's loader, by path or file name.
