@@ -43,7 +43,7 @@ fn place_of(key: &FileKey) -> DeviceInode {
 
 /// All files, each content once.
 #[derive(Debug, Default)]
-pub struct Binaries {
+pub(crate) struct Binaries {
     contents: FileContents,
     /// Contents by the handles of their files.
     ids: FxHashMap<FileId, u64>,
@@ -62,7 +62,7 @@ pub struct Binaries {
 
 impl Binaries {
     /// None yet; as many are kept open as this process may.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let limit = perf::file_limit().saturating_sub(OTHER_DESCRIPTORS) / 4 * 3;
         Self {
             contents: FileContents::new(
@@ -73,12 +73,12 @@ impl Binaries {
     }
 
     /// A file that is known.
-    pub fn get(&self, id: FileId) -> Option<&Binary> {
+    pub(crate) fn get(&self, id: FileId) -> Option<&Binary> {
         self.contents.get(*self.ids.get(&id)?)
     }
 
     /// The open file of a handle, for reading it now; it counts as used.
-    pub fn opened(&mut self, id: FileId) -> Option<Arc<OpenFile>> {
+    pub(crate) fn opened(&mut self, id: FileId) -> Option<Arc<OpenFile>> {
         self.contents.opened(*self.ids.get(&id)?)
     }
 
@@ -189,7 +189,7 @@ impl Binaries {
 
     /// Takes in what was found behind a mapping of a process. Gives the handle of the
     /// file if it was recorded before it was known.
-    pub fn found(
+    pub(crate) fn found(
         &mut self,
         pid: u32,
         map: &MapEvent,
@@ -324,7 +324,7 @@ impl Binaries {
     }
 
     /// The file of a mapping does not come in time, if at all.
-    pub fn late(&mut self, pid: u32, place: DeviceInode) {
+    pub(crate) fn late(&mut self, pid: u32, place: DeviceInode) {
         self.failed += u64::from(self.requests.late(pid, place));
     }
 
@@ -347,7 +347,7 @@ impl Binaries {
     }
 
     /// Forgets the files that `keep` does not want any more.
-    pub fn retain(&mut self, keep: impl Fn(FileId) -> bool) {
+    pub(crate) fn retain(&mut self, keep: impl Fn(FileId) -> bool) {
         self.ids.retain(|&id, _| keep(id));
         self.contents.retain(&self.ids.values().copied().collect());
         let is_known = |number: &mut u64| self.contents.get(*number).is_some();
@@ -356,7 +356,7 @@ impl Binaries {
     }
 
     /// Begins afresh: handles have other meanings from here on.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.retain(|_| false);
         self.of_process.clear();
         self.requests.clear();

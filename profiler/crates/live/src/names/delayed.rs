@@ -22,7 +22,7 @@ const FETCHES: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 #[derive(Default)]
 pub(crate) struct DelayedCodes {
     /// Codes of files that were closed: to be asked for again once these are open.
-    closed: Vec<Code>,
+    pub(crate) closed: Vec<Code>,
     /// Files that are not asked for names before then.
     paused: FxHashMap<u32, Instant>,
     /// Their codes.
@@ -53,16 +53,6 @@ impl DelayedCodes {
             self.waiting.push(code);
         }
         is_held
-    }
-
-    /// The file of a code is not open.
-    pub(super) fn closed(&mut self, code: Code) {
-        self.closed.push(code);
-    }
-
-    /// The codes of files that were not open when their names were asked for.
-    pub(crate) fn take_closed(&mut self) -> Vec<Code> {
-        std::mem::take(&mut self.closed)
     }
 
     /// What had no debug file yet, with its addresses: of each file now and then, or with `last`

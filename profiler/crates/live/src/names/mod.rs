@@ -187,7 +187,7 @@ impl NameService {
         }
         let binary = binaries.get(FileId(file))?;
         if binary.open().is_none() {
-            self.delayed.closed(code);
+            self.delayed.closed.push(code);
             return None;
         }
         self.found.note_text(file, &binary.text);

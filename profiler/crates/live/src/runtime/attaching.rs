@@ -25,7 +25,7 @@ enum Stage {
 pub(crate) struct Attaching {
     stage: Stage,
     report: Arc<Mutex<AttachReport>>,
-    is_running: bool,
+    pub(super) is_running: bool,
     /// Libraries of other users, to be attached to once the recording runs.
     deferred: Vec<AttachJob>,
     /// Jobs that were not taken.
@@ -89,11 +89,6 @@ impl Attaching {
             self.give(job);
         }
         self.start_worker();
-    }
-
-    /// Whether the recording runs.
-    pub(super) fn is_running(&self) -> bool {
-        self.is_running
     }
 
     /// Whether something is being attached or waits for that.

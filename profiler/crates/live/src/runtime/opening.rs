@@ -33,7 +33,7 @@ pub(super) struct OfferedCode {
     mapped: FxHashSet<(Owner, FileKey)>,
     given: FxHashSet<HandedFunction>,
     /// Files that no table names and that have most functions of a table, likewise.
-    accepted: FxHashSet<(Option<u32>, FileId)>,
+    pub(super) accepted: FxHashSet<(Option<u32>, FileId)>,
 }
 
 impl OfferedCode {
@@ -43,16 +43,6 @@ impl OfferedCode {
             self.mapped.clear();
         }
         self.mapped.insert(mapped.clone())
-    }
-
-    /// A file has most functions of a table.
-    pub(super) fn accept(&mut self, whose: Option<u32>, id: FileId) {
-        self.accepted.insert((whose, id));
-    }
-
-    /// Whether a file has most functions of a table.
-    pub(super) fn is_accepted(&self, whose: Option<u32>, id: FileId) -> bool {
-        self.accepted.contains(&(whose, id))
     }
 
     /// Keeps those functions of a file, by offset and name, that are new: every process is handed

@@ -99,7 +99,7 @@ impl RuntimeProbes {
         }
         // For programs that ran before, it was read. And the thread must start late: one that
         // starts before this process gives up its privileges keeps them.
-        if self.attaching.is_running() && is_loader(path) {
+        if self.attaching.is_running && is_loader(path) {
             self.memory.look(Look {
                 pid,
                 what: What::Variable(ALTERNATIVE_DRIVERS),
@@ -125,7 +125,7 @@ impl RuntimeProbes {
 
     /// From here on, jobs are done by threads with the privileges that this one has now.
     pub(crate) fn started(&mut self) {
-        if !self.attaching.is_running() {
+        if !self.attaching.is_running {
             self.opening.run();
             self.attaching.run();
         }
@@ -280,10 +280,10 @@ impl RuntimeProbes {
             let is_trusted = owner::is_trusted(self.memory.owners.of(one.pid));
             let whose = (!is_trusted).then_some(one.pid);
             if functions.len() >= MOST_OF && functions.len() * 2 >= all {
-                self.opening.offered.accept(whose, id);
+                self.opening.offered.accepted.insert((whose, id));
             }
             let named = self.wanted.layer_of(&one.table, &map.file.path);
-            if named.is_none() && !self.opening.offered.is_accepted(whose, id) {
+            if named.is_none() && !self.opening.offered.accepted.contains(&(whose, id)) {
                 let path = &map.file.path;
                 tracing::debug!(
                     "{}: in {path}, which is not a library of its probe table",

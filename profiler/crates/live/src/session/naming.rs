@@ -45,7 +45,7 @@ impl Naming {
             return;
         };
         let table = &events.recording.processes;
-        let closed = names.delayed.take_closed();
+        let closed = std::mem::take(&mut names.delayed.closed);
         for code in &closed {
             if let Code::File { file, .. } = code {
                 processes.reopen(FileId(*file), table);
