@@ -12,7 +12,7 @@
 
 use super::bpf::{
     perf,
-    probe::{self, Link},
+    probe::{self, BpfLink},
 };
 use std::{
     sync::{
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 const AT_WORK: Duration = Duration::from_millis(200);
 
 /// Closes links if that is quick; gives back those that it is not for.
-pub fn at_once(links: Vec<Link>) -> Vec<Link> {
+pub fn at_once(links: Vec<BpfLink>) -> Vec<BpfLink> {
     if !probe::uprobe_multi().exists() || links.len() > MAX_LINKS {
         return links;
     }
@@ -85,11 +85,11 @@ fn close_all<T>(queue: &Mutex<Vec<T>>, running: Sender<()>) {
 }
 
 /// Has another process close links, if there are any.
-pub(crate) fn in_background(links: Vec<Link>) {
+pub(crate) fn in_background(links: Vec<BpfLink>) {
     if links.is_empty() {
         return;
     }
-    let descriptors = links.into_iter().map(Link::into_fd).collect();
+    let descriptors = links.into_iter().map(BpfLink::into_fd).collect();
     if let Err(error) = perf::close_elsewhere(descriptors) {
         tracing::debug!("no other process can close links, so aiprof closes them: {error}");
     }

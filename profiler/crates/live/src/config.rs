@@ -8,6 +8,11 @@ use aiprof_record::{
 };
 use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
+/// Room for functions that no table names one by one.
+const SPARE_SPECS: u32 = 1024;
+/// Most functions in all.
+const MAX_SPECS: u32 = 8192;
+
 /// What drives the sampling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Event {
@@ -240,5 +245,13 @@ impl Default for RecordConfig {
             window: None,
             bpf_object: None,
         }
+    }
+}
+impl ProbeConfig {
+    /// Room for functions on the kernel side.
+    pub(crate) fn specs(&self) -> u32 {
+        let named: usize = self.tables.iter().map(|t| t.names().count()).sum();
+        let named = u32::try_from(named).unwrap_or(u32::MAX);
+        named.saturating_add(SPARE_SPECS).min(MAX_SPECS)
     }
 }

@@ -1,6 +1,6 @@
 //! One sampling event and one process-event ring for each online CPU.
 
-use super::bpf::perf::{self, Clock, Poller, ProcessRing};
+use super::bpf::perf::{self, Poller, ProcessRing, SamplingClock};
 use aiprof_system::files::kernel;
 use std::{
     collections::BTreeMap,
@@ -74,7 +74,7 @@ struct Cpu {
 
 /// The CPUs being sampled.
 pub(crate) struct CpuSet {
-    clock: Clock,
+    clock: SamplingClock,
     include_idle: bool,
     ring_bytes: usize,
     cpus: BTreeMap<u32, Cpu>,
@@ -88,7 +88,7 @@ pub(crate) struct CpuSet {
 
 impl CpuSet {
     /// None yet. `ring_bytes` is divided among the CPUs.
-    pub(crate) fn new(clock: Clock, include_idle: bool, ring_bytes: usize) -> Self {
+    pub(crate) fn new(clock: SamplingClock, include_idle: bool, ring_bytes: usize) -> Self {
         Self {
             clock,
             include_idle,
@@ -175,8 +175,8 @@ impl CpuSet {
             tracing::info!("{new} CPUs came online and are sampled");
             self.start_sampling(program)?;
             let hertz = match self.clock {
-                Clock::CpuClock { period_ns } => 1e9 / period_ns.max(1) as f64,
-                Clock::Cycles { frequency_hz } => frequency_hz as f64,
+                SamplingClock::CpuClock { period_ns } => 1e9 / period_ns.max(1) as f64,
+                SamplingClock::Cycles { frequency_hz } => frequency_hz as f64,
             };
             if !self.is_paused {
                 self.missed += new * (unseen.as_secs_f64() * hertz).ceil() as u64;
@@ -235,7 +235,7 @@ impl CpuSet {
     /// # Errors
     /// The last reason why that of a CPU could not be changed.
     pub(crate) fn set_period(&mut self, period_ns: u64) -> io::Result<()> {
-        self.clock = Clock::CpuClock { period_ns };
+        self.clock = SamplingClock::CpuClock { period_ns };
         let mut result = Ok(());
         for sampler in self.cpus.values().filter_map(|cpu| cpu.sampler.as_ref()) {
             result = perf::set_period(sampler.as_fd(), period_ns).and(result);

@@ -28,7 +28,7 @@ const MAX_DEVICES: usize = 256;
 const DRIVERS: [&str; 5] = ["i915", "xe", "amdgpu", "amdxdna", "intel_vpu"];
 
 /// A client: its device, and the number that the driver gave it.
-type Client = (String, u64);
+type DrmClient = (String, u64);
 
 /// What a client has used of a kind of engines since it came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct Activity {
 /// Looks at the clients of devices.
 #[derive(Debug)]
 pub struct DeviceBusy {
-    clients: FxHashMap<Client, Engines>,
+    clients: FxHashMap<DrmClient, Engines>,
     looked: Instant,
     /// What was used before the first look is of no window.
     is_first: bool,
@@ -91,7 +91,7 @@ impl DeviceBusy {
 
     fn take(
         &mut self,
-        now: FxHashMap<Client, Engines>,
+        now: FxHashMap<DrmClient, Engines>,
         when: Instant,
     ) -> BTreeMap<String, Activity> {
         let elapsed = when.duration_since(self.looked);
@@ -179,7 +179,7 @@ impl Used {
 }
 
 /// The clients that processes have open now.
-fn clients() -> FxHashMap<Client, Engines> {
+fn clients() -> FxHashMap<DrmClient, Engines> {
     let mut found = FxHashMap::default();
     for (process, name) in kernel::read_dir("/proc").unwrap_or_default() {
         let is_process = name.to_str().is_some_and(|n| n.parse::<u32>().is_ok());
@@ -208,7 +208,7 @@ fn clients() -> FxHashMap<Client, Engines> {
 
 /// Reads the text of a descriptor; `None`: it is of no client of a device that has an
 /// address.
-fn parse(text: &str) -> Option<(Client, Engines)> {
+fn parse(text: &str) -> Option<(DrmClient, Engines)> {
     let (mut driver, mut address, mut id) = ("", "", None);
     let mut engines = Engines::new();
     for line in text.lines() {
@@ -276,7 +276,7 @@ mod tests {
         )
     }
 
-    fn all(texts: &[String]) -> FxHashMap<Client, Engines> {
+    fn all(texts: &[String]) -> FxHashMap<DrmClient, Engines> {
         texts.iter().filter_map(|text| parse(text)).collect()
     }
 

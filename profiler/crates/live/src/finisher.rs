@@ -1,6 +1,6 @@
 //! Samples whose walk ended in the kernel for want of a table, finished here.
 
-use super::{binaries::Binaries, java::Javas, reader::Table, tables::Tables};
+use super::{binaries::Binaries, java::Javas, reader::UnwindPage, tables::UnwindTables};
 use aiprof_common::{
     CFA_LATER, FLAG_EXACT, PAGE_SHIFT, PAGE_SIZE, PYTHON_MARK, PYTHON_PLACED, Rule,
 };
@@ -73,10 +73,10 @@ impl Finisher {
     }
 
     /// Takes in a page that a walk lacked.
-    pub(crate) fn table(&mut self, file: FileId, page: u32, table: &Table) {
+    pub(crate) fn table(&mut self, file: FileId, page: u32, table: &UnwindPage) {
         let content = match table {
-            Table::Built(content, ..) => Some(content.as_slice().into()),
-            Table::NoData => None,
+            UnwindPage::Built(content, ..) => Some(content.as_slice().into()),
+            UnwindPage::NoData => None,
         };
         self.tables.insert((file, page), content);
     }
@@ -91,7 +91,7 @@ impl Finisher {
         owner: Owner,
         processes: &ProcessTable,
         (binaries, javas): (&Binaries, &Javas),
-        resident: &mut Tables,
+        resident: &mut UnwindTables,
         last: bool,
     ) -> Option<Missing> {
         let whose = (sample.cpu, sample.time_ns);
@@ -167,7 +167,7 @@ struct Live<'a> {
     processes: &'a ProcessTable,
     binaries: &'a Binaries,
     java: Option<&'a HotSpot>,
-    resident: &'a mut Tables,
+    resident: &'a mut UnwindTables,
     owner: Owner,
     tables: &'a mut Cache,
     pages: &'a Pages,

@@ -11,7 +11,7 @@
 //! known is kept by parts of the address space ([`GeneratedRange`]), whatever becomes of the
 //! mappings in them.
 
-use super::reader::{Table, TableDigest};
+use super::reader::{TableDigest, UnwindPage};
 use aiprof_common::{
     ADDR_EXACT, ADDR_GUESSED, CFA_NONE, JsFunction, PAGE_SIZE, Rule, is_caller_guessed, java_method,
 };
@@ -144,7 +144,7 @@ pub struct Generated {
 
 /// What a page that was read means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum PageReading {
     /// It counts.
     Valid,
     /// Code was replaced: nothing that is known of the page counts.
@@ -314,20 +314,20 @@ impl Generated {
         &mut self,
         id: FileId,
         page: u32,
-        table: &Table,
+        table: &UnwindPage,
         before: impl FnOnce() -> Option<Vec<u8>>,
-    ) -> Reading {
+    ) -> PageReading {
         let process = self
             .ids
             .get(&id)
             .and_then(|pid| self.processes.get_mut(pid));
         let piece = process.and_then(|p| p.pieces.iter_mut().find(|piece| piece.id == id));
         let Some(known) = piece.and_then(|piece| piece.pages.get_mut(&page)) else {
-            return Reading::Valid;
+            return PageReading::Valid;
         };
         let (content, digest) = match table {
-            Table::Built(content, digest, _) => (content.as_slice(), Some(*digest)),
-            Table::NoData => (&[][..], None),
+            UnwindPage::Built(content, digest, _) => (content.as_slice(), Some(*digest)),
+            UnwindPage::NoData => (&[][..], None),
         };
         if digest == known.table {
             known.wait = (2 * known.wait).min(LONGEST_WAIT);
@@ -337,8 +337,8 @@ impl Generated {
             known.is_replaced |= before().is_some_and(|before| is_replaced(&before, content));
         }
         match known.is_replaced {
-            true => Reading::Replaced,
-            false => Reading::Valid,
+            true => PageReading::Replaced,
+            false => PageReading::Valid,
         }
     }
 
@@ -428,7 +428,7 @@ mod tests {
     };
 
     /// The table of a page with this code at its start.
-    fn table(code: &[u8]) -> Table {
+    fn table(code: &[u8]) -> UnwindPage {
         let mut memory = code.to_vec();
         memory.resize(4096, 0);
         let text = TextSegment {
@@ -441,7 +441,7 @@ mod tests {
         let file = UnwindFile::generated(memory, vec![text], pages).unwrap();
         file.page(0, &mut page).unwrap();
         let digest = Sha256::digest(&page).into();
-        Table::Built(page, digest, false)
+        UnwindPage::Built(page, digest, false)
     }
 
     /// sub, nops, add, ret, at 16 bytes each.
@@ -487,11 +487,11 @@ mod tests {
                 .is_some()
         }
 
-        fn came(&mut self, table: &Table) -> Reading {
+        fn came(&mut self, table: &UnwindPage) -> PageReading {
             let before = self.before.take();
             let id = self.id(&MAP).unwrap();
             let reading = self.generated.came(id, 0, table, || before);
-            if let Table::Built(content, ..) = table {
+            if let UnwindPage::Built(content, ..) = table {
                 self.before = Some(content.clone());
             }
             reading
@@ -504,7 +504,7 @@ mod tests {
         let mut readings = 0;
         for second in 0..300 {
             if kit.is_due(second, Want::Lacking) {
-                assert_eq!(kit.came(&table(&function(8))), Reading::Valid);
+                assert_eq!(kit.came(&table(&function(8))), PageReading::Valid);
                 readings += 1;
             }
         }
@@ -531,22 +531,22 @@ mod tests {
         let two = [one.clone(), function(24)].concat();
         let other = [function(40), function(24)].concat();
         assert!(kit.is_due(0, Want::Lacking));
-        assert_eq!(kit.came(&table(&one)), Reading::Valid);
+        assert_eq!(kit.came(&table(&one)), PageReading::Valid);
         assert!(kit.is_due(1, Want::Lacking));
-        assert_eq!(kit.came(&table(&two)), Reading::Valid);
+        assert_eq!(kit.came(&table(&two)), PageReading::Valid);
         assert!(kit.is_due(2, Want::Lacking));
-        assert_eq!(kit.came(&table(&other)), Reading::Replaced);
+        assert_eq!(kit.came(&table(&other)), PageReading::Replaced);
         assert!(!kit.is_due(1000, Want::Lacking));
         // What was under way comes too late.
-        assert_eq!(kit.came(&table(&two)), Reading::Replaced);
+        assert_eq!(kit.came(&table(&two)), PageReading::Replaced);
     }
 
     #[test]
     fn code_that_is_gone_was_replaced() {
         let mut kit = Kit::new(OTHER);
         assert!(kit.is_due(0, Want::Lacking));
-        assert_eq!(kit.came(&table(&function(8))), Reading::Valid);
-        assert_eq!(kit.came(&Table::NoData), Reading::Replaced);
+        assert_eq!(kit.came(&table(&function(8))), PageReading::Valid);
+        assert_eq!(kit.came(&UnwindPage::NoData), PageReading::Replaced);
     }
 
     #[test]

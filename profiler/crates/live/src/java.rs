@@ -40,7 +40,7 @@ impl From<Result<HotSpot, HotSpotError>> for FoundJava {
 
 /// A process with a HotSpot.
 #[derive(Debug)]
-enum State {
+enum JavaState {
     /// It is being read; the number of looks before this one.
     Asked(u32),
     /// It was not ready. Not asked for before this time; the number of looks so far.
@@ -51,45 +51,44 @@ enum State {
 
 /// The HotSpots of processes.
 #[derive(Debug, Default)]
-pub struct Javas {
-    processes: FxHashMap<u32, State>,
+pub(crate) struct Javas {
+    processes: FxHashMap<u32, JavaState>,
     /// Reasons for missing frames that were reported already.
     reported: FxHashSet<String>,
 }
 
 impl Javas {
     /// The HotSpot of a process, if it is known.
-    pub fn get(&self, pid: u32) -> Option<&HotSpot> {
+    pub(crate) fn get(&self, pid: u32) -> Option<&HotSpot> {
         match self.processes.get(&pid)? {
-            State::Known(found) => Some(found),
+            JavaState::Known(found) => Some(found),
             _ => None,
         }
     }
 
     /// Whether any is known.
-    pub fn any(&self) -> bool {
-        let is_known = |state: &State| matches!(state, State::Known(_));
+    pub(crate) fn any(&self) -> bool {
+        let is_known = |state: &JavaState| matches!(state, JavaState::Known(_));
         self.processes.values().any(is_known)
     }
 
     /// A process has mapped a HotSpot: it is about to start.
-    pub fn starts(&mut self, pid: u32, now: Instant) {
+    pub(crate) fn starts(&mut self, pid: u32, now: Instant) {
         if self.is_due(pid, now) {
-            self.processes.insert(pid, State::Waits(now, 0));
+            self.processes.insert(pid, JavaState::Waits(now, 0));
         }
     }
 
     /// Whether one is about to start, and to be asked for soon.
     pub(crate) fn is_any_starting(&self) -> bool {
-        let is_starting =
-            |state: &State| matches!(state, State::Waits(_, looks) if *looks < STARTING_LOOKS);
+        let is_starting = |state: &JavaState| matches!(state, JavaState::Waits(_, looks) if *looks < STARTING_LOOKS);
         self.processes.values().any(is_starting)
     }
 
     /// The processes whose HotSpots should be asked for now.
-    pub fn due(&self, now: Instant) -> Vec<u32> {
+    pub(crate) fn due(&self, now: Instant) -> Vec<u32> {
         let waiting = self.processes.iter().filter(|(_, state)| match state {
-            State::Waits(until, _) => now >= *until,
+            JavaState::Waits(until, _) => now >= *until,
             _ => false,
         });
         waiting.map(|(&pid, _)| pid).collect()
@@ -99,37 +98,37 @@ impl Javas {
     pub(crate) fn is_due(&self, pid: u32, now: Instant) -> bool {
         match self.processes.get(&pid) {
             None => self.processes.len() < MAX_PROCESSES,
-            Some(State::Waits(until, _)) => now >= *until,
+            Some(JavaState::Waits(until, _)) => now >= *until,
             Some(_) => false,
         }
     }
 
     /// It is asked for.
-    pub fn asked(&mut self, pid: u32) {
+    pub(crate) fn asked(&mut self, pid: u32) {
         let looks = match self.processes.get(&pid) {
-            Some(State::Waits(_, looks)) => *looks,
+            Some(JavaState::Waits(_, looks)) => *looks,
             _ => 0,
         };
-        self.processes.insert(pid, State::Asked(looks));
+        self.processes.insert(pid, JavaState::Asked(looks));
     }
 
     /// Takes in what was found; whether it is known now. While it starts its memory makes no
     /// sense.
-    pub fn came(&mut self, pid: u32, found: FoundJava, now: Instant) -> bool {
-        let Some(&State::Asked(looks)) = self.processes.get(&pid) else {
+    pub(crate) fn came(&mut self, pid: u32, found: FoundJava, now: Instant) -> bool {
+        let Some(&JavaState::Asked(looks)) = self.processes.get(&pid) else {
             // The process has ended, or runs another program.
             return false;
         };
         let state = match found {
             FoundJava::Known(found) => {
                 tracing::debug!("process {pid} has HotSpot {}", found.version());
-                State::Known(found)
+                JavaState::Known(found)
             }
             FoundJava::Declined(error) if looks >= MAX_LOOKS => {
                 if self.reported.insert(error.clone()) {
                     tracing::warn!("process {pid}: Java functions have no names: {error}");
                 }
-                State::Declined
+                JavaState::Declined
             }
             FoundJava::NotReady | FoundJava::Declined(_) => {
                 let doubled = looks.saturating_sub(STARTING_LOOKS).min(16);
@@ -137,16 +136,16 @@ impl Javas {
                     true => STARTING,
                     false => (FIRST_WAIT * (1 << doubled)).min(LONGEST_WAIT),
                 };
-                State::Waits(now + wait, looks.saturating_add(1))
+                JavaState::Waits(now + wait, looks.saturating_add(1))
             }
         };
-        let is_known = matches!(state, State::Known(_));
+        let is_known = matches!(state, JavaState::Known(_));
         self.processes.insert(pid, state);
         is_known
     }
 
     /// Forgets a process: it has ended, or runs another program.
-    pub fn forget(&mut self, pid: u32) {
+    pub(crate) fn forget(&mut self, pid: u32) {
         self.processes.remove(&pid);
     }
 
@@ -156,7 +155,7 @@ impl Javas {
     }
 
     /// Forgets everything.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.processes.clear();
     }
 }

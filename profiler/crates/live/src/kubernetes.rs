@@ -46,9 +46,9 @@ struct Pod {
 #[derive(Debug)]
 pub(crate) struct PodNames {
     /// Pods by uid.
-    pods: Source<Pod>,
+    pods: DirectoryNames<Pod>,
     /// Containers by id: their pods and own names.
-    containers: Source<(Pod, String)>,
+    containers: DirectoryNames<(Pod, String)>,
     looked: Option<Instant>,
 }
 
@@ -61,8 +61,8 @@ impl Default for PodNames {
 impl PodNames {
     fn of(pods: &Path, containers: &Path) -> Self {
         Self {
-            pods: Source::new(pods, pod_of),
-            containers: Source::new(containers, container_of),
+            pods: DirectoryNames::new(pods, pod_of),
+            containers: DirectoryNames::new(containers, container_of),
             looked: None,
         }
     }
@@ -107,7 +107,7 @@ impl PodNames {
 
 /// A directory, and what was read from the names in it.
 #[derive(Debug)]
-struct Source<T> {
+struct DirectoryNames<T> {
     directory: PathBuf,
     /// Reads a name: gives a key, and the value for it.
     read: fn(&str) -> Option<(String, T)>,
@@ -116,7 +116,7 @@ struct Source<T> {
     stamp: Option<(u64, u64, i64, i64)>,
 }
 
-impl<T> Source<T> {
+impl<T> DirectoryNames<T> {
     fn new(directory: &Path, read: fn(&str) -> Option<(String, T)>) -> Self {
         Self {
             directory: directory.to_owned(),

@@ -66,6 +66,7 @@ pub mod places;
 pub mod probe_files;
 pub mod procfs;
 pub mod publish;
+mod python;
 pub mod readable;
 pub mod reader;
 pub mod runtime;

@@ -49,11 +49,11 @@ const ATTEMPTS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct MetricsReader {
     values: Receiver<Counter>,
-    shared: Arc<Shared>,
+    shared: Arc<MetricsShared>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct MetricsShared {
     stop: AtomicBool,
     /// Values that were dropped or overwritten.
     missed: AtomicU64,
@@ -66,8 +66,8 @@ impl MetricsReader {
     /// No thread could be started.
     pub(crate) fn start(folders: &[PathBuf]) -> io::Result<Self> {
         let (sender, values) = sync_channel(MAX_WAITING);
-        let shared = Arc::new(Shared::default());
-        let mut worker = Worker {
+        let shared = Arc::new(MetricsShared::default());
+        let mut worker = MetricsWorker {
             folders: folders.to_vec(),
             files: BTreeMap::new(),
             since_ms: clock::pair().unix_ns / 1_000_000,
@@ -111,17 +111,17 @@ struct Watched {
     refused: bool,
 }
 
-struct Worker {
+struct MetricsWorker {
     folders: Vec<PathBuf>,
     files: BTreeMap<PathBuf, Watched>,
     /// When the recording began, milliseconds since 1970: what was written before
     /// is no part of it.
     since_ms: u64,
     sender: SyncSender<Counter>,
-    shared: Arc<Shared>,
+    shared: Arc<MetricsShared>,
 }
 
-impl Worker {
+impl MetricsWorker {
     fn run(&mut self) {
         let mut look = Instant::now();
         while !self.shared.stop.load(Ordering::Relaxed) {

@@ -2,6 +2,7 @@
 //! with processes of others.
 
 use aiprof_system::{files::kernel, workers::Owner};
+use rustc_hash::FxHashMap;
 use std::{sync::OnceLock, time::Duration};
 
 /// The user of a process, and for root its container. Reads nothing that the
@@ -18,6 +19,28 @@ pub(crate) fn owner_of(pid: u32) -> Owner {
     };
     let container = if uid == 0 { container_of(pid) } else { 0 };
     Owner { uid, container }
+}
+
+/// Most processes whose owners are remembered.
+const MAX_OWNERS: usize = 65_536;
+
+/// The owners of processes that were met.
+#[derive(Debug, Default)]
+pub(crate) struct KnownOwners(FxHashMap<u32, Owner>);
+
+impl KnownOwners {
+    /// On whose account it is what a process does.
+    pub(crate) fn of(&mut self, pid: u32) -> Owner {
+        if self.0.len() >= MAX_OWNERS {
+            self.0.clear();
+        }
+        *self.0.entry(pid).or_insert_with(|| owner_of(pid))
+    }
+
+    /// A process has ended, or may be another user's now.
+    pub(crate) fn forget(&mut self, pid: u32) {
+        self.0.remove(&pid);
+    }
 }
 
 /// Real user id of a process, in this program's user namespace.

@@ -7,7 +7,7 @@
 use super::{
     bpf::Bpf,
     reader::Reader,
-    tables::{Known, Tables},
+    tables::{MappedCode, MappingLists, UnwindTables},
 };
 use aiprof_model::{
     process::{Process, ProcessTable},
@@ -18,6 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// The published processes.
 #[derive(Default)]
 pub(crate) struct Publisher {
+    pub(crate) lists: MappingLists,
     /// Process to (space id, version of the list).
     published: FxHashMap<u32, (u32, u64)>,
     dirty: FxHashSet<u32>,
@@ -61,7 +62,7 @@ impl Publisher {
         &mut self,
         pid: u32,
         bpf: &mut Bpf,
-        tables: &mut Tables,
+        tables: &mut UnwindTables,
         processes: &ProcessTable,
     ) {
         *self.replaced.entry(pid).or_default() += 1;
@@ -96,9 +97,9 @@ impl Publisher {
     pub(crate) fn publish(
         &mut self,
         bpf: &mut Bpf,
-        tables: &mut Tables,
+        tables: &mut UnwindTables,
         processes: &ProcessTable,
-        known: &Known<'_>,
+        known: &MappedCode<'_>,
         reader: &mut Reader,
     ) -> bool {
         let changed: Vec<u32> = self
@@ -123,7 +124,11 @@ impl Publisher {
                 continue;
             }
             let (space, owner) = (&process.space, reader.owner(pid));
-            let Some(entry) = tables.acquire((pid, space), owner, &processes.files, known) else {
+            let files = &processes.files;
+            let entry = self
+                .lists
+                .acquire((pid, space), owner, files, known, tables);
+            let Some(entry) = entry else {
                 // No room: an old entry would be wrong, and room may come.
                 self.withdraw(pid, bpf, tables);
                 self.dirty.insert(pid);
@@ -134,19 +139,19 @@ impl Publisher {
                     "process {pid}: cannot pass its mappings to the eBPF programs, so its stacks \
                      are cut: {error}"
                 );
-                tables.release(now.1);
+                self.lists.release(now.1, &mut tables.pool);
                 self.withdraw(pid, bpf, tables);
                 continue;
             }
             any = true;
-            if let Some(found) = tables.python(now.1) {
+            if let Some(found) = self.lists.python(now.1) {
                 self.pythons.push(PythonFound {
                     pid,
                     ..found.clone()
                 });
             }
             if let Some((_, old)) = self.published.insert(pid, now) {
-                tables.release(old);
+                self.lists.release(old, &mut tables.pool);
             }
         }
         for pid in std::mem::take(&mut self.retired) {
@@ -160,18 +165,18 @@ impl Publisher {
         std::mem::take(&mut self.pythons)
     }
 
-    fn withdraw(&mut self, pid: u32, bpf: &mut Bpf, tables: &mut Tables) {
+    fn withdraw(&mut self, pid: u32, bpf: &mut Bpf, tables: &mut UnwindTables) {
         if let Some((_, version)) = self.published.remove(&pid) {
             bpf.remove_process(pid);
-            tables.release(version);
+            self.lists.release(version, &mut tables.pool);
         }
     }
 
     /// Forgets all processes, here and in the kernel.
-    pub(crate) fn clear(&mut self, bpf: &mut Bpf, tables: &mut Tables) {
+    pub(crate) fn clear(&mut self, bpf: &mut Bpf, tables: &mut UnwindTables) {
         for (pid, (_, version)) in std::mem::take(&mut self.published) {
             bpf.remove_process(pid);
-            tables.release(version);
+            self.lists.release(version, &mut tables.pool);
         }
         self.dirty.clear();
         self.retired.clear();

@@ -18,6 +18,7 @@ mod collector;
 mod cost;
 mod devices;
 mod dump;
+mod end;
 mod events;
 mod known;
 mod labels;
@@ -60,8 +61,8 @@ use aiprof_record::{
     correlate::Counts, recording::RecordingSink, store::Store, timeline::CommandDetail,
 };
 use aiprof_system::{files::kernel, os::privileges, remote};
-use collector::{EventCollector, IN_FLIGHT_NS};
-use pace::{JAVA_STARTS, Pace, START_TICK};
+use collector::EventCollector;
+use pace::{Batches, JAVA_STARTS, Pace, SETTLE, START_TICK};
 use processes::LINGER_NS;
 use std::{
     io::{self, Write},
@@ -178,18 +179,6 @@ impl std::fmt::Debug for Keep {
     }
 }
 
-/// Pause after a wake-up, so that a storm of events becomes batches.
-const BATCH: Duration = Duration::from_millis(4);
-/// The same of a recording that never ends.
-const CONTINUOUS_BATCH: Duration = Duration::from_millis(100);
-/// Shorter pause, where there is no storm: what woke us is just old enough to be
-/// applied. What a program that has just started calls must find its tables.
-const SETTLE: Duration = Duration::from_nanos(IN_FLIGHT_NS + 100_000);
-/// Most short pauses that are saved up; there is one more for every [`BATCH`].
-const MAX_SHORT: f64 = 8.0;
-/// Most looks at the end, each at what came during the one before.
-const LAST_LOOKS: usize = 4;
-
 /// A running recording.
 pub struct Session {
     collector: EventCollector,
@@ -272,7 +261,7 @@ impl Session {
         let mut tick = tokio::time::interval(every);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tokio::pin!(stop);
-        let (mut more, mut looked, mut short) = (false, Instant::now(), MAX_SHORT);
+        let (mut more, mut batches) = (false, Batches::new());
         loop {
             let collector = &mut self.collector;
             tokio::select! {
@@ -281,19 +270,10 @@ impl Session {
                 ready = readable.readable() => {
                     ready.map_err(CollectError::Runtime)?.clear_ready();
                     perf::settle(readable.get_ref());
-                    short += looked.elapsed().as_secs_f64() / BATCH.as_secs_f64();
-                    short = short.min(MAX_SHORT);
-                    looked = Instant::now();
                     // What was requested is needed, and is no storm.
-                    let has_found = collector.probes.has_found();
-                    if collector.is_continuous {
-                        // Nothing may wake it, as tokio's sleep would let the rings do.
-                        std::thread::sleep(CONTINUOUS_BATCH);
-                    } else if !collector.processes.reader.has_answers() && !has_found {
-                        // Not tokio's sleep, which counts in milliseconds.
-                        std::thread::sleep(if short >= 1.0 { SETTLE } else { BATCH });
-                        short = (short - 1.0).max(0.0);
-                    }
+                    let is_needed = collector.processes.reader.has_answers()
+                        || collector.probes.has_found();
+                    batches.pause(collector.is_continuous, is_needed);
                 }
                 _ = tick.tick() => {}
                 () = std::future::ready(()), if more => {}
@@ -309,20 +289,7 @@ impl Session {
                 self.resume()?;
             }
             self.housekeeping()?;
-            let EventCollector {
-                kernel,
-                probes,
-                events,
-                processes,
-                known,
-                ..
-            } = &mut self.collector;
-            let table = &events.recording.processes;
-            if probes.settle_start(&kernel.bpf, processes, table)? && until_ready {
-                break;
-            }
-            known.look(probes, processes, table);
-            if !until_ready && (events.triggers.have_fired() || known.has_news()) {
+            if is_done(&mut self.collector, until_ready)? {
                 break;
             }
             if self.pace.progress.is_due() {
@@ -345,7 +312,8 @@ impl Session {
         collector.processes.request_starting_java(table);
         // Whoever names is to have the privileges of a running recording, and no more.
         let may_name = !collector.probes.is_starting();
-        let has_java = collector.processes.javas.any() || collector.processes.tables.has_v8();
+        let has_java =
+            collector.processes.javas.any() || collector.processes.publisher.lists.has_v8();
         if may_name && pace.naming.is_due() {
             pace.naming_java.restart();
             collector.processes.request_late_files(table);
@@ -418,24 +386,8 @@ impl Session {
     /// Whatever kept the profile from being made.
     pub fn finish(mut self) -> Result<Finished, CollectError> {
         let (collector, windows) = (&mut self.collector, &mut self.windows);
-        collector.processes.reader.hurry();
-        collector.collect(false)?;
-        collector.kernel.cpus.stop_sampling();
-        let links = collector.probes.stop();
-        let paused = collector.pausing.in_all();
-        let queue = &mut collector.queue;
-        collector.pausing.end(perf::monotonic_ns(), queue);
-        let device_problems = collector.devices.stop();
-        for _ in 0..LAST_LOOKS {
-            if !collector.collect(true)? {
-                break;
-            }
-        }
-        let ops = collector.probes.ops(true);
-        collector.dispatch_wanted(ops)?;
-        collector.place_kernels(None)?;
-        let counters = collector.devices.counters(&collector.pausing, true);
-        collector.dispatch_all(counters)?;
+        let (links, paused, device_problems) = end::detach(collector)?;
+        end::collect_last(collector)?;
         let events = &mut collector.events;
         events.finish(perf::monotonic_ns());
         let calls = events.recording.tracker().counts();
@@ -445,24 +397,14 @@ impl Session {
             collector.naming.restart(false);
         }
         let profile = windows.build(collector);
-        let bpf_memory_bytes = collector.kernel.memory_bytes();
-        let about = &profile.meta;
-        if let Some(capture) = collector.events.capture.take() {
-            let finished = windows.finish_capture(capture, collector, about);
-            finished.map_err(CollectError::Capture)?;
-        }
-        let timeline = collector.events.timeline.take().map(|builder| {
-            let finished = windows.finish_timeline(*builder, collector, about, &lost_calls);
-            finished.map_err(CollectError::Timeline)
-        });
-        let timeline = timeline.transpose()?;
-        let (pages, shared, bytes) = collector.processes.tables.extent();
+        let timeline = end::write_kept(collector, windows, &profile.meta, &lost_calls)?;
+        let (pages, shared, bytes) = self.collector.processes.tables.pages.extent();
         tracing::info!("unwind tables: {pages} pages, {shared} more shared, {bytes} bytes");
         self.peak_memory.look();
         let usage = SelfUsage {
             cpu: remote::cpu_clock(libc::CLOCK_PROCESS_CPUTIME_ID) + remote::cpu_time(),
             peak_rss_bytes: self.peak_memory.bytes(),
-            bpf_memory_bytes,
+            bpf_memory_bytes: self.collector.kernel.memory_bytes(),
         };
         let probes = self.collector.probes.take_tally();
         let aiu = self.collector.devices.used;
@@ -497,6 +439,26 @@ impl Session {
             processes: collector.events.recording.processes.len(),
         }
     }
+}
+
+/// Whether all is attached if `until_ready`, else whether there is something in
+/// [`Session::triggers`] or [`Session::known`].
+fn is_done(collector: &mut EventCollector, until_ready: bool) -> Result<bool, CollectError> {
+    let EventCollector {
+        kernel,
+        probes,
+        events,
+        processes,
+        known,
+        ..
+    } = collector;
+    let table = &events.recording.processes;
+    let is_ready = probes.settle_start(&kernel.bpf, processes, table)?;
+    if is_ready && until_ready {
+        return Ok(true);
+    }
+    known.look(probes, processes, table);
+    Ok(!until_ready && (events.triggers.have_fired() || known.has_news()))
 }
 
 /// What mends it that no perf event can be opened.

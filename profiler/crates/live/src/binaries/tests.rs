@@ -1,7 +1,7 @@
 //! Tests of `binaries.rs`.
 
-use super::*;
-use crate::{procfs, reader::Answer};
+use super::{contents::MAX_DELETED_BYTES, *};
+use crate::{procfs, reader::ReaderAnswer};
 use aiprof_model::wire::{ProcessEvent, ProcessEventKind};
 use std::{
     fs,
@@ -73,7 +73,7 @@ impl Kit {
     fn new(most_open: usize) -> Self {
         Self {
             binaries: Binaries {
-                most_open,
+                contents: FileContents::new(most_open),
                 ..Binaries::default()
             },
             reader: Reader::new().unwrap(),
@@ -81,12 +81,18 @@ impl Kit {
         }
     }
 
+    /// How many contents are known.
+    fn contents(&self) -> usize {
+        let is_known = |&number: &u64| self.binaries.contents.get(number).is_some();
+        (0..100).filter(is_known).count()
+    }
+
     fn read(&mut self) {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
             let is_reading = self.reader.wait_until(end);
             for answer in self.reader.answers() {
-                if let Answer::File { pid, map, found } = answer {
+                if let ReaderAnswer::File { pid, map, found } = answer {
                     self.binaries.found(pid, &map, found, &mut self.reader);
                 }
             }
@@ -150,7 +156,7 @@ fn one_file_is_known_once_and_a_false_twin_is_another() {
     assert_eq!(first, second);
     assert_ne!(first, twin);
     assert_eq!(kit.build_id(first), kit.build_id(twin));
-    assert_eq!(kit.binaries.contents.len(), 2);
+    assert_eq!(kit.contents(), 2);
 }
 
 #[test]
@@ -255,7 +261,7 @@ fn what_is_known_too_late_keeps_the_handle_it_was_given() {
         kit.reader
             .wait_until(Instant::now() + Duration::from_secs(10));
         for answer in kit.reader.answers() {
-            if let Answer::File { found, .. } = answer {
+            if let ReaderAnswer::File { found, .. } = answer {
                 bound = kit.binaries.found(pid, &asked, found, &mut kit.reader);
             }
         }
@@ -277,8 +283,8 @@ fn what_did_not_come_in_time_is_asked_for_once_more() {
         .identify(pid, || Owner::ROOT, &mut map, &mut kit.files);
     let id = kit.files.intern(&map.file);
     assert!(kit.binaries.get(id).is_none());
-    assert!(kit.binaries.take_late().contains(&(pid, place)));
-    assert!(kit.binaries.take_late().is_empty());
+    assert!(kit.binaries.requests.take_late().contains(&(pid, place)));
+    assert!(kit.binaries.requests.take_late().is_empty());
     kit.binaries.ask_again(pid, &map, &mut kit.reader);
     kit.read();
     assert_eq!(kit.build_id(id), ONE);
@@ -350,13 +356,18 @@ fn old_files_are_closed_for_new_ones_and_can_be_opened_again() {
         .zip(&running)
         .map(|(n, p)| kit.file(p, &name(n)))
         .collect();
-    assert!(kit.binaries.open <= 3);
+    assert!(
+        ids.iter()
+            .filter(|id| !kit.binaries.is_closed(**id))
+            .count()
+            <= 3
+    );
     assert!(kit.binaries.is_closed(ids[0]) && !kit.binaries.is_closed(ids[5]));
     assert!(ids.iter().all(|&id| kit.binaries.get(id).is_some()));
     let (pid, map) = (running[0].0.id(), running[0].mapping("p0"));
-    kit.binaries.reopen(pid, &map, &mut kit.reader);
+    kit.binaries.requests.ask(pid, &map, &mut kit.reader);
     kit.read();
     assert!(kit.binaries.opened(ids[0]).is_some());
     assert_eq!(kit.file(&running[0], "p0"), ids[0]);
-    assert_eq!(kit.binaries.contents.len(), 6);
+    assert_eq!(kit.contents(), 6);
 }

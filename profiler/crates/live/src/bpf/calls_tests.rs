@@ -3,8 +3,8 @@
 
 use super::{
     Bpf, BpfOptions, CallOptions,
-    probe::{self, Link, Point, Target},
-    ring::Ring,
+    probe::{self, BpfLink, Point, ProbeTarget},
+    ring::RingReader,
 };
 use aiprof_common::{
     FETCH_VALUE, FROM_ARGUMENT, FetchOp, MAX_OPS, ProbeCounts, ProbeSpec, SPEC_EXIT,
@@ -139,11 +139,11 @@ fn spec(n: u32) -> ProbeSpec {
 
 /// Attaches to entry and return of every function; by the kind of link that this
 /// kernel has.
-fn attach(bpf: &Bpf, programs: [&'static str; 2], path: &Path, points: &[Point]) -> Vec<Link> {
+fn attach(bpf: &Bpf, programs: [&'static str; 2], path: &Path, points: &[Point]) -> Vec<BpfLink> {
     let mut links = Vec::new();
     for (program, ret) in programs.into_iter().zip([false, true]) {
         let program = bpf.programs().get(program).unwrap();
-        let target = Target {
+        let target = ProbeTarget {
             path,
             ret,
             pid: None,
@@ -196,7 +196,7 @@ fn calls_of_a_library_are_seen() {
 /// Runs the program with the probes attached; gives its id and its calls.
 fn observe(
     bpf: &Bpf,
-    ring: &mut Ring,
+    ring: &mut RingReader,
     programs: [&'static str; 2],
     built: &Built,
 ) -> (u32, Vec<Call>) {

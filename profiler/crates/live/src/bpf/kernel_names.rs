@@ -2,7 +2,7 @@
 //!
 //! `/proc/kallsyms` would have to be read whole, 200,000 lines.
 
-use super::{BpfError, Loaded, NAME_KERNEL, NAMES, plain};
+use super::{BpfError, LoadedObject, NAME_KERNEL, NAMES, plain};
 use aiprof_common::{KERNEL_NAME_BYTES, KERNEL_NAMES, KernelNames};
 use aiprof_model::profile::FrameKind;
 use aiprof_symbols::symbolize::SymFrame;
@@ -18,12 +18,12 @@ const UNKNOWN: &str = "[unknown kernel]";
 
 /// Names kernel addresses.
 pub(crate) struct KernelNamer {
-    loaded: Arc<Loaded>,
+    loaded: Arc<LoadedObject>,
     program: Arc<OwnedFd>,
 }
 
 impl KernelNamer {
-    pub(super) fn new(loaded: Arc<Loaded>) -> Result<Self, BpfError> {
+    pub(super) fn new(loaded: Arc<LoadedObject>) -> Result<Self, BpfError> {
         let program = loaded.program(NAME_KERNEL)?;
         Ok(Self { loaded, program })
     }

@@ -57,7 +57,7 @@ const WAIT_MAPS: &[&str] = &["WAIT_SLOTS", "WAITS_OVER", "WAIT_COUNTS", "LAST_SW
 ///
 /// The kernel verifies each program at length (some take a third of a second), so
 /// they are loaded when they are first needed.
-pub(super) struct Loaded {
+pub(super) struct LoadedObject {
     bytes: ObjectSource,
     settings: Settings,
     programs: Mutex<BTreeMap<&'static str, Arc<OwnedFd>>>,
@@ -80,7 +80,7 @@ impl ObjectSource {
     }
 }
 
-impl Loaded {
+impl LoadedObject {
     /// A program, which is loaded unless it is already. May take as long as the
     /// kernel verifies it, and then other threads that ask wait too.
     pub(super) fn program(&self, name: &'static str) -> Result<Arc<OwnedFd>, BpfError> {
@@ -130,7 +130,7 @@ pub(super) fn load(
     options: &BpfOptions,
     settings: &Settings,
     path: Option<&Path>,
-) -> Result<Loaded, BpfError> {
+) -> Result<LoadedObject, BpfError> {
     let bytes = match path {
         None => ObjectSource::Committed,
         Some(path) => {
@@ -148,7 +148,7 @@ fn load_bytes(
     options: &BpfOptions,
     settings: &Settings,
     bytes: ObjectSource,
-) -> Result<Loaded, BpfError> {
+) -> Result<LoadedObject, BpfError> {
     const FIRST: [&str; 3] = [SAMPLER, EXECD, NAME_KERNEL];
     let mut open = opened(bytes.bytes())?;
     set_sizes(&mut open, options, settings)?;
@@ -167,7 +167,7 @@ fn load_bytes(
             maps.insert(name, MapHandle::try_from(&map)?);
         }
     }
-    Ok(Loaded {
+    Ok(LoadedObject {
         bytes,
         settings: *settings,
         programs,

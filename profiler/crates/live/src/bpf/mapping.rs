@@ -7,16 +7,16 @@ use std::{
 };
 
 /// A shared mapping of a BPF map or a perf event, unmapped when dropped.
-pub(super) struct Mapping {
+pub(super) struct SharedMapping {
     base: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone and is not tied to a thread;
 // what is in it is reached through raw pointers only.
-unsafe impl Send for Mapping {}
+unsafe impl Send for SharedMapping {}
 
-impl Mapping {
+impl SharedMapping {
     /// Maps `len` bytes from `offset` (whole pages) on, readable and, if
     /// `writable`, writable.
     pub(super) fn new(
@@ -56,7 +56,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `new`, not used after this.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };

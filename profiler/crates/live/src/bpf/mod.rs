@@ -20,7 +20,7 @@ use aiprof_common::{COUNTERS, NO_FIELD, POOL_CHUNK, ProcEntry, RULE_CACHE_CHUNK,
 use aiprof_system::files::kernel;
 pub(crate) use kernel_names::KernelNamer;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use load::{EXECD, Loaded, NAME_KERNEL, NAMES, SAMPLER};
+use load::{EXECD, LoadedObject, NAME_KERNEL, NAMES, SAMPLER};
 pub use plain::Plain;
 use std::{
     io,
@@ -175,9 +175,9 @@ impl Default for BpfOptions {
 
 /// The loaded programs and their maps.
 pub struct Bpf {
-    loaded: Arc<Loaded>,
+    loaded: Arc<LoadedObject>,
     /// Forgets processes at their exec.
-    _execd: Option<probe::Link>,
+    _execd: Option<probe::BpfLink>,
     /// How often `PROCS` was changed from here.
     proc_changes: u64,
 }
@@ -224,9 +224,9 @@ impl Bpf {
     }
 
     /// The reading end of a ring buffer; there must be only one of each.
-    pub fn ring(&self, name: &'static str) -> Result<ring::Ring, BpfError> {
+    pub fn ring(&self, name: &'static str) -> Result<ring::RingReader, BpfError> {
         let map = self.map(name)?;
-        ring::Ring::map(map.as_fd(), map.max_entries()).map_err(|e| BpfError::Ring(name, e))
+        ring::RingReader::map(map.as_fd(), map.max_entries()).map_err(|e| BpfError::Ring(name, e))
     }
 
     /// Maps the unwind pool into this process.
@@ -359,7 +359,7 @@ fn sum_of(kind: &str, id: &str, wanted: &str) -> u64 {
 
 /// The programs of the object, for any thread.
 #[derive(Clone)]
-pub(crate) struct Programs(Arc<Loaded>);
+pub(crate) struct Programs(Arc<LoadedObject>);
 
 impl Programs {
     /// A program, which the kernel verifies first if it is the first time.

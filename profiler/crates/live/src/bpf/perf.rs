@@ -1,7 +1,7 @@
 //! perf events: the sampling clock on every CPU, and the stream of process
 //! events (fork, exec, mmap, exit).
 
-use super::mapping::Mapping;
+use super::mapping::SharedMapping;
 use crate::procfs;
 use aiprof_model::wire::{FileKey, MapEvent, ProcessEvent, ProcessEventKind};
 use aiprof_system::files::kernel;
@@ -15,7 +15,7 @@ use std::{
 
 /// What drives the sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
+pub(crate) enum SamplingClock {
     /// The kernel's per-CPU high-resolution timer: exact time, needs no PMU.
     CpuClock {
         /// Nanoseconds between samples.
@@ -51,7 +51,7 @@ pub(super) fn open_for(attr: &mut b::perf_event_attr, pid: i32, cpu: i32) -> io:
 /// Opens the sampling event of one CPU and attaches the program to it; it is off until
 /// it is switched on ([`switch_sampler`]), and there until the descriptor is closed.
 pub(crate) fn open_sampler(
-    clock: Clock,
+    clock: SamplingClock,
     cpu: u32,
     include_idle: bool,
     ring: BorrowedFd<'_>,
@@ -59,12 +59,12 @@ pub(crate) fn open_sampler(
 ) -> io::Result<OwnedFd> {
     let mut attr = b::perf_event_attr::default();
     match clock {
-        Clock::CpuClock { period_ns } => {
+        SamplingClock::CpuClock { period_ns } => {
             attr.type_ = b::PERF_TYPE_SOFTWARE;
             attr.config = u64::from(b::PERF_COUNT_SW_CPU_CLOCK);
             attr.__bindgen_anon_1.sample_period = period_ns;
         }
-        Clock::Cycles { frequency_hz } => {
+        SamplingClock::Cycles { frequency_hz } => {
             attr.type_ = b::PERF_TYPE_HARDWARE;
             attr.config = u64::from(b::PERF_COUNT_HW_CPU_CYCLES);
             attr.set_freq(1);
@@ -111,7 +111,7 @@ pub(crate) fn switch_sampler(event: BorrowedFd<'_>, on: bool) -> io::Result<()> 
     }
 }
 
-/// Has a sampling event of [`Clock::CpuClock`] sample with another period from now on. The
+/// Has a sampling event of [`SamplingClock::CpuClock`] sample with another period from now on. The
 /// timer begins anew: the time since the last sample is in none.
 pub(crate) fn set_period(event: BorrowedFd<'_>, period_ns: u64) -> io::Result<()> {
     // The binding passes by value what the kernel reads through a pointer.
@@ -126,7 +126,7 @@ pub(crate) fn set_period(event: BorrowedFd<'_>, period_ns: u64) -> io::Result<()
 /// The process events of one CPU, through a ring buffer.
 pub(crate) struct ProcessRing {
     fd: OwnedFd,
-    memory: Mapping,
+    memory: SharedMapping,
     pages: usize,
 }
 
@@ -155,7 +155,7 @@ impl ProcessRing {
         // that other events get of the same mapping (perf_event_mmap_event), and
         // `perf record` on the whole machine aborts on those.
         let fd = open(&mut attr, cpu)?;
-        let memory = Mapping::new(fd.as_fd(), 0, (pages + 1) * PAGE, true)?;
+        let memory = SharedMapping::new(fd.as_fd(), 0, (pages + 1) * PAGE, true)?;
         Ok(Self { fd, memory, pages })
     }
 

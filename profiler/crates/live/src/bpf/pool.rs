@@ -1,7 +1,7 @@
 //! The unwind pool: the memory-mapped array that the unwinder reads, and the
 //! allocator of its blocks (layout: `aiprof_common`).
 
-use super::mapping::Mapping;
+use super::mapping::SharedMapping;
 use aiprof_common::{POOL_CHUNK, POOL_UNIT, POOL_UNIT_BITS, PoolRef};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -22,13 +22,13 @@ const QUARANTINE: Duration = Duration::from_millis(200);
 
 /// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct PoolBlock {
     /// The name the unwinder knows it by.
     pub reference: PoolRef,
     units: u32,
 }
 
-impl Block {
+impl PoolBlock {
     /// Bytes the block occupies.
     pub fn bytes(&self) -> usize {
         self.units as usize * POOL_UNIT
@@ -37,9 +37,9 @@ impl Block {
 
 /// The pool, mapped into this process.
 pub struct Pool {
-    memory: Mapping,
+    memory: SharedMapping,
     free: FreeList,
-    quarantine: VecDeque<(Instant, Block)>,
+    quarantine: VecDeque<(Instant, PoolBlock)>,
     next_owner: u32,
     used_units: u32,
     quarantined_units: u32,
@@ -50,7 +50,7 @@ impl Pool {
     pub fn map(fd: BorrowedFd<'_>, chunks: u32) -> io::Result<Self> {
         let len = chunks as usize * POOL_CHUNK;
         Ok(Self {
-            memory: Mapping::new(fd, 0, len, true)?,
+            memory: SharedMapping::new(fd, 0, len, true)?,
             free: FreeList::new(chunks),
             quarantine: VecDeque::new(),
             next_owner: 1,
@@ -67,12 +67,12 @@ impl Pool {
 
     /// Allocates a block for `content`, whose first 4 bytes become the owner
     /// tag, and writes it. `None`: no room (or content larger than a chunk).
-    pub fn store(&mut self, content: &[u8]) -> Option<Block> {
+    pub fn store(&mut self, content: &[u8]) -> Option<PoolBlock> {
         let units = u32::try_from(content.len().div_ceil(POOL_UNIT)).ok()?;
         let (_, behind_tag) = content.split_at_checked(TAG)?;
         self.release_quarantine();
         let reference = self.free.take(units)?;
-        let block = Block { reference, units };
+        let block = PoolBlock { reference, units };
         self.used_units += units;
         let owner = self.next_owner;
         // Never 0, which marks a free block.
@@ -90,12 +90,12 @@ impl Pool {
     }
 
     /// The owner tag of a block.
-    pub fn owner(&self, block: Block) -> u32 {
+    pub fn owner(&self, block: PoolBlock) -> u32 {
         self.read_u32(block, 0)
     }
 
     /// A copy of a block's content, as long as the block.
-    pub fn copy(&self, block: Block) -> Vec<u8> {
+    pub fn copy(&self, block: PoolBlock) -> Vec<u8> {
         let words = (0..block.bytes()).step_by(4);
         words
             .flat_map(|off| self.read_u32(block, off).to_ne_bytes())
@@ -103,21 +103,21 @@ impl Pool {
     }
 
     /// Reads the `u32` at byte `off` of a block; 0 where the pool has no such word.
-    pub fn read_u32(&self, block: Block, off: usize) -> u32 {
+    pub fn read_u32(&self, block: PoolBlock, off: usize) -> u32 {
         self.word(block.reference, off)
             .map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// Publishes the `u32` at byte `off` of a block; where the pool has no such word,
     /// nothing happens.
-    pub(crate) fn write_u32(&self, block: Block, off: usize, value: u32) {
+    pub(crate) fn write_u32(&self, block: PoolBlock, off: usize, value: u32) {
         if let Some(word) = self.word(block.reference, off) {
             word.store(value, Ordering::Release);
         }
     }
 
     /// Frees a block to which no reference is published any more.
-    pub fn release(&mut self, block: Block) {
+    pub fn release(&mut self, block: PoolBlock) {
         self.write_u32(block, 0, 0);
         self.quarantined_units += block.units;
         self.quarantine.push_back((Instant::now(), block));
@@ -240,7 +240,7 @@ mod tests {
         let block = pool.store(&[7; 64]).unwrap();
         assert_eq!(pool.read_u32(block, 4), 0x0707_0707);
         assert!(pool.store(&[1; 3]).is_none() && pool.store(&vec![1; POOL_CHUNK + 1]).is_none());
-        let beyond = Block {
+        let beyond = PoolBlock {
             reference: PoolRef::MAX,
             units: 1,
         };

@@ -26,9 +26,9 @@ use std::{
 
 /// An attached program; detached when dropped.
 #[derive(Debug)]
-pub struct Link(OwnedFd);
+pub struct BpfLink(OwnedFd);
 
-impl Link {
+impl BpfLink {
     /// The descriptor, for whoever is to close it: each link of
     /// [`attach_uprobe_perf`] takes the kernel tens of milliseconds to close.
     pub(crate) fn into_fd(self) -> OwnedFd {
@@ -36,7 +36,7 @@ impl Link {
     }
 }
 
-impl AsFd for Link {
+impl AsFd for BpfLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -53,7 +53,7 @@ pub struct Point {
 
 /// The file to probe, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub(crate) struct ProbeTarget<'a> {
     /// The program or library; `/proc/self/fd/N` works too.
     pub path: &'a Path,
     /// Probe the return of the function that begins at the point, in place of
@@ -66,14 +66,14 @@ pub struct Target<'a> {
 
 /// A point that the kernel does not probe.
 #[derive(Debug)]
-pub struct Refused {
+pub(crate) struct RefusedPoint {
     /// The point.
     pub point: Point,
     /// The kernel's reason.
     pub error: io::Error,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "offset {:#x}: ", self.point.offset)?;
         match self.error.raw_os_error() {
@@ -87,9 +87,9 @@ impl fmt::Display for Refused {
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
     /// The links; one, if no point was refused.
-    pub links: Vec<Link>,
+    pub links: Vec<BpfLink>,
     /// The points that could not be probed.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedPoint>,
 }
 
 /// The kernel's own error for an instruction that it cannot single-step
@@ -178,7 +178,7 @@ fn empty_program(
 /// a thread.
 pub(crate) fn attach_uprobe_multi(
     program: BorrowedFd<'_>,
-    target: &Target<'_>,
+    target: &ProbeTarget<'_>,
     points: &[Point],
 ) -> io::Result<Attached> {
     if target.pid.is_some() && uprobe_multi() != UprobeMulti::Complete {
@@ -193,7 +193,7 @@ pub(crate) fn attach_uprobe_multi(
             (_, []) => {}
             (Ok(link), _) => attached.links.push(link),
             (Err(error), _) if !is_about_a_point(&error) => return Err(error),
-            (Err(error), &[point]) => attached.refused.push(Refused { point, error }),
+            (Err(error), &[point]) => attached.refused.push(RefusedPoint { point, error }),
             (Err(_), _) => {
                 let (first, second) = part.split_at(part.len() / 2);
                 todo.extend([second, first]);
@@ -236,7 +236,7 @@ impl Multi {
         }
     }
 
-    fn link(&self, program: BorrowedFd<'_>) -> io::Result<Link> {
+    fn link(&self, program: BorrowedFd<'_>) -> io::Result<BpfLink> {
         let mut options = link_options();
         options.__bindgen_anon_1.uprobe_multi =
             sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 {
@@ -259,9 +259,9 @@ impl Multi {
 /// What is wrong with the file, the point or the program.
 pub(crate) fn attach_uprobe_perf(
     program: BorrowedFd<'_>,
-    target: &Target<'_>,
+    target: &ProbeTarget<'_>,
     point: Point,
-) -> io::Result<Link> {
+) -> io::Result<BpfLink> {
     let path = c_path(target.path)?;
     let mut attr = b::perf_event_attr {
         type_: pmu("uprobe", "type")?,
@@ -288,7 +288,7 @@ pub(crate) fn attach_tracepoint(
     category: &str,
     name: &str,
     cookie: u64,
-) -> io::Result<Link> {
+) -> io::Result<BpfLink> {
     let mut attr = b::perf_event_attr {
         type_: b::PERF_TYPE_TRACEPOINT,
         config: tracepoint_id(category, name)?,
@@ -320,21 +320,21 @@ fn tracepoint_id(category: &str, name: &str) -> io::Result<u64> {
 ///
 /// # Errors
 /// `NotFound`: this kernel has no such tracepoint.
-pub(crate) fn attach_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> io::Result<Link> {
+pub(crate) fn attach_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> io::Result<BpfLink> {
     let name = CString::new(name)?;
     // SAFETY: the program is open and the name a C string.
     let fd = unsafe { sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
-    owned(fd).map(Link)
+    owned(fd).map(BpfLink)
 }
 
 /// Attaches a program to the tracepoint that it was loaded for (`tp_btf`).
 ///
 /// # Errors
 /// The kernel's answer.
-pub(crate) fn attach_tracing(program: BorrowedFd<'_>) -> io::Result<Link> {
+pub(crate) fn attach_tracing(program: BorrowedFd<'_>) -> io::Result<BpfLink> {
     // SAFETY: the program is open; its tracepoint was named when it was loaded.
     let fd = unsafe { sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
-    owned(fd).map(Link)
+    owned(fd).map(BpfLink)
 }
 
 /// Attaches a program to a function of the kernel, at its beginning or, with
@@ -347,7 +347,7 @@ pub(crate) fn attach_kprobe(
     function: &str,
     ret: bool,
     cookie: u64,
-) -> io::Result<Link> {
+) -> io::Result<BpfLink> {
     let function = CString::new(function)?;
     let mut attr = b::perf_event_attr {
         type_: pmu("kprobe", "type")?,
@@ -379,7 +379,7 @@ fn parse_bit(text: &str) -> Option<u64> {
 }
 
 /// Attaches a program to a perf event, which the link keeps.
-fn link_perf(program: BorrowedFd<'_>, event: &OwnedFd, cookie: u64) -> io::Result<Link> {
+fn link_perf(program: BorrowedFd<'_>, event: &OwnedFd, cookie: u64) -> io::Result<BpfLink> {
     let mut options = link_options();
     options.__bindgen_anon_1.perf_event =
         sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_1 { bpf_cookie: cookie };
@@ -398,12 +398,12 @@ fn link_create(
     target: Option<BorrowedFd<'_>>,
     kind: sys::bpf_attach_type,
     options: &sys::bpf_link_create_opts,
-) -> io::Result<Link> {
+) -> io::Result<BpfLink> {
     let target = target.map_or(0, |fd| fd.as_raw_fd());
     // SAFETY: open descriptors, and options with their size whose pointers the
     // callers keep valid.
     let fd = unsafe { sys::bpf_link_create(program.as_raw_fd(), target, kind, options) };
-    owned(fd).map(Link)
+    owned(fd).map(BpfLink)
 }
 
 /// A new descriptor, or the negative error number that libbpf gives instead.

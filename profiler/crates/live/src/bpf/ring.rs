@@ -5,7 +5,7 @@
 //! in one piece. Positions only grow. A record begins with its length and two flags, 8
 //! bytes in all.
 
-use super::mapping::Mapping;
+use super::mapping::SharedMapping;
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -28,18 +28,18 @@ pub struct Drained {
 }
 
 /// The reading end of a ring buffer map; there must be no other.
-pub struct Ring {
+pub struct RingReader {
     fd: OwnedFd,
-    consumer: Mapping,
+    consumer: SharedMapping,
     /// The producers' page, and behind it the data, twice.
-    producer: Mapping,
+    producer: SharedMapping,
     page: usize,
     size: u64,
     /// The record that is being read.
     record: Vec<u8>,
 }
 
-impl Ring {
+impl RingReader {
     /// Maps the ring `fd` of `size` bytes, a power of two.
     ///
     /// # Errors
@@ -51,8 +51,8 @@ impl Ring {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         Ok(Self {
-            consumer: Mapping::new(fd, 0, page, true)?,
-            producer: Mapping::new(fd, page, page + 2 * data, false)?,
+            consumer: SharedMapping::new(fd, 0, page, true)?,
+            producer: SharedMapping::new(fd, page, page + 2 * data, false)?,
             fd: fd.try_clone_to_owned()?,
             page,
             size: u64::from(size),
@@ -186,11 +186,11 @@ mod tests {
     }
 
     impl Fake {
-        fn new() -> (Self, Ring) {
+        fn new() -> (Self, RingReader) {
             let file = super::super::perf::memory_file(c"ring", &[]).unwrap();
             let page = rustix::param::page_size() as u64;
             file.set_len(2 * page + 2 * SIZE).unwrap();
-            let ring = Ring::map(file.as_fd(), SIZE as u32).unwrap();
+            let ring = RingReader::map(file.as_fd(), SIZE as u32).unwrap();
             (Self { file, at: 0 }, ring)
         }
 
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    fn drain(ring: &mut Ring) -> (Vec<Vec<u8>>, Drained) {
+    fn drain(ring: &mut RingReader) -> (Vec<Vec<u8>>, Drained) {
         let mut records = Vec::new();
         let drained = ring.drain(|record| records.push(record.to_vec()));
         (records, drained)
@@ -350,7 +350,7 @@ mod tests {
     fn sizes_that_no_ring_has_are_refused() {
         let file = super::super::perf::memory_file(c"ring", &[]).unwrap();
         for size in [0, 5000, 1024] {
-            assert!(Ring::map(file.as_fd(), size).is_err(), "{size}");
+            assert!(RingReader::map(file.as_fd(), size).is_err(), "{size}");
         }
     }
 }

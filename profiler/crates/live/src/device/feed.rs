@@ -16,12 +16,12 @@ use std::{
 
 /// Makes threads end.
 #[derive(Debug, Default)]
-pub(super) struct Control {
+pub(super) struct StreamControl {
     stopped: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Control {
+impl StreamControl {
     pub(super) fn stop(&self) {
         *lock(&self.stopped) = true;
         self.changed.notify_all();
@@ -58,13 +58,13 @@ pub(super) enum Topic {
 
 /// What was missed, and why.
 #[derive(Debug, Default)]
-pub(super) struct Status {
+pub(super) struct StreamStatus {
     losses: Mutex<Losses>,
     /// By stream and topic: the latest of each is what counts.
     problems: Mutex<BTreeMap<(u32, Topic), String>>,
 }
 
-impl Status {
+impl StreamStatus {
     pub(super) fn losses(&self) -> Losses {
         lock(&self.losses).clone()
     }
@@ -98,7 +98,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone, Debug)]
 pub(super) struct Feed {
     events: SyncSender<Event>,
-    status: Arc<Status>,
+    status: Arc<StreamStatus>,
     /// Folder for device captures.
     save: Option<Arc<Path>>,
 }
@@ -106,7 +106,7 @@ pub(super) struct Feed {
 impl Feed {
     pub(super) fn new(
         events: SyncSender<Event>,
-        status: Arc<Status>,
+        status: Arc<StreamStatus>,
         save: Option<Arc<Path>>,
     ) -> Self {
         Self {
@@ -121,7 +121,7 @@ impl Feed {
         self.save.as_deref()
     }
 
-    pub(super) fn status(&self) -> &Status {
+    pub(super) fn status(&self) -> &StreamStatus {
         &self.status
     }
 

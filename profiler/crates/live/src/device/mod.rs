@@ -21,7 +21,7 @@ pub(crate) mod xe_eu_stall;
 pub use replay_spec::{ReplayFormat, ReplaySpec};
 
 use aiprof_model::{profile::Losses, wire::Event};
-use feed::{Control, Feed, Status, Topic};
+use feed::{Feed, StreamControl, StreamStatus, Topic};
 use std::{
     io,
     ops::RangeFrom,
@@ -107,8 +107,8 @@ pub enum DeviceError {
 #[derive(Debug)]
 pub struct DeviceSamplers {
     events: Receiver<Event>,
-    control: Arc<Control>,
-    status: Arc<Status>,
+    control: Arc<StreamControl>,
+    status: Arc<StreamStatus>,
     threads: Vec<JoinHandle<()>>,
 }
 

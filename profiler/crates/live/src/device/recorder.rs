@@ -28,7 +28,7 @@ pub(super) struct Shape {
 
 /// Adds the records of a stream up and hands on its windows.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(super) struct StreamRecorder {
     stream: DeviceStream,
     shape: Shape,
     splitter: Splitter,
@@ -49,7 +49,7 @@ pub(super) struct Recorder {
     save: Option<Save>,
 }
 
-impl Recorder {
+impl StreamRecorder {
     /// For a stream. `None`: no record can have that size.
     pub(super) fn new(mut stream: DeviceStream, shape: Shape, feed: Feed) -> Option<Self> {
         let splitter = Splitter::new(shape.layout, shape.record_size)?;
@@ -231,7 +231,7 @@ impl Recorder {
     }
 }
 
-impl Drop for Recorder {
+impl Drop for StreamRecorder {
     fn drop(&mut self) {
         if let Some(save) = self.save.take() {
             let saved = save.end();

@@ -7,8 +7,8 @@
 //! * A device capture ([`capture`](aiprof_model::eu_stall::capture)) has its own times.
 
 use super::{
-    feed::{Control, Feed, Topic},
-    recorder::{Recorder, Shape},
+    feed::{Feed, StreamControl, Topic},
+    recorder::{Shape, StreamRecorder},
     replay_spec::{ReplayFormat, ReplaySpec},
 };
 use crate::bpf::perf::monotonic_ns;
@@ -48,7 +48,7 @@ pub(super) fn start(
     spec: &ReplaySpec,
     id: u32,
     feed: Feed,
-    control: Arc<Control>,
+    control: Arc<StreamControl>,
 ) -> io::Result<impl FnOnce() + Send + 'static> {
     let source = ReplayInput::open(&spec.path)?;
     let start_ns = monotonic_ns();
@@ -130,7 +130,7 @@ impl ReplayInput {
 struct Replay {
     source: ReplayInput,
     sink: Sink,
-    control: Arc<Control>,
+    control: Arc<StreamControl>,
     start_ns: u64,
     /// When the last read that brought something began.
     last_ns: u64,
@@ -240,7 +240,7 @@ struct Sink {
     start_ns: u64,
     feed: Feed,
     told: Option<(DeviceStream, Shape)>,
-    recorder: Option<Recorder>,
+    recorder: Option<StreamRecorder>,
     capture: Option<CaptureReader>,
     clock: CaptureClock,
     frame: Option<CaptureFrame>,
@@ -271,8 +271,8 @@ impl Sink {
         // A writer that comes after another usually sends the same description.
         if told != self.told {
             self.told = told.clone();
-            self.recorder =
-                told.and_then(|(stream, shape)| Recorder::new(stream, shape, self.feed.clone()));
+            self.recorder = told
+                .and_then(|(stream, shape)| StreamRecorder::new(stream, shape, self.feed.clone()));
             if let Some(recorder) = &mut self.recorder {
                 recorder.announce();
             }

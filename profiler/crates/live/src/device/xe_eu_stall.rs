@@ -4,8 +4,8 @@
 //! without waiting. One stream can be open for a GT, for the whole machine.
 
 use super::{
-    feed::{Control, Feed, Topic},
-    recorder::{Recorder, Shape},
+    feed::{Feed, StreamControl, Topic},
+    recorder::{Shape, StreamRecorder},
     replay::{PERIOD, window_begin},
     xe_abi::{
         Abilities, Card, Chain, Driver, Gt, PROP_GT_ID, PROP_SAMPLE_RATE, PROP_WAIT_NUM_REPORTS,
@@ -152,11 +152,11 @@ impl XeGt {
         mut self,
         id: u32,
         feed: Feed,
-        control: Arc<Control>,
+        control: Arc<StreamControl>,
     ) -> impl FnOnce() + Send + 'static {
         self.stream.id = id;
         move || {
-            let recorder = Recorder::new(self.stream.clone(), self.shape, feed.clone());
+            let recorder = StreamRecorder::new(self.stream.clone(), self.shape, feed.clone());
             // `gts` has looked at the size of records.
             if let Some(recorder) = recorder {
                 let mut sampler = Sampler {
@@ -174,9 +174,9 @@ impl XeGt {
 
 struct Sampler {
     gt: XeGt,
-    recorder: Recorder,
+    recorder: StreamRecorder,
     feed: Feed,
-    control: Arc<Control>,
+    control: Arc<StreamControl>,
     buffer: Vec<u8>,
 }
 

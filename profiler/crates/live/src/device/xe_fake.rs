@@ -15,7 +15,7 @@ use std::{
 
 /// What a read brings; after the last one, there is nothing to read.
 #[derive(Clone)]
-pub(super) enum Step {
+pub(super) enum ReadStep {
     Bytes(Vec<u8>),
     Fails(Errno),
     /// Nothing, for so long.
@@ -29,7 +29,7 @@ pub(super) struct FakeCard {
     /// Answers to queries by number.
     answers: BTreeMap<u32, Result<Vec<u8>, Errno>>,
     /// Results of opening a stream by GT, in order; afterwards, streams are silent.
-    streams: BTreeMap<u64, VecDeque<Result<Vec<Step>, Errno>>>,
+    streams: BTreeMap<u64, VecDeque<Result<Vec<ReadStep>, Errno>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ pub(super) struct FakeGt {
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct FakeState {
     pub(super) cards: BTreeMap<PathBuf, FakeCard>,
     /// Properties of the streams that were asked for.
     pub(super) asked: Vec<Vec<SetProperty>>,
@@ -49,7 +49,7 @@ pub(super) struct State {
 }
 
 #[derive(Clone, Default)]
-pub(super) struct Fake(pub(super) Arc<Mutex<State>>);
+pub(super) struct Fake(pub(super) Arc<Mutex<FakeState>>);
 
 impl Driver for Fake {
     fn open(&self, node: &Path) -> Result<Box<dyn Card>, Errno> {
@@ -107,7 +107,7 @@ impl Card for OpenCard {
 
 struct OpenStream {
     fake: Fake,
-    steps: Mutex<VecDeque<Step>>,
+    steps: Mutex<VecDeque<ReadStep>>,
     enabled: Mutex<bool>,
 }
 
@@ -126,7 +126,7 @@ impl Stream for OpenStream {
 
     fn wait(&self, time: Duration) -> Result<(), Errno> {
         let silent = match self.steps.lock().unwrap().front() {
-            Some(Step::Silence(silence)) => *silence,
+            Some(ReadStep::Silence(silence)) => *silence,
             None => time,
             Some(_) => Duration::ZERO,
         };
@@ -138,16 +138,16 @@ impl Stream for OpenStream {
         assert!(*self.enabled.lock().unwrap(), "read before enable");
         let mut steps = self.steps.lock().unwrap();
         match steps.pop_front() {
-            Some(Step::Bytes(bytes)) => {
+            Some(ReadStep::Bytes(bytes)) => {
                 let (now, later) = bytes.split_at(bytes.len().min(buffer.len() / 64 * 64));
                 buffer[..now.len()].copy_from_slice(now);
                 if !later.is_empty() {
-                    steps.push_front(Step::Bytes(later.to_vec()));
+                    steps.push_front(ReadStep::Bytes(later.to_vec()));
                 }
                 Ok(now.len())
             }
-            Some(Step::Fails(error)) => Err(error),
-            Some(Step::Silence(_)) | None => Err(Errno::AGAIN),
+            Some(ReadStep::Fails(error)) => Err(error),
+            Some(ReadStep::Silence(_)) | None => Err(Errno::AGAIN),
         }
     }
 }
@@ -205,7 +205,7 @@ impl FakeCard {
         }
     }
 
-    pub(super) fn stream(mut self, gt: u64, script: Result<Vec<Step>, Errno>) -> Self {
+    pub(super) fn stream(mut self, gt: u64, script: Result<Vec<ReadStep>, Errno>) -> Self {
         self.streams.entry(gt).or_default().push_back(script);
         self
     }
@@ -217,12 +217,12 @@ impl FakeCard {
 }
 
 /// A machine of cards.
-pub(super) struct Machine {
+pub(super) struct FakeMachine {
     pub(super) root: tempfile::TempDir,
     pub(super) fake: Fake,
 }
 
-impl Machine {
+impl FakeMachine {
     /// Cards by PCI device id.
     pub(super) fn new(cards: Vec<(&str, FakeCard)>) -> Self {
         let root = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 use super::super::{
     DeviceOptions, DeviceSamplers,
-    xe_fake::{FakeCard, FakeGt, Machine, RATES, Step, eu_stall_answer, gt_answer},
+    xe_fake::{FakeCard, FakeGt, FakeMachine, RATES, ReadStep, eu_stall_answer, gt_answer},
 };
 use super::*;
 use aiprof_model::{
@@ -49,7 +49,7 @@ fn until(mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn a_stream_is_opened_as_the_kernel_wants_it() {
-    let machine = Machine::new(vec![("0xe20b", FakeCard::usual())]);
+    let machine = FakeMachine::new(vec![("0xe20b", FakeCard::usual())]);
     let mut samplers = machine.start(&DeviceOptions::default());
     until(|| machine.fake.0.lock().unwrap().enabled == 1);
     samplers.stop();
@@ -90,20 +90,20 @@ fn a_stream_is_opened_as_the_kernel_wants_it() {
 
 #[test]
 fn windows_hold_what_was_read_and_when() {
-    let silence = || Step::Silence(Duration::from_millis(15));
+    let silence = || ReadStep::Silence(Duration::from_millis(15));
     let card = FakeCard::usual().stream(
         0,
         Ok(vec![
-            Step::Bytes(records(100)),
+            ReadStep::Bytes(records(100)),
             silence(),
             // More than one read holds.
-            Step::Bytes(records(40_000)),
+            ReadStep::Bytes(records(40_000)),
             silence(),
-            Step::Fails(Errno::INTR),
-            Step::Bytes(records(7)),
+            ReadStep::Fails(Errno::INTR),
+            ReadStep::Bytes(records(7)),
         ]),
     );
-    let machine = Machine::new(vec![("0xe20b", card)]);
+    let machine = FakeMachine::new(vec![("0xe20b", card)]);
     let before = monotonic_ns();
     let mut samplers = machine.start(&DeviceOptions::default());
     std::thread::sleep(Duration::from_millis(150));
@@ -130,16 +130,16 @@ fn drops_are_counted_in_their_window() {
     let card = FakeCard::usual().stream(
         0,
         Ok(vec![
-            Step::Bytes(records(10)),
-            Step::Silence(Duration::from_millis(5)),
-            Step::Fails(Errno::IO),
-            Step::Bytes(records(20)),
-            Step::Silence(Duration::from_millis(5)),
+            ReadStep::Bytes(records(10)),
+            ReadStep::Silence(Duration::from_millis(5)),
+            ReadStep::Fails(Errno::IO),
+            ReadStep::Bytes(records(20)),
+            ReadStep::Silence(Duration::from_millis(5)),
             // And nothing came with it.
-            Step::Fails(Errno::IO),
+            ReadStep::Fails(Errno::IO),
         ]),
     );
-    let machine = Machine::new(vec![("0xe20b", card)]);
+    let machine = FakeMachine::new(vec![("0xe20b", card)]);
     let mut samplers = machine.start(&DeviceOptions::default());
     std::thread::sleep(Duration::from_millis(100));
     samplers.stop();
@@ -154,11 +154,14 @@ fn a_reset_gt_is_sampled_again() {
     let card = FakeCard::usual()
         .stream(
             0,
-            Ok(vec![Step::Bytes(records(5)), Step::Fails(Errno::NODEV)]),
+            Ok(vec![
+                ReadStep::Bytes(records(5)),
+                ReadStep::Fails(Errno::NODEV),
+            ]),
         )
         .stream(0, Err(Errno::NODEV))
-        .stream(0, Ok(vec![Step::Bytes(records(6))]));
-    let machine = Machine::new(vec![("0xe20b", card)]);
+        .stream(0, Ok(vec![ReadStep::Bytes(records(6))]));
+    let machine = FakeMachine::new(vec![("0xe20b", card)]);
     let mut samplers = machine.start(&DeviceOptions::default());
     until(|| samplers.problems().iter().any(|p| p.contains("reset")));
     until(|| machine.fake.0.lock().unwrap().enabled == 2);
@@ -179,8 +182,8 @@ fn a_reset_gt_is_sampled_again() {
 fn another_profiler_is_waited_for() {
     let card = FakeCard::usual()
         .stream(0, Err(Errno::BUSY))
-        .stream(0, Ok(vec![Step::Bytes(records(3))]));
-    let machine = Machine::new(vec![("0xe20b", card)]);
+        .stream(0, Ok(vec![ReadStep::Bytes(records(3))]));
+    let machine = FakeMachine::new(vec![("0xe20b", card)]);
     let mut samplers = machine.start(&DeviceOptions::default());
     until(|| !samplers.problems().is_empty());
     let problem = &samplers.problems()[0];
@@ -200,7 +203,7 @@ fn another_profiler_is_waited_for() {
 #[test]
 fn what_is_not_allowed_is_explained() {
     let card = FakeCard::usual().stream(0, Err(Errno::ACCESS));
-    let machine = Machine::new(vec![("0xe20b", card)]);
+    let machine = FakeMachine::new(vec![("0xe20b", card)]);
     let mut samplers = machine.start(&DeviceOptions::default());
     until(|| !samplers.problems().is_empty());
     let problem = samplers.problems().concat();
@@ -270,7 +273,7 @@ fn cards_that_cannot_be_sampled_say_why() {
         ),
     ];
     for (card, id, part) in cases {
-        let machine = Machine::new(vec![(id, card)]);
+        let machine = FakeMachine::new(vec![(id, card)]);
         let mut samplers = machine.start(&DeviceOptions::default());
         samplers.stop();
         let problems = samplers.problems();
@@ -292,7 +295,7 @@ fn cards_that_cannot_be_sampled_say_why() {
 
 #[test]
 fn nodes_that_cannot_be_opened_and_virtual_functions_say_so() {
-    let machine = Machine::new(vec![("0xe20b", FakeCard::usual())]);
+    let machine = FakeMachine::new(vec![("0xe20b", FakeCard::usual())]);
     machine.fake.0.lock().unwrap().cards.clear();
     let samplers = machine.start(&DeviceOptions::default());
     assert!(samplers.problems()[0].contains("renderD128"));
@@ -316,8 +319,8 @@ fn unknown_devices_are_read_as_the_nearest_if_asked() {
         id: 0,
         version: (0, 0),
     }]);
-    let card = card.stream(0, Ok(vec![Step::Bytes(records(4))]));
-    let machine = Machine::new(vec![("0xe2ff", card)]);
+    let card = card.stream(0, Ok(vec![ReadStep::Bytes(records(4))]));
+    let machine = FakeMachine::new(vec![("0xe2ff", card)]);
     let options = DeviceOptions {
         nearest_layout: true,
         ..DeviceOptions::default()
@@ -338,12 +341,12 @@ fn every_gt_of_every_card_is_a_stream() {
     });
     let mut first = FakeCard::with(&tiles);
     for gt in 0..3 {
-        let steps = vec![Step::Bytes(record(64, gt + 1))];
+        let steps = vec![ReadStep::Bytes(record(64, gt + 1))];
         first = first.stream(gt, Ok(steps));
     }
     let mut second = FakeCard::usual();
-    second = second.stream(0, Ok(vec![Step::Bytes(record(64, 9))]));
-    let machine = Machine::new(vec![("0x0bd5", first), ("0xb080", second)]);
+    second = second.stream(0, Ok(vec![ReadStep::Bytes(record(64, 9))]));
+    let machine = FakeMachine::new(vec![("0x0bd5", first), ("0xb080", second)]);
     let mut samplers = machine.start(&DeviceOptions::default());
     std::thread::sleep(Duration::from_millis(100));
     samplers.stop();
@@ -380,7 +383,7 @@ fn rates_are_those_of_the_hardware() {
     assert_eq!(rate(&RATES, Some(600)), 502);
     assert_eq!(rate(&RATES, Some(u32::MAX)), 1757);
     assert_eq!(rate(&[], Some(251)), 1004);
-    let machine = Machine::new(vec![("0xe20b", FakeCard::usual())]);
+    let machine = FakeMachine::new(vec![("0xe20b", FakeCard::usual())]);
     let options = DeviceOptions {
         cycles_per_sample: Some(300),
         one_record_of: 10,
@@ -398,9 +401,9 @@ fn one_of_many_records_is_a_fair_sample() {
     // Two addresses that alternate: taking every tenth would see one of them only.
     let bytes: Vec<_> = (0..200_000).flat_map(|i| record(i % 2 * 64, 1)).collect();
     // In pieces that are no multiple of the group.
-    let pieces = bytes.chunks(64 * 777).map(|p| Step::Bytes(p.to_vec()));
+    let pieces = bytes.chunks(64 * 777).map(|p| ReadStep::Bytes(p.to_vec()));
     let card = FakeCard::usual().stream(0, Ok(pieces.collect()));
-    let machine = Machine::new(vec![("0xe20b", card)]);
+    let machine = FakeMachine::new(vec![("0xe20b", card)]);
     let options = DeviceOptions {
         one_record_of: 10,
         ..DeviceOptions::default()
@@ -423,13 +426,13 @@ fn what_was_sampled_can_be_replayed() {
     let card = FakeCard::usual().stream(
         0,
         Ok(vec![
-            Step::Bytes(records(30)),
-            Step::Silence(Duration::from_millis(5)),
-            Step::Fails(Errno::IO),
-            Step::Bytes(records(40)),
+            ReadStep::Bytes(records(30)),
+            ReadStep::Silence(Duration::from_millis(5)),
+            ReadStep::Fails(Errno::IO),
+            ReadStep::Bytes(records(40)),
         ]),
     );
-    let machine = Machine::new(vec![("0xe20b", card)]);
+    let machine = FakeMachine::new(vec![("0xe20b", card)]);
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("new");
     let options = DeviceOptions {
@@ -467,8 +470,8 @@ fn what_was_sampled_can_be_replayed() {
 
 #[test]
 fn full_counters_are_told() {
-    let card = FakeCard::usual().stream(0, Ok(vec![Step::Bytes(record(64, 255))]));
-    let machine = Machine::new(vec![("0xe20b", card)]);
+    let card = FakeCard::usual().stream(0, Ok(vec![ReadStep::Bytes(record(64, 255))]));
+    let machine = FakeMachine::new(vec![("0xe20b", card)]);
     let mut samplers = machine.start(&DeviceOptions::default());
     until(|| {
         samplers

@@ -18,7 +18,7 @@ const FALLBACK: &str = "there are no device samples, only launches and times of 
 
 /// What of the machine decides.
 #[derive(Clone, Debug, Default)]
-struct Machine {
+struct StallFacts {
     /// Version of the kernel.
     kernel: Option<(u32, u32)>,
     /// dev.xe.observation_paranoid, if there is such a setting.
@@ -30,7 +30,7 @@ struct Machine {
 
 /// The result for a card.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum CardVerdict {
     Yes(String),
     /// Why not, and what mends it.
     No(String, String),
@@ -42,7 +42,7 @@ enum Verdict {
 pub(super) fn check(accelerators: &[Accelerator]) -> Check {
     let paranoid = super::read_text("/proc/sys/dev/xe/observation_paranoid", 16);
     let release = rustix::system::uname();
-    let machine = Machine {
+    let machine = StallFacts {
         kernel: super::kernel::version_of(&release.release().to_string_lossy()),
         paranoid: paranoid.map(|text| text.trim() != "0"),
         perfmon: super::kernel::has(CapabilitySet::PERFMON),
@@ -51,21 +51,21 @@ pub(super) fn check(accelerators: &[Accelerator]) -> Check {
     summary(accelerators, &machine)
 }
 
-fn summary(accelerators: &[Accelerator], machine: &Machine) -> Check {
+fn summary(accelerators: &[Accelerator], machine: &StallFacts) -> Check {
     let intel = accelerators.iter().filter(|a| a.vendor == INTEL);
     let verdicts = intel.map(|card| (card, verdict(card, machine)));
     let (mut details, mut remedies) = (Vec::new(), Vec::new());
     let mut status = Status::NotApplicable;
     for (card, verdict) in verdicts {
         let detail = match verdict {
-            Verdict::None => continue,
-            Verdict::Yes(detail) => {
+            CardVerdict::None => continue,
+            CardVerdict::Yes(detail) => {
                 if status == Status::NotApplicable {
                     status = Status::Yes;
                 }
                 detail
             }
-            Verdict::No(why, remedy) => {
+            CardVerdict::No(why, remedy) => {
                 status = Status::No;
                 if !remedies.contains(&remedy) {
                     remedies.push(remedy);
@@ -84,19 +84,19 @@ fn summary(accelerators: &[Accelerator], machine: &Machine) -> Check {
         .otherwise(FALLBACK, remedies.join("; "))
 }
 
-fn verdict(card: &Accelerator, machine: &Machine) -> Verdict {
+fn verdict(card: &Accelerator, machine: &StallFacts) -> CardVerdict {
     let found = machine.cards.iter().find(|c| c.address == card.address);
     if Layout::of(card.device, None).is_err() {
         return match found {
             // Its IP version may identify it, once it is opened.
-            Some(_) => Verdict::Yes(format!(
+            Some(_) => CardVerdict::Yes(format!(
                 "is unknown (device {:#06x}), but is sampled if its driver reports a known version",
                 card.device
             )),
-            None => Verdict::None,
+            None => CardVerdict::None,
         };
     }
-    let no = |why: String, remedy: &str| Verdict::No(why, remedy.into());
+    let no = |why: String, remedy: &str| CardVerdict::No(why, remedy.into());
     let Some(found) = found else {
         return match &*card.driver {
             "xe" => no(
@@ -140,7 +140,7 @@ fn verdict(card: &Accelerator, machine: &Machine) -> Verdict {
         );
     }
     let gts = found.gts;
-    Verdict::Yes(format!("has {gts} GT{}", if gts == 1 { "" } else { "s" }))
+    CardVerdict::Yes(format!("has {gts} GT{}", if gts == 1 { "" } else { "s" }))
 }
 
 #[cfg(test)]
@@ -158,8 +158,8 @@ mod tests {
     }
 
     /// A machine with a card of xe that can be sampled.
-    fn machine(node: &Path) -> Machine {
-        Machine {
+    fn machine(node: &Path) -> StallFacts {
+        StallFacts {
             kernel: Some((6, 15)),
             paranoid: Some(true),
             perfmon: true,
@@ -179,19 +179,19 @@ mod tests {
         let node = tempfile::NamedTempFile::new().unwrap();
         let good = machine(node.path());
         let card = accelerator("0000:03:00.0", 0xe20b, "xe");
-        let yes = Verdict::Yes("has 2 GTs".into());
+        let yes = CardVerdict::Yes("has 2 GTs".into());
         assert_eq!(verdict(&card, &good), yes);
-        let allowed = Machine {
+        let allowed = StallFacts {
             paranoid: Some(false),
             perfmon: false,
             ..good.clone()
         };
         assert_eq!(verdict(&card, &allowed), yes);
-        let with = |change: &dyn Fn(&mut Machine)| {
+        let with = |change: &dyn Fn(&mut StallFacts)| {
             let mut machine = good.clone();
             change(&mut machine);
             match verdict(&card, &machine) {
-                Verdict::No(why, remedy) => format!("{why}: {remedy}"),
+                CardVerdict::No(why, remedy) => format!("{why}: {remedy}"),
                 other => panic!("{other:?}"),
             }
         };
@@ -207,7 +207,7 @@ mod tests {
             ("vfio-pci", "virtual machine"),
         ] {
             let card = accelerator("0000:04:00.0", 0x0bd5, driver);
-            let Verdict::No(why, remedy) = verdict(&card, &good) else {
+            let CardVerdict::No(why, remedy) = verdict(&card, &good) else {
                 panic!("{driver}");
             };
             assert!(why.contains(part) && !remedy.is_empty(), "{why}");
@@ -242,7 +242,7 @@ mod tests {
     fn unknown_cards_of_xe_may_say_what_they_are() {
         let node = tempfile::NamedTempFile::new().unwrap();
         let card = accelerator("0000:03:00.0", 0xe2ff, "xe");
-        let Verdict::Yes(text) = verdict(&card, &machine(node.path())) else {
+        let CardVerdict::Yes(text) = verdict(&card, &machine(node.path())) else {
             panic!("no");
         };
         assert!(text.contains("0xe2ff"), "{text}");

@@ -14,7 +14,7 @@ mod synthetic;
 
 use crate::bpf::{
     Bpf, BpfError, PROBE_COUNTS, PROBES,
-    probe::{self, Link},
+    probe::{self, BpfLink},
 };
 use aiprof_common::{COUNT_TRACE_DROPS, ProbeCounts};
 use aiprof_model::{
@@ -23,7 +23,7 @@ use aiprof_model::{
     wire::Event,
 };
 use aiprof_record::correlate::begins;
-use plan::Plan;
+use plan::IoctlPlan;
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
@@ -44,7 +44,7 @@ const WITH_FENCES: [&str; 2] = ["drm", "accel"];
 /// What to observe, known before anything is loaded.
 #[derive(Debug, Default)]
 pub(crate) struct DriverPlan {
-    plan: Plan,
+    plan: IoctlPlan,
     fences: bool,
 }
 
@@ -74,7 +74,7 @@ impl DriverPlan {
             has_fences(&node.major_name) && observed.devices.contains_key(&node.kernel_number())
         });
         Ok(Self {
-            plan: Plan::new(tables, observed, numbers),
+            plan: IoctlPlan::new(tables, observed, numbers),
             fences,
         })
     }
@@ -112,7 +112,7 @@ impl DriverPlan {
 /// The probes on drivers of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct DriverProbes {
-    links: Vec<Link>,
+    links: Vec<BpfLink>,
     events: Vec<Event>,
     /// Ids of the tracepoints where submissions begin.
     begins: Vec<u32>,
@@ -155,7 +155,7 @@ impl DriverProbes {
     }
 
     /// Passes the commands to the kernel side, and to the reader.
-    fn describe(&mut self, bpf: &Bpf, plan: &Plan) -> Result<(), BpfError> {
+    fn describe(&mut self, bpf: &Bpf, plan: &IoctlPlan) -> Result<(), BpfError> {
         for (number, compiled) in (self.first..).zip(&plan.commands) {
             bpf.set(PROBES, &number, &compiled.spec)?;
             let mut probe = compiled.probe.clone();
@@ -169,7 +169,7 @@ impl DriverProbes {
     }
 
     /// Probes one handler for each class, if the kernel allows it.
-    fn attach_handlers(&mut self, bpf: &Bpf, plan: &mut Plan) -> Result<(), BpfError> {
+    fn attach_handlers(&mut self, bpf: &Bpf, plan: &mut IoctlPlan) -> Result<(), BpfError> {
         if !plan.has_handlers() {
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl DriverProbes {
     }
 
     /// Ends the recording of ioctls and returns the links that must be closed.
-    pub(crate) fn stop(&mut self) -> Vec<Link> {
+    pub(crate) fn stop(&mut self) -> Vec<BpfLink> {
         std::mem::take(&mut self.links)
     }
 }
@@ -273,7 +273,7 @@ fn handler(
     exit: BorrowedFd<'_>,
     name: &str,
     cookie: u64,
-) -> io::Result<[Link; 2]> {
+) -> io::Result<[BpfLink; 2]> {
     // The return first: an ioctl whose begin is seen has an end.
     let exit = probe::attach_kprobe(exit, name, true, cookie)?;
     let entry = probe::attach_kprobe(entry, name, false, cookie)?;

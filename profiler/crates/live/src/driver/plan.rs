@@ -13,7 +13,7 @@ const GENERIC: &str = "drm";
 
 /// The files of one table.
 #[derive(Clone, Debug)]
-pub(super) struct Class {
+pub(super) struct IoctlClass {
     /// The table.
     pub(super) table: Arc<DriverTable>,
     /// Whether its ioctls are seen at a handler; if not, at the system call.
@@ -22,11 +22,11 @@ pub(super) struct Class {
 
 /// All that is observed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct IoctlPlan {
     /// Devices and files.
     pub(super) observed: Observed,
     /// Classes, by number.
-    pub(super) classes: Vec<Class>,
+    pub(super) classes: Vec<IoctlClass>,
     /// Devices that tests stand in with: their ioctls do not come by the table's
     /// handlers.
     pub(super) stand_ins: Vec<u32>,
@@ -36,7 +36,7 @@ pub(super) struct Plan {
     pub(super) keys: Vec<(IoctlKey, u32)>,
 }
 
-impl Plan {
+impl IoctlPlan {
     /// For these devices.
     pub(super) fn new(tables: &DriverTables, observed: Observed, stand_ins: Vec<u32>) -> Self {
         let mut plan = Self {
@@ -77,7 +77,7 @@ impl Plan {
             let command = COMMAND_OTHER;
             self.keys.push((IoctlKey { class, command }, number));
         }
-        self.classes.push(Class {
+        self.classes.push(IoctlClass {
             table,
             handled: false,
         });
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use aiprof_model::probes::driver_table::devices::{DeviceNode, resolve};
 
-    fn plan(handled: &[&str]) -> Plan {
+    fn plan(handled: &[&str]) -> IoctlPlan {
         let tables = DriverTables::built_in();
         let node = |major, minor, name: &str, driver: Option<&str>| DeviceNode {
             major,
@@ -174,14 +174,14 @@ mod tests {
         let forced = [("vfio".to_owned(), node(240, 3, "cuse", None))];
         let observed = resolve(&tables, &nodes, &forced);
         let stand_in = forced[0].1.kernel_number();
-        let mut plan = Plan::new(&tables, observed, vec![stand_in]);
+        let mut plan = IoctlPlan::new(&tables, observed, vec![stand_in]);
         for class in &mut plan.classes {
             class.handled = handled.contains(&class.table.name.as_str());
         }
         plan
     }
 
-    fn class_of(plan: &Plan, name: &str) -> u32 {
+    fn class_of(plan: &IoctlPlan, name: &str) -> u32 {
         let mut classes = plan.classes.iter();
         classes.position(|c| c.table.name == name).unwrap() as u32
     }
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_machine_without_devices_needs_nothing() {
         let tables = DriverTables::built_in();
-        let plan = Plan::new(&tables, Observed::default(), Vec::new());
+        let plan = IoctlPlan::new(&tables, Observed::default(), Vec::new());
         assert!(plan.is_empty() && plan.commands.is_empty() && !plan.needs_syscall());
     }
 

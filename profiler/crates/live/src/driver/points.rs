@@ -11,7 +11,7 @@ use std::{collections::HashMap, path::Path};
 /// A tracepoint that is wanted, with the fields that are taken of it, if it has
 /// them.
 #[derive(Debug)]
-pub(super) struct Wanted {
+struct WantedPoint {
     category: &'static str,
     name: &'static str,
     values: &'static [&'static str],
@@ -35,8 +35,8 @@ const fn wanted(
     name: &'static str,
     values: &'static [&'static str],
     texts: &'static [&'static str],
-) -> Wanted {
-    Wanted {
+) -> WantedPoint {
+    WantedPoint {
         category,
         name,
         values,
@@ -47,7 +47,7 @@ const fn wanted(
 /// Sources: include/trace/events/dma_fence.h and
 /// drivers/gpu/drm/scheduler/gpu_scheduler_trace.h; the scheduler's names are those
 /// of Linux 6.16 and later, and before.
-const WANTED: &[Wanted] = &[
+const WANTED: &[WantedPoint] = &[
     wanted("dma_fence", "dma_fence_init", FENCE, FENCE_TEXTS),
     wanted("dma_fence", "dma_fence_emit", FENCE, FENCE_TEXTS),
     wanted("dma_fence", "dma_fence_signaled", FENCE, FENCE_TEXTS),
@@ -87,17 +87,17 @@ pub(super) fn find(tracing: &Path) -> Vec<Point> {
 }
 
 /// A tracepoint by its description; `None` if it has no field that is wanted.
-fn describe(wanted: &Wanted, id: u32, format: &str) -> Option<Point> {
-    let fields: HashMap<&str, Field> = format.lines().filter_map(field).collect();
+fn describe(wanted: &WantedPoint, id: u32, format: &str) -> Option<Point> {
+    let fields: HashMap<&str, FormatField> = format.lines().filter_map(field).collect();
     let mut spec = TraceSpec::default();
     let (mut values, mut texts) = (Vec::new(), Vec::new());
     for (to, name) in spec.values.iter_mut().zip(wanted.values) {
-        let number = fields.get(name).and_then(Field::number);
+        let number = fields.get(name).and_then(FormatField::number);
         *to = number.unwrap_or_default();
         values.push(number.map_or("", |_| *name).to_owned());
     }
     for (to, name) in spec.texts.iter_mut().zip(wanted.texts) {
-        let text = fields.get(name).and_then(Field::text);
+        let text = fields.get(name).and_then(FormatField::text);
         *to = text.unwrap_or_default();
         texts.push(text.map_or("", |_| *name).to_owned());
     }
@@ -116,14 +116,14 @@ const _: () = assert!(JOB_TEXTS.len() <= TRACE_TEXTS && FENCE_TEXTS.len() <= TRA
 
 /// A field of a description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Field {
+struct FormatField {
     offset: u16,
     size: u16,
     data_loc: bool,
     array: bool,
 }
 
-impl Field {
+impl FormatField {
     fn number(&self) -> Option<TraceField> {
         let plain = !self.data_loc && !self.array && [1, 2, 4, 8].contains(&self.size);
         plain.then_some(TraceField {
@@ -146,7 +146,7 @@ impl Field {
 /// A line such as
 /// `field:__data_loc char[] driver; offset:8; size:4; signed:0;`, with tabs between
 /// (Documentation/trace/events.rst).
-fn field(line: &str) -> Option<(&str, Field)> {
+fn field(line: &str) -> Option<(&str, FormatField)> {
     let rest = line.trim().strip_prefix("field:")?;
     let mut parts = rest.split(';').map(str::trim);
     let declaration = parts.next()?;
@@ -158,7 +158,7 @@ fn field(line: &str) -> Option<(&str, Field)> {
         Some((name, _)) => (name, true),
         None => (name, false),
     };
-    let field = Field {
+    let field = FormatField {
         offset,
         size,
         data_loc,

@@ -8,7 +8,7 @@
 //! page is of a file system of that user, not even the end of the reading process ends the
 //! wait.
 
-use super::Memory;
+use super::ReadMemory;
 use crate::owner;
 use aiprof_system::{
     files::kernel,
@@ -211,7 +211,7 @@ impl Guarded {
     }
 }
 
-impl Memory for Guarded {
+impl ReadMemory for Guarded {
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
         let mut done = 0;
         while let Some(rest) = buffer.get_mut(done..).filter(|r| !r.is_empty()) {

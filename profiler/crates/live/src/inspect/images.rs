@@ -4,7 +4,7 @@
 //! ELF64 (machine 205), with a section `.text.NAME` for each kernel. SPIR-V has
 //! `OpEntryPoint`s of the Kernel model.
 
-use super::{Memory, Region};
+use super::{ReadMemory, Region};
 use aiprof_symbols::symbolize::device::spirv::SPIRV_MAGIC;
 use aiprof_symbols::symbolize::device::zebin::{CODE_PREFIX, EM_INTELGT, NOT_KERNELS};
 use memchr::memmem;
@@ -47,14 +47,14 @@ pub struct Image {
 
 /// What a search found.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct FoundImages {
     /// The images, by address.
     pub images: Vec<Image>,
     /// Bytes not looked at because `budget` was used up.
     pub skipped: u64,
 }
 
-impl Found {
+impl FoundImages {
     /// The names of all kernels, each once.
     pub(crate) fn kernel_names(&self) -> BTreeSet<&str> {
         let names = self.images.iter().flat_map(|i| &i.kernels);
@@ -63,8 +63,8 @@ impl Found {
 }
 
 /// Looks for device images in `regions`, reading at most `budget` bytes.
-pub fn find(memory: &impl Memory, regions: &[Region], budget: u64) -> Found {
-    let mut found = Found::default();
+pub fn find(memory: &impl ReadMemory, regions: &[Region], budget: u64) -> FoundImages {
+    let mut found = FoundImages::default();
     let mut left = budget;
     let mut buffer = vec![0; CHUNK];
     let elf = memmem::Finder::new(b"\x7fELF\x02\x01\x01");
@@ -111,7 +111,7 @@ pub fn find(memory: &impl Memory, regions: &[Region], budget: u64) -> Found {
 }
 
 /// The zebin at `address`, if there is one that ends before `end`.
-fn zebin(memory: &dyn Memory, address: u64, end: u64) -> Option<Image> {
+fn zebin(memory: &dyn ReadMemory, address: u64, end: u64) -> Option<Image> {
     let mut head = [0; size_of::<elf::FileHeader64<Endianness>>()];
     if memory.read(address, &mut head) != head.len() {
         return None;
@@ -162,7 +162,7 @@ fn zebin(memory: &dyn Memory, address: u64, end: u64) -> Option<Image> {
 /// The SPIR-V module at `address`, if there is one that ends before `end`.
 ///
 /// Entry points come before the first function (SPIR-V specification, 2.4).
-fn spir_v(memory: &dyn Memory, address: u64, end: u64) -> Option<Image> {
+fn spir_v(memory: &dyn ReadMemory, address: u64, end: u64) -> Option<Image> {
     const OP_ENTRY_POINT: u32 = 15;
     const OP_FUNCTION: u32 = 54;
     const MODEL_KERNEL: u32 = 6;
@@ -279,7 +279,7 @@ mod tests {
         words.iter().flat_map(|w| w.to_le_bytes()).collect()
     }
 
-    fn search(content: &[u8], at: usize) -> Found {
+    fn search(content: &[u8], at: usize) -> FoundImages {
         let mut bytes = vec![0xaa; at];
         bytes.extend(content);
         bytes.resize((bytes.len() + 100).next_multiple_of(4096), 0);

@@ -30,7 +30,7 @@ use std::{
 const MAX_MAPS: u64 = 8 << 20;
 
 /// A process's memory, or a copy of it.
-pub trait Memory {
+pub trait ReadMemory {
     /// Reads at `address` into `buffer`; returns how many bytes could be read from
     /// its start.
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize;
@@ -58,7 +58,7 @@ const MAX_CHUNK: u64 = 1 << 20;
 /// what it hands out. Objects may begin 8 bytes behind that (a handle, behind a table
 /// of virtual functions), or 16 (behind what counts its owners). `None`: there is no
 /// such header.
-pub(crate) fn object_size(memory: &impl Memory, address: u64) -> Option<u64> {
+pub(crate) fn object_size(memory: &impl ReadMemory, address: u64) -> Option<u64> {
     // In use before it; of another arena.
     const FLAGS: u64 = 1 | 4;
     let aligned = address % 16;
@@ -106,7 +106,7 @@ impl ProcessMemory {
     }
 }
 
-impl Memory for ProcessMemory {
+impl ReadMemory for ProcessMemory {
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
         match &self.0 {
             MemoryReader::Here(file) => guard::read_at(file, address, buffer),
@@ -224,7 +224,7 @@ mod tests {
 
 #[cfg(test)]
 pub(super) mod tests_memory {
-    use super::{Memory, Region};
+    use super::{ReadMemory, Region};
 
     /// A piece of memory at an address.
     pub(crate) struct Copy {
@@ -245,7 +245,7 @@ pub(super) mod tests_memory {
         }
     }
 
-    impl Memory for Copy {
+    impl ReadMemory for Copy {
         fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
             let Some(at) = address.checked_sub(self.base) else {
                 return 0;

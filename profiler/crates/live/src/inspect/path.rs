@@ -8,7 +8,7 @@
 //! A path is believed only if it gives every handle a name that an image declares. It must
 //! also not be one that leads to the same object from everywhere: see [`learn`].
 
-use super::{Memory, Region, object_size};
+use super::{ReadMemory, Region, object_size};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ pub struct NamePath {
 
 impl NamePath {
     /// The name behind `handle`, if there is one.
-    pub fn follow(&self, memory: &impl Memory, handle: u64) -> Option<String> {
+    pub fn follow(&self, memory: &impl ReadMemory, handle: u64) -> Option<String> {
         let mut object = handle;
         for &hop in &self.hops {
             object = memory.word(object.checked_add(hop.into())?)?;
@@ -72,7 +72,7 @@ pub struct Learned {
 /// something shared. For a single object all paths up to a length must give the same name.
 /// Its memory is read beyond its end, and shorter paths may lead to a neighbour's name.
 pub fn learn(
-    memory: &impl Memory,
+    memory: &impl ReadMemory,
     regions: &[Region],
     known: &BTreeMap<u64, String>,
     unknown: &BTreeSet<u64>,
@@ -124,7 +124,7 @@ pub fn learn(
 /// The names that `path` gives the handles, where an image declares them; any if none
 /// declares anything.
 pub fn apply(
-    memory: &impl Memory,
+    memory: &impl ReadMemory,
     path: &NamePath,
     handles: &BTreeSet<u64>,
     declared: &BTreeSet<&str>,
@@ -137,7 +137,7 @@ pub fn apply(
 /// The path to believe of objects that are all of one kind: it gives each a
 /// declared name, and not all the same one.
 pub(super) fn agreed(
-    memory: &impl Memory,
+    memory: &impl ReadMemory,
     candidates: &[NamePath],
     handles: &[u64],
 ) -> Option<NamePath> {
@@ -145,21 +145,21 @@ pub(super) fn agreed(
 }
 
 /// Whether the search can end without longer paths: one gives several objects different names.
-pub(super) fn decides(memory: &impl Memory, found: &[NamePath], handles: &[u64]) -> bool {
+pub(super) fn decides(memory: &impl ReadMemory, found: &[NamePath], handles: &[u64]) -> bool {
     handles.len() > 1
         && found
             .iter()
             .any(|path| names_by(memory, path, handles).len() > 1)
 }
 
-fn names_by(memory: &impl Memory, path: &NamePath, handles: &[u64]) -> BTreeSet<String> {
+fn names_by(memory: &impl ReadMemory, path: &NamePath, handles: &[u64]) -> BTreeSet<String> {
     let names = handles.iter().filter_map(|h| path.follow(memory, *h));
     names.collect()
 }
 
 /// Objects that begin with the same word as others, which must be no pointer into
 /// `regions`: the driver's own.
-fn peers(memory: &impl Memory, regions: &[Region], class: u64, most: usize) -> Vec<u64> {
+fn peers(memory: &impl ReadMemory, regions: &[Region], class: u64, most: usize) -> Vec<u64> {
     let mut found = Vec::new();
     if class == 0 || within(regions, class) {
         return found;
@@ -185,7 +185,7 @@ fn peers(memory: &impl Memory, regions: &[Region], class: u64, most: usize) -> V
 
 /// The path to believe among those that fit all handles.
 fn choose(
-    memory: &impl Memory,
+    memory: &impl ReadMemory,
     candidates: &[NamePath],
     handles: &[u64],
     known: &BTreeMap<u64, String>,
@@ -215,7 +215,7 @@ fn choose(
 /// All paths from `handle` to one of the wanted names, shortest first. The search
 /// ends with the first length that `decides`, which may drop paths.
 fn search(
-    memory: &impl Memory,
+    memory: &impl ReadMemory,
     regions: &[Region],
     handle: u64,
     wanted: &BTreeSet<&str>,
@@ -280,7 +280,7 @@ fn words(bytes: &[u8], at: usize) -> Option<(u64, u64)> {
 }
 
 /// The text of a `std::string`, if it can be a kernel's name.
-pub(super) fn read_text(memory: &impl Memory, address: u64, len: u64) -> Option<String> {
+pub(super) fn read_text(memory: &impl ReadMemory, address: u64, len: u64) -> Option<String> {
     let len = usize::try_from(len).ok()?;
     if len == 0 || len > super::images::MAX_NAME {
         return None;

@@ -9,7 +9,7 @@
 //! shows the right one.
 
 use super::{
-    Memory, Region,
+    ReadMemory, Region,
     path::{self, NamePath},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -32,7 +32,7 @@ const MAX_READ: usize = 512;
 
 /// A class of objects with names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Class {
+pub struct ObjectClass {
     /// The way from its objects to their names.
     pub path: NamePath,
     /// The names by object.
@@ -41,7 +41,7 @@ pub struct Class {
 
 /// What one pass over the memory finds.
 #[derive(Default)]
-struct Scan {
+struct MemoryScan {
     /// Objects by what they begin with.
     classes: FxHashMap<u64, Vec<u64>>,
     objects: usize,
@@ -52,12 +52,12 @@ struct Scan {
 /// Finds the classes of named objects in `regions`, reading at most `budget` bytes.
 /// `own`: where the driver's data are; `declared`: the names that images declare.
 pub fn classes(
-    memory: &impl Memory,
+    memory: &impl ReadMemory,
     regions: &[Region],
     own: &[Region],
     declared: &BTreeSet<&str>,
     budget: u64,
-) -> Vec<Class> {
+) -> Vec<ObjectClass> {
     if own.is_empty() || declared.is_empty() {
         return Vec::new();
     }
@@ -77,20 +77,20 @@ pub fn classes(
         let path = path::agreed(memory, &candidates, &handles)?;
         let handles = objects.iter().copied().collect();
         let names = path::apply(memory, &path, &handles, declared);
-        Some(Class { path, names })
+        Some(ObjectClass { path, names })
     });
     found.collect()
 }
 
 fn scan(
-    memory: &impl Memory,
+    memory: &impl ReadMemory,
     regions: &[Region],
     own: &[Region],
     declared: &BTreeSet<&str>,
     budget: u64,
-) -> Scan {
+) -> MemoryScan {
     let lengths: FxHashSet<u64> = declared.iter().map(|n| n.len() as u64).collect();
-    let mut found = Scan::default();
+    let mut found = MemoryScan::default();
     let (low, high) = own.iter().fold((u64::MAX, 0), |(low, high), r| {
         (low.min(r.start), high.max(r.end))
     });
@@ -127,7 +127,7 @@ fn scan(
     found
 }
 
-impl Scan {
+impl MemoryScan {
     fn object(&mut self, class: u64, at: u64) {
         if self.objects >= MAX_ALL {
             return;
@@ -147,7 +147,7 @@ impl Scan {
 /// pointers to follow: which strings an object would hold is known without
 /// reading it. Ends with the length that `decides`, which may drop some.
 fn ways(
-    memory: &impl Memory,
+    memory: &impl ReadMemory,
     regions: &[Region],
     object: u64,
     names: &BTreeSet<u64>,
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    fn found(heap: Heap, declared: &[&str]) -> Vec<Class> {
+    fn found(heap: Heap, declared: &[&str]) -> Vec<ObjectClass> {
         let memory = Copy::new(BASE, heap.0);
         let declared = declared.iter().copied().collect();
         classes(&memory, &memory.regions(), &[OWN], &declared, 1 << 30)

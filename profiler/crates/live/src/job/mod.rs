@@ -129,11 +129,11 @@ impl RankJob {
 }
 
 /// A process that cannot be confused with a later one of its number.
-type Identity = (u32, u64);
+type ProcessIdentity = (u32, u64);
 
 /// The process that started all ranks: the nearest ancestor that is no rank itself, or
 /// another. What may not be read belongs to the launcher.
-fn launcher(own: u32, ranks: &[(&'static str, u32)]) -> Option<Identity> {
+fn launcher(own: u32, ranks: &[(&'static str, u32)]) -> Option<ProcessIdentity> {
     let mut pid = own;
     for _ in 0..MAX_ANCESTORS {
         pid = procfs::parent(pid)?;

@@ -19,13 +19,13 @@ mod worker;
 use super::{inspect::path::NamePath, owner};
 use aiprof_model::wire::KernelNamed;
 use aiprof_record::correlate::{KernelEvent, KernelStep};
-use program::Program;
+use program::LateProgram;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
     sync::mpsc::{Receiver, Sender},
     time::{Duration, Instant},
 };
-use worker::{Answer, LateAnswer, Names, Request, Wanted};
+use worker::{LateAnswer, LateWanted, SearchAnswer, SearchRequest, WantedNames};
 
 /// Most processes followed.
 const MAX_PROCESSES: usize = 1024;
@@ -38,23 +38,15 @@ pub(crate) type Build = u64;
 /// Follows kernels and finds the names of those it did not see created.
 #[derive(Default)]
 pub(crate) struct LateKernels {
-    programs: FxHashMap<u32, Program>,
+    programs: FxHashMap<u32, LateProgram>,
     paths: FxHashMap<Build, NamePath>,
     /// What was read before all that happened until then is known.
-    held: Vec<Answer>,
+    held: Vec<SearchAnswer>,
     ready: Vec<KernelNamed>,
     ahead: FxHashSet<u32>,
     /// Those of them that are being looked at.
     looked_at: FxHashSet<u32>,
-    worker: Option<(Sender<Request>, Receiver<Answer>)>,
-}
-
-impl std::fmt::Debug for LateKernels {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LateKernels")
-            .field("programs", &self.programs)
-            .finish_non_exhaustive()
-    }
+    worker: Option<(Sender<SearchRequest>, Receiver<SearchAnswer>)>,
 }
 
 impl LateKernels {
@@ -64,10 +56,10 @@ impl LateKernels {
         if self.ahead.len() < MAX_AHEAD && self.has_room(pid) && self.ahead.insert(pid) {
             self.programs.entry(pid).or_default();
             self.looked_at.insert(pid);
-            self.ask(Request {
+            self.ask(SearchRequest {
                 pid,
                 build,
-                wanted: Wanted::Ahead(files),
+                wanted: LateWanted::Ahead(files),
             });
         }
     }
@@ -75,7 +67,7 @@ impl LateKernels {
     /// Whether names of a process's kernels are being looked for.
     pub(crate) fn is_searching(&self, pid: u32) -> bool {
         let program = self.programs.get(&pid);
-        self.looked_at.contains(&pid) || program.is_some_and(Program::is_waited_for)
+        self.looked_at.contains(&pid) || program.is_some_and(LateProgram::is_waited_for)
     }
 
     /// Something happened to a kernel.
@@ -164,7 +156,7 @@ impl LateKernels {
     /// Kernels launched that have no name yet.
     #[cfg(test)]
     fn unnamed(&self) -> usize {
-        self.programs.values().map(Program::unnamed).sum()
+        self.programs.values().map(LateProgram::unnamed).sum()
     }
 
     /// Searches a last time and waits for it: the recording ends.
@@ -185,7 +177,7 @@ impl LateKernels {
         for answer in std::mem::take(&mut self.held) {
             self.take(answer, u64::MAX, &mut found);
         }
-        while self.programs.values().any(Program::is_waited_for) {
+        while self.programs.values().any(LateProgram::is_waited_for) {
             let left = deadline.saturating_duration_since(Instant::now());
             let answer = match &self.worker {
                 Some((_, answers)) => answers.recv_timeout(left).ok(),
@@ -200,11 +192,11 @@ impl LateKernels {
         found
     }
 
-    fn answer(&self) -> Option<Answer> {
+    fn answer(&self) -> Option<SearchAnswer> {
         self.worker.as_ref()?.1.try_recv().ok()
     }
 
-    fn take(&mut self, answer: Answer, now_ns: u64, found: &mut Vec<KernelNamed>) {
+    fn take(&mut self, answer: SearchAnswer, now_ns: u64, found: &mut Vec<KernelNamed>) {
         let Some(program) = self.programs.get_mut(&answer.pid) else {
             return;
         };
@@ -248,10 +240,10 @@ impl LateKernels {
             "process {pid}: searching for the names of {} kernels",
             unknown.len()
         );
-        self.ask(Request {
+        self.ask(SearchRequest {
             pid,
             build,
-            wanted: Wanted::Names(Names {
+            wanted: LateWanted::Names(WantedNames {
                 known,
                 unknown,
                 path,
@@ -259,7 +251,7 @@ impl LateKernels {
         });
     }
 
-    fn ask(&mut self, request: Request) {
+    fn ask(&mut self, request: SearchRequest) {
         if self.worker.is_none() {
             self.worker = worker::start()
                 .inspect_err(|error| {

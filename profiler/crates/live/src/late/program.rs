@@ -1,7 +1,7 @@
 //! What is known of a process's kernels.
 
 use super::Build;
-use crate::inspect::{path::NamePath, predict::Class};
+use crate::inspect::{path::NamePath, predict::ObjectClass};
 use aiprof_model::wire::KernelNamed;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
@@ -22,7 +22,7 @@ pub(super) const MAX_SEARCHES: u32 = 8;
 
 /// What is known of a process's kernels.
 #[derive(Debug, Default)]
-pub(super) struct Program {
+pub(super) struct LateProgram {
     /// Created while watched, by handle; an empty name was not read.
     known: BTreeMap<u64, String>,
     /// Launched, and not seen created; when they were first launched.
@@ -34,7 +34,7 @@ pub(super) struct Program {
     /// More changed than `changed` can hold: nothing foreseen is valid.
     all_changed: bool,
     /// Objects that may be kernels, and their names.
-    foreseen: Vec<(Build, Class)>,
+    foreseen: Vec<(Build, ObjectClass)>,
     /// Names that more kernels may prove wrong; as of when.
     likely: BTreeMap<u64, (String, u64)>,
     /// Since when there are kernels without a name that no search has tried.
@@ -45,7 +45,7 @@ pub(super) struct Program {
     searching: bool,
 }
 
-impl Program {
+impl LateProgram {
     /// A kernel was created, with this name if that was read.
     pub(super) fn created(&mut self, kernel: u64, name: Option<&str>) {
         self.change(kernel);
@@ -103,7 +103,7 @@ impl Program {
     }
 
     /// Takes in what was foreseen.
-    pub(super) fn foreseen(&mut self, build: Build, classes: Vec<Class>) {
+    pub(super) fn foreseen(&mut self, build: Build, classes: Vec<ObjectClass>) {
         self.foreseen = classes.into_iter().map(|class| (build, class)).collect();
     }
 

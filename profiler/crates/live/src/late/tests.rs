@@ -163,9 +163,9 @@ fn what_one_kernel_teaches_names_the_other() {
 }
 
 /// The answer of a search that was read at a time.
-fn answer(read_ns: u64, names: &[(u64, &str)]) -> Answer {
+fn answer(read_ns: u64, names: &[(u64, &str)]) -> SearchAnswer {
     let names = names.iter().map(|(k, n)| (*k, (*n).to_owned())).collect();
-    Answer {
+    SearchAnswer {
         pid: std::process::id(),
         build: 1,
         read_ns,
@@ -202,7 +202,7 @@ fn a_name_read_before_the_handle_was_used_again_is_not_given() {
 fn what_was_foreseen_ends_with_the_kernel() {
     let mut w = Watch::new();
     let names = BTreeMap::from([(0x200, "first".to_owned()), (0x300, "second".to_owned())]);
-    let class = crate::inspect::predict::Class {
+    let class = crate::inspect::predict::ObjectClass {
         path: NamePath {
             hops: vec![8],
             name: 0,
@@ -210,7 +210,7 @@ fn what_was_foreseen_ends_with_the_kernel() {
         names,
     };
     w.late.programs.entry(std::process::id()).or_default();
-    w.late.held.push(Answer {
+    w.late.held.push(SearchAnswer {
         pid: std::process::id(),
         build: 1,
         read_ns: 20,

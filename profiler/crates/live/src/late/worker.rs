@@ -6,7 +6,7 @@ use crate::{
     inspect::{
         self, ProcessMemory, Region, images,
         path::{self, Learned, NamePath},
-        predict::{self, Class},
+        predict::{self, ObjectClass},
     },
 };
 use rustc_hash::FxHashMap;
@@ -27,16 +27,16 @@ const BUDGET_AHEAD: u64 = 1 << 30;
 const MAX_REMEMBERED: usize = 256;
 
 /// What is wanted of a process.
-pub(super) enum Wanted {
+pub(super) enum LateWanted {
     /// What can be known before anything is launched: the paths of the files whose
     /// data its objects point at.
     Ahead(Vec<String>),
     /// The names of these kernels.
-    Names(Names),
+    Names(WantedNames),
 }
 
 /// Kernels whose names are wanted.
-pub(super) struct Names {
+pub(super) struct WantedNames {
     /// Those whose names are known, by handle.
     pub(super) known: BTreeMap<u64, String>,
     /// Those whose names are not.
@@ -46,22 +46,22 @@ pub(super) struct Names {
 }
 
 /// A process, and what is wanted of it.
-pub(super) struct Request {
+pub(super) struct SearchRequest {
     pub(super) pid: u32,
     pub(super) build: Build,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: LateWanted,
 }
 
 /// What was found.
 pub(super) enum LateAnswer {
     /// Objects that may be kernels.
-    Ahead(Vec<Class>),
+    Ahead(Vec<ObjectClass>),
     /// Kernels' names.
     Names(Learned),
 }
 
-/// The answer to a [`Request`].
-pub(super) struct Answer {
+/// The answer to a [`SearchRequest`].
+pub(super) struct SearchAnswer {
     pub(super) pid: u32,
     pub(super) build: Build,
     /// When the last of it had been read, CLOCK_MONOTONIC nanoseconds.
@@ -73,8 +73,8 @@ pub(super) struct Answer {
 type Remembered = FxHashMap<u32, BTreeSet<String>>;
 
 /// Starts the thread that searches. It ends with its requests.
-pub(super) fn start() -> io::Result<(Sender<Request>, Receiver<Answer>)> {
-    let (requests, inbox) = mpsc::channel::<Request>();
+pub(super) fn start() -> io::Result<(Sender<SearchRequest>, Receiver<SearchAnswer>)> {
+    let (requests, inbox) = mpsc::channel::<SearchRequest>();
     let (outbox, answers) = mpsc::channel();
     thread::Builder::new()
         .name("kernel names".into())
@@ -82,10 +82,10 @@ pub(super) fn start() -> io::Result<(Sender<Request>, Receiver<Answer>)> {
             let mut remembered = Remembered::default();
             for request in inbox {
                 let found = match &request.wanted {
-                    Wanted::Ahead(files) => ahead(request.pid, files, &mut remembered),
-                    Wanted::Names(names) => look(request.pid, names, &mut remembered),
+                    LateWanted::Ahead(files) => ahead(request.pid, files, &mut remembered),
+                    LateWanted::Names(names) => look(request.pid, names, &mut remembered),
                 };
-                let answer = Answer {
+                let answer = SearchAnswer {
                     pid: request.pid,
                     build: request.build,
                     read_ns: perf::monotonic_ns(),
@@ -156,7 +156,7 @@ fn ahead(pid: u32, files: &[String], remembered: &mut Remembered) -> LateAnswer 
 }
 
 /// One search; a process that is gone gives nothing.
-fn look(pid: u32, wanted: &Names, remembered: &mut Remembered) -> LateAnswer {
+fn look(pid: u32, wanted: &WantedNames, remembered: &mut Remembered) -> LateAnswer {
     let begun = Instant::now();
     let mut learned = Learned::default();
     if let Some((memory, regions)) = open(pid) {
@@ -187,7 +187,7 @@ fn look(pid: u32, wanted: &Names, remembered: &mut Remembered) -> LateAnswer {
 }
 
 /// By a way that is known already, for the driver is.
-fn quick(memory: &ProcessMemory, wanted: &Names) -> Option<Learned> {
+fn quick(memory: &ProcessMemory, wanted: &WantedNames) -> Option<Learned> {
     let path = wanted.path.clone()?;
     let names = path::apply(memory, &path, &wanted.unknown, &BTreeSet::new());
     Some(Learned {

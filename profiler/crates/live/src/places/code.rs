@@ -1,7 +1,7 @@
 //! Native code in a process's memory: what its driver compiled or was given.
 
 use super::learn::KernelCode;
-use crate::inspect::{self, Memory, ProcessMemory, Region, images};
+use crate::inspect::{self, ProcessMemory, ReadMemory, Region, images};
 use aiprof_symbols::symbolize::device::{Module, isa};
 use object::{
     Endianness, elf,
@@ -54,7 +54,7 @@ impl Searcher {
     fn search_memory(
         &mut self,
         pid: u32,
-        memory: &impl Memory,
+        memory: &impl ReadMemory,
         regions: &[Region],
     ) -> FoundModules {
         let mut found = FoundModules::default();
@@ -111,7 +111,7 @@ fn code(
 }
 
 /// The whole ELF file at an address: all that its headers speak of.
-fn read(memory: &impl Memory, address: u64) -> Option<Vec<u8>> {
+fn read(memory: &impl ReadMemory, address: u64) -> Option<Vec<u8>> {
     let mut head = [0; size_of::<elf::FileHeader64<Endianness>>()];
     if memory.read(address, &mut head) != head.len() {
         return None;
@@ -142,7 +142,7 @@ fn read(memory: &impl Memory, address: u64) -> Option<Vec<u8>> {
     read_bytes(memory, address, end)
 }
 
-fn read_bytes(memory: &impl Memory, address: u64, size: u64) -> Option<Vec<u8>> {
+fn read_bytes(memory: &impl ReadMemory, address: u64, size: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(size).ok()?];
     (memory.read(address, &mut bytes) == bytes.len()).then_some(bytes)
 }

@@ -4,7 +4,7 @@ use super::{
     Build,
     learn::{self, KernelCode, Sampled, Subject},
     snapshot::{AddressPath, Snapshot},
-    worker::{Answer, Message},
+    worker::{PlaceAnswer, PlaceMessage},
 };
 use crate::{
     bpf::perf,
@@ -106,7 +106,7 @@ impl KnownProcess {
 }
 
 /// A process's memory, and what of it is what.
-struct View {
+struct MemoryView {
     pid: u32,
     memory: ProcessMemory,
     heap: Vec<Region>,
@@ -116,13 +116,13 @@ struct View {
 }
 
 /// All that is known.
-pub(super) struct Known {
+pub(super) struct KnownPlaces {
     processes: FxHashMap<u32, KnownProcess>,
     /// Processes that have ended, by numbers of their own: theirs may be used again.
     ended: Vec<(u32, KnownProcess)>,
     paths: FxHashMap<Build, AddressPath>,
     sampled: FxHashMap<Sampled, u64>,
-    view: Option<View>,
+    view: Option<MemoryView>,
     taken_ns: u64,
     snapshots: usize,
     /// Something is new since the last attempt to learn.
@@ -131,11 +131,11 @@ pub(super) struct Known {
     last_attempt: Option<Instant>,
     searching: usize,
     searches: Sender<u32>,
-    outbox: Sender<Answer>,
+    outbox: Sender<PlaceAnswer>,
 }
 
-impl Known {
-    pub(super) fn new(searches: Sender<u32>, outbox: Sender<Answer>) -> Self {
+impl KnownPlaces {
+    pub(super) fn new(searches: Sender<u32>, outbox: Sender<PlaceAnswer>) -> Self {
         Self {
             processes: FxHashMap::default(),
             ended: Vec::new(),
@@ -159,9 +159,9 @@ impl Known {
     }
 
     /// Takes a message in; `false`: the receiver of answers is gone.
-    pub(super) fn take(&mut self, message: Message) -> bool {
+    pub(super) fn take(&mut self, message: PlaceMessage) -> bool {
         match message {
-            Message::Kernel {
+            PlaceMessage::Kernel {
                 pid,
                 build,
                 handle,
@@ -171,7 +171,7 @@ impl Known {
             } => {
                 self.kernel(pid, build, handle, time_ns, name, created);
             }
-            Message::Named { pid, handle, name } => {
+            PlaceMessage::Named { pid, handle, name } => {
                 if let Some(kernel) = self.find(pid, handle).filter(|k| k.name.is_none()) {
                     kernel.name = Some(name);
                     // Reports its place again, with the name.
@@ -179,8 +179,8 @@ impl Known {
                     self.is_news = true;
                 }
             }
-            Message::Launched { pid, handle } => self.launched(pid, handle),
-            Message::Told {
+            PlaceMessage::Launched { pid, handle } => self.launched(pid, handle),
+            PlaceMessage::Told {
                 pid,
                 handle,
                 address,
@@ -191,7 +191,7 @@ impl Known {
                     self.is_news = true;
                 }
             }
-            Message::Gone {
+            PlaceMessage::Gone {
                 pid,
                 handle,
                 time_ns,
@@ -203,9 +203,9 @@ impl Known {
                     self.snapshots -= usize::from(lost);
                 }
             }
-            Message::ProcessGone { pid, time_ns } => self.process_gone(pid, time_ns),
-            Message::Code { pid, found } => self.code(pid, found),
-            Message::Tick {
+            PlaceMessage::ProcessGone { pid, time_ns } => self.process_gone(pid, time_ns),
+            PlaceMessage::Code { pid, found } => self.code(pid, found),
+            PlaceMessage::Tick {
                 taken_ns,
                 sampled,
                 last,
@@ -379,7 +379,9 @@ impl Known {
                 bytes,
             };
             // If the receiver is gone, the next tick finds out.
-            let _ = self.outbox.send(Answer::Event(Event::DeviceCode(code)));
+            let _ = self
+                .outbox
+                .send(PlaceAnswer::Event(Event::DeviceCode(code)));
         }
     }
 
@@ -405,7 +407,7 @@ impl Known {
         if last || self.is_news && due {
             self.learn();
         }
-        self.place(last) && self.outbox.send(Answer::Ticked).is_ok()
+        self.place(last) && self.outbox.send(PlaceAnswer::Ticked).is_ok()
     }
 
     /// All processes, and whether their memory can still be read.
@@ -586,7 +588,7 @@ impl Known {
                 };
                 if self
                     .outbox
-                    .send(Answer::Event(Event::KernelPlaced(placed)))
+                    .send(PlaceAnswer::Event(Event::KernelPlaced(placed)))
                     .is_err()
                 {
                     return false;
@@ -624,14 +626,14 @@ impl KnownKernel {
 }
 
 /// A process's memory, opened or looked at anew if need be.
-fn view(view: &mut Option<View>, pid: u32) -> Option<&View> {
+fn view(view: &mut Option<MemoryView>, pid: u32) -> Option<&MemoryView> {
     let is_new = view
         .as_ref()
         .is_some_and(|v| v.pid == pid && Instant::now() < v.until);
     if !is_new {
         let begun = Instant::now();
         let opened = ProcessMemory::open(pid).and_then(|memory| {
-            Ok(View {
+            Ok(MemoryView {
                 pid,
                 memory,
                 heap: inspect::regions(pid)?,

@@ -7,7 +7,7 @@
 //! kernels must not overlap. It must explain nearly everything, and no hypothesis that gives other
 //! addresses may explain as much.
 
-use super::snapshot::{AddressPath, LOWEST, MAX_OFFSET, Slot, Snapshot};
+use super::snapshot::{AddressPath, LOWEST, MAX_OFFSET, ObjectWord, Snapshot};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{cmp::Reverse, sync::Arc};
 
@@ -201,7 +201,7 @@ fn is_entry(subjects: &[Subject<'_>], whole: &HypothesisGroup, entry: &Hypothesi
 fn rank(subjects: &[Subject<'_>], group: &HypothesisGroup) -> impl Ord + use<> {
     let path = &group.path;
     let is_whole = group.starts.iter().all(|&start| start > LOW);
-    let sized = |slot: Slot| subjects.iter().all(|s| s.snapshot.is_sized(slot.way));
+    let sized = |slot: ObjectWord| subjects.iter().all(|s| s.snapshot.is_sized(slot.way));
     let unsized_ends = [Some(path.base), path.offset].into_iter().flatten();
     // What is read beyond an object's end is a neighbour's.
     let unsized_ends = unsized_ends.filter(|&slot| !sized(slot)).count();
@@ -226,13 +226,13 @@ fn hypotheses(subjects: &[Subject<'_>]) -> (Vec<AddressPath>, usize) {
         .collect();
     let different: FxHashSet<u64> = bases.iter().map(|(_, value)| *value).collect();
     let mut paths: Vec<AddressPath> = bases.iter().map(|(path, _)| *path).collect();
-    let mut offsets: FxHashMap<_, Vec<Slot>> = FxHashMap::default();
+    let mut offsets: FxHashMap<_, Vec<ObjectWord>> = FxHashMap::default();
     for (path, _) in &bases {
         for way in path.base.way.prefixes() {
             let slots = offsets
                 .entry(way)
                 .or_insert_with(|| offsets_of(subjects, first, way));
-            let of_slot = |&offset: &Slot| AddressPath {
+            let of_slot = |&offset: &ObjectWord| AddressPath {
                 base: path.base,
                 offset: Some(offset),
             };
@@ -249,8 +249,8 @@ fn hypotheses(subjects: &[Subject<'_>]) -> (Vec<AddressPath>, usize) {
 fn offsets_of(
     subjects: &[Subject<'_>],
     first: &Subject<'_>,
-    way: super::snapshot::Way,
-) -> Vec<Slot> {
+    way: super::snapshot::PointerWay,
+) -> Vec<ObjectWord> {
     let slots = first.snapshot.slots_of(way).filter(|&slot| {
         let of = |s: &Subject<'_>| s.snapshot.get(slot).filter(|&offset| offset < MAX_OFFSET);
         let first = of(first);
@@ -287,20 +287,20 @@ fn are_apart(subjects: &[Subject<'_>], starts: &[u64]) -> bool {
 }
 
 /// A kernel's place under a hypothesis.
-struct Range<'a> {
+struct CodeRange<'a> {
     start: u64,
     end: u64,
     code: Option<&'a KernelCode>,
 }
 
 /// The places of all launched kernels, by address; relative ones below 4 GiB.
-fn ranges<'a>(subjects: &'a [Subject<'a>], starts: &[u64], relative: bool) -> Vec<Range<'a>> {
+fn ranges<'a>(subjects: &'a [Subject<'a>], starts: &[u64], relative: bool) -> Vec<CodeRange<'a>> {
     let launched = subjects.iter().zip(starts).filter(|(s, _)| s.launched);
-    let mut out: Vec<Range<'_>> = launched
+    let mut out: Vec<CodeRange<'_>> = launched
         .map(|(subject, start)| {
             let start = if relative { start & LOW } else { *start };
             let size = subject.code.as_ref().map_or(0, |code| code.size);
-            Range {
+            CodeRange {
                 start,
                 end: start.saturating_add(size),
                 code: subject.code.as_deref(),
@@ -370,11 +370,11 @@ fn explain(
 }
 
 /// Where the kernel begins that has an instruction at an address.
-fn holder(ranges: &[Range<'_>], address: u64) -> Option<u64> {
+fn holder(ranges: &[CodeRange<'_>], address: u64) -> Option<u64> {
     let end = ranges.partition_point(|range| range.start <= address);
     // Kernels of several processes, or of several times, may overlap.
     let near = ranges.get(end.saturating_sub(8)..end)?;
-    let holds = |range: &&Range<'_>| {
+    let holds = |range: &&CodeRange<'_>| {
         let at = address.saturating_sub(range.start);
         address < range.end && range.code.is_none_or(|code| code.begins_at(at))
     };

@@ -30,7 +30,7 @@ use std::{
     sync::mpsc::{Receiver, Sender},
     time::{Duration, Instant},
 };
-use worker::{Answer, Message};
+use worker::{PlaceAnswer, PlaceMessage};
 
 /// Most kernels followed.
 const MAX_KERNELS: usize = 1 << 17;
@@ -54,7 +54,7 @@ pub(crate) struct KernelPlaces {
     any_launched: bool,
     /// A tick was sent and has not been answered.
     is_busy: bool,
-    threads: Option<(Sender<Message>, Receiver<Answer>)>,
+    threads: Option<(Sender<PlaceMessage>, Receiver<PlaceAnswer>)>,
     /// No threads could be started.
     is_off: bool,
 }
@@ -86,14 +86,14 @@ impl KernelPlaces {
                 if let Some(launched) = self.kernels.get_mut(&key) {
                     *launched = true;
                     self.any_launched = true;
-                    self.send(Message::Launched { pid, handle });
+                    self.send(PlaceMessage::Launched { pid, handle });
                 }
             }
             KernelStep::Launched => {}
             KernelStep::Destroyed => {
                 self.assumed.remove(&key);
                 if self.kernels.remove(&key).is_some() {
-                    self.send(Message::Gone {
+                    self.send(PlaceMessage::Gone {
                         pid,
                         handle,
                         time_ns: event.time_ns,
@@ -102,7 +102,7 @@ impl KernelPlaces {
             }
             &KernelStep::Located { address } => {
                 self.use_unseen(event, build);
-                self.send(Message::Told {
+                self.send(PlaceMessage::Told {
                     pid,
                     handle,
                     address,
@@ -141,7 +141,7 @@ impl KernelPlaces {
             return;
         }
         self.kernels.insert(key, false);
-        self.send(Message::Kernel {
+        self.send(PlaceMessage::Kernel {
             pid: event.pid,
             build: build(),
             handle: event.handle,
@@ -154,7 +154,7 @@ impl KernelPlaces {
     /// A kernel older than the recording has got its name.
     pub(crate) fn named(&mut self, named: &KernelNamed) {
         if self.kernels.contains_key(&(named.pid, named.kernel)) {
-            self.send(Message::Named {
+            self.send(PlaceMessage::Named {
                 pid: named.pid,
                 handle: named.kernel,
                 name: named.name.clone(),
@@ -194,7 +194,7 @@ impl KernelPlaces {
         self.kernels.retain(|key, _| key.0 != pid);
         self.assumed.retain(|key, _| key.0 != pid);
         if before != self.kernels.len() {
-            self.send(Message::ProcessGone { pid, time_ns });
+            self.send(PlaceMessage::ProcessGone { pid, time_ns });
         }
     }
 
@@ -238,10 +238,10 @@ impl KernelPlaces {
         events
     }
 
-    fn take(&mut self, answer: Answer, events: &mut Vec<Event>) {
+    fn take(&mut self, answer: PlaceAnswer, events: &mut Vec<Event>) {
         match answer {
-            Answer::Event(event) => events.push(event),
-            Answer::Ticked => self.is_busy = false,
+            PlaceAnswer::Event(event) => events.push(event),
+            PlaceAnswer::Ticked => self.is_busy = false,
         }
     }
 
@@ -250,7 +250,7 @@ impl KernelPlaces {
             return;
         }
         let sampled = std::mem::take(&mut self.sampled).into_iter().collect();
-        self.is_busy = self.send(Message::Tick {
+        self.is_busy = self.send(PlaceMessage::Tick {
             taken_ns,
             sampled,
             last,
@@ -258,7 +258,7 @@ impl KernelPlaces {
     }
 
     /// Hands a message to the threads, which are started by the first.
-    fn send(&mut self, message: Message) -> bool {
+    fn send(&mut self, message: PlaceMessage) -> bool {
         if self.threads.is_none() && !self.is_off {
             self.threads = worker::start()
                 .inspect_err(|error| {

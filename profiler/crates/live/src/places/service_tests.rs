@@ -250,7 +250,7 @@ fn what_was_read_of_a_handles_next_kernel_is_not_believed() {
     let begun = perf::monotonic_ns();
     late.create(&mut w, 0);
     let_it_read();
-    w.places.send(Message::Gone {
+    w.places.send(PlaceMessage::Gone {
         pid: std::process::id(),
         handle: late.handle(0),
         time_ns: begun + 1,

@@ -5,7 +5,7 @@
 //! that may be device addresses or offsets. These are multiples of 64 that are no addresses of the
 //! process's own.
 
-use crate::inspect::{Memory, Region, object_size, within};
+use crate::inspect::{ReadMemory, Region, object_size, within};
 use rustc_hash::FxHashMap;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,9 +21,9 @@ const ALIGN: u64 = 64;
 /// The way from a handle to an object: the words of up to two pointers to follow,
 /// each plus one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Way([u16; 2]);
+pub(super) struct PointerWay([u16; 2]);
 
-impl Way {
+impl PointerWay {
     /// The way on by the pointer in a word; `None`: it is long enough.
     fn by(self, word: u8) -> Option<Self> {
         let next = u16::from(word) + 1;
@@ -57,14 +57,14 @@ impl Way {
 
 /// A word of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Slot {
-    pub(super) way: Way,
+pub(super) struct ObjectWord {
+    pub(super) way: PointerWay,
     pub(super) word: u8,
 }
 
-impl Slot {
+impl ObjectWord {
     /// The word, read now.
-    fn read(self, memory: &impl Memory, handle: u64) -> Option<u64> {
+    fn read(self, memory: &impl ReadMemory, handle: u64) -> Option<u64> {
         let mut object = handle;
         for hop in self.way.hops() {
             object = memory.word(object.checked_add(hop * 8)?)?;
@@ -92,21 +92,21 @@ type Read = (Arc<Object>, Vec<(u8, u64)>);
 /// What a handle leads to.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
-    objects: BTreeMap<Way, Arc<Object>>,
+    objects: BTreeMap<PointerWay, Arc<Object>>,
 }
 
 impl Snapshot {
     /// Reads what `handle` leads to; `None` if the handle leads nowhere. `heap`: where
     /// objects may be; `own`: all that is an address of the process's own.
     pub(super) fn read(
-        memory: &impl Memory,
+        memory: &impl ReadMemory,
         heap: &[Region],
         own: &[Region],
         handle: u64,
     ) -> Option<Self> {
         let mut known: FxHashMap<u64, Read> = FxHashMap::default();
         let mut objects = BTreeMap::new();
-        let mut level = vec![(Way::default(), handle)];
+        let mut level = vec![(PointerWay::default(), handle)];
         while !level.is_empty() {
             let mut next = Vec::new();
             for (way, at) in level {
@@ -130,12 +130,14 @@ impl Snapshot {
             }
             level = next;
         }
-        let leads = objects.get(&Way::default()).is_some_and(|o| o.words > 0);
+        let leads = objects
+            .get(&PointerWay::default())
+            .is_some_and(|o| o.words > 0);
         leads.then_some(Self { objects })
     }
 
     /// A word that may be an offset or an address, or is zero.
-    pub(super) fn get(&self, slot: Slot) -> Option<u64> {
+    pub(super) fn get(&self, slot: ObjectWord) -> Option<u64> {
         let object = self.objects.get(&slot.way)?;
         let word = usize::from(slot.word);
         if word >= object.words {
@@ -150,19 +152,19 @@ impl Snapshot {
     }
 
     /// All words but zeros.
-    pub(super) fn values(&self) -> impl Iterator<Item = (Slot, u64)> {
+    pub(super) fn values(&self) -> impl Iterator<Item = (ObjectWord, u64)> {
         self.objects.iter().flat_map(|(&way, object)| {
             let values = object.values.iter();
-            values.map(move |&(word, value)| (Slot { way, word }, value))
+            values.map(move |&(word, value)| (ObjectWord { way, word }, value))
         })
     }
 
     /// Words of the object that a way leads to which may be zero or values.
-    pub(super) fn slots_of(&self, way: Way) -> impl Iterator<Item = Slot> {
+    pub(super) fn slots_of(&self, way: PointerWay) -> impl Iterator<Item = ObjectWord> {
         let object = self.objects.get(&way);
         let words = object.map_or(0, |o| o.words.min(WORDS));
         (0..words).filter_map(move |word| {
-            let slot = Slot {
+            let slot = ObjectWord {
                 way,
                 word: u8::try_from(word).ok()?,
             };
@@ -171,20 +173,20 @@ impl Snapshot {
     }
 
     /// Whether it is known where the object ends that a way leads to.
-    pub(super) fn is_sized(&self, way: Way) -> bool {
+    pub(super) fn is_sized(&self, way: PointerWay) -> bool {
         self.objects.get(&way).is_some_and(|object| object.is_sized)
     }
 
     /// A value that stands beside the one in a slot.
-    pub(super) fn beside(&self, slot: Slot, value: u64) -> bool {
+    pub(super) fn beside(&self, slot: ObjectWord, value: u64) -> bool {
         let near = [slot.word.checked_sub(1), slot.word.checked_add(1)];
         let mut near = near.into_iter().flatten();
-        near.any(|word| self.get(Slot { word, ..slot }) == Some(value))
+        near.any(|word| self.get(ObjectWord { word, ..slot }) == Some(value))
     }
 }
 
 /// Reads an object and gives its pointers to others.
-fn object(memory: &impl Memory, heap: &[Region], own: &[Region], at: u64) -> Read {
+fn object(memory: &impl ReadMemory, heap: &[Region], own: &[Region], at: u64) -> Read {
     let mut bytes = vec![0; WORDS * 8];
     let got = memory.read(at, &mut bytes);
     let size = object_size(memory, at);
@@ -225,9 +227,9 @@ fn plain(address: u64) -> u64 {
 /// Where a kernel's address is: a word, and another that is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct AddressPath {
-    pub(super) base: Slot,
+    pub(super) base: ObjectWord,
     /// The kernel's offset in an allocation that several share.
-    pub(super) offset: Option<Slot>,
+    pub(super) offset: Option<ObjectWord>,
 }
 
 impl AddressPath {
@@ -242,8 +244,13 @@ impl AddressPath {
     }
 
     /// The address of a kernel, read now; only if it can be one.
-    pub(super) fn follow(&self, memory: &impl Memory, own: &[Region], handle: u64) -> Option<u64> {
-        let word = |slot: Slot| {
+    pub(super) fn follow(
+        &self,
+        memory: &impl ReadMemory,
+        own: &[Region],
+        handle: u64,
+    ) -> Option<u64> {
+        let word = |slot: ObjectWord| {
             let word = slot.read(memory, handle)?;
             (word.is_multiple_of(ALIGN) && !within(own, word)).then(|| plain(word))
         };

@@ -2,7 +2,7 @@
 
 use super::{
     learn::{KernelCode, Learned, Sampled, Subject, learn},
-    snapshot::{AddressPath, Slot, Snapshot},
+    snapshot::{AddressPath, ObjectWord, Snapshot},
 };
 use crate::inspect::{Region, tests_memory::Copy};
 use std::sync::Arc;
@@ -471,8 +471,8 @@ fn own_addresses_and_garbage_end() {
     assert_eq!(snapshot.values().count(), 0);
     assert!(read(0).is_none());
     assert!(read(u64::MAX - 3).is_none());
-    let slot = Slot {
-        way: super::snapshot::Way::default(),
+    let slot = ObjectWord {
+        way: super::snapshot::PointerWay::default(),
         word: 255,
     };
     let path = AddressPath {

@@ -4,7 +4,7 @@
 use super::{
     Build,
     code::{FoundModules, Searcher},
-    known::Known,
+    known::KnownPlaces,
     learn::Sampled,
 };
 use aiprof_model::wire::Event;
@@ -16,7 +16,7 @@ use std::{
 
 /// What happened, in the order of time.
 #[derive(Debug)]
-pub(super) enum Message {
+pub(super) enum PlaceMessage {
     /// A kernel was created, or is used that was created unseen.
     Kernel {
         pid: u32,
@@ -48,16 +48,16 @@ pub(super) enum Message {
 
 /// What comes of it.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum PlaceAnswer {
     Event(Event),
     /// A tick was taken in.
     Ticked,
 }
 
 /// Starts the threads. They end with their messages.
-pub(super) fn start() -> io::Result<(Sender<Message>, Receiver<Answer>)> {
-    let (messages, inbox) = mpsc::channel::<Message>();
-    let (outbox, answers) = mpsc::channel::<Answer>();
+pub(super) fn start() -> io::Result<(Sender<PlaceMessage>, Receiver<PlaceAnswer>)> {
+    let (messages, inbox) = mpsc::channel::<PlaceMessage>();
+    let (outbox, answers) = mpsc::channel::<PlaceAnswer>();
     let (searches, wanted) = mpsc::channel::<u32>();
     // The inbox ends with its last sender, which must not be a thread's.
     let (found, results) = mpsc::channel::<(u32, FoundModules)>();
@@ -76,18 +76,18 @@ pub(super) fn start() -> io::Result<(Sender<Message>, Receiver<Answer>)> {
         .name("kernel places".into())
         .spawn(move || {
             prefer(0);
-            let mut known = Known::new(searches, outbox);
+            let mut known = KnownPlaces::new(searches, outbox);
             for message in inbox {
                 for (pid, found) in results.try_iter() {
-                    known.take(Message::Code { pid, found });
+                    known.take(PlaceMessage::Code { pid, found });
                 }
-                if matches!(message, Message::Tick { last: true, .. }) {
+                if matches!(message, PlaceMessage::Tick { last: true, .. }) {
                     // Searches that still run may find sizes.
                     while known.searching() > 0 {
                         let Ok((pid, found)) = results.recv_timeout(LAST_SEARCH) else {
                             break;
                         };
-                        known.take(Message::Code { pid, found });
+                        known.take(PlaceMessage::Code { pid, found });
                     }
                 }
                 if !known.take(message) {

@@ -1,11 +1,11 @@
 //! Attaching to what was planned, and telling of it.
 
 use super::{
-    plan::{Plan, Planned, Use},
-    registry::{Identity, Number, Registry},
+    plan::{Planned, ProbePlan, Use},
+    registry::{FileIdentity, Number, Registry},
     stubs::Chain,
 };
-use crate::bpf::probe::{Attached, Link, Point, Refused};
+use crate::bpf::probe::{Attached, BpfLink, Point, RefusedPoint};
 use aiprof_common::{ProbeSpec, SPEC_EXIT};
 use aiprof_model::{
     probes::{Probe, ProbedFile, table::CheckedTable},
@@ -38,7 +38,7 @@ pub(crate) const CALL_PROGRAMS: [&str; 6] = [
 
 /// One of [`CALL_PROGRAMS`], in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Program {
+pub(super) enum CallProgram {
     /// At the entry.
     Entry,
     /// At the entry; reads memory that may not be resident.
@@ -53,7 +53,7 @@ pub(super) enum Program {
     ReturnSleep,
 }
 
-impl Program {
+impl CallProgram {
     /// All, in the order in which they are attached.
     pub(super) const ALL: [Self; 6] = [
         Self::Entry,
@@ -94,7 +94,7 @@ pub(super) trait KernelSide: Send {
     /// Nothing could be attached.
     fn attach(
         &self,
-        program: Program,
+        program: CallProgram,
         file: &Path,
         only: Option<u32>,
         points: &[Point],
@@ -103,7 +103,7 @@ pub(super) trait KernelSide: Send {
 
 /// What was done so far, for those who ask on another thread.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct AttachReport {
     /// Functions and files that are probed from here on.
     pub(super) events: Vec<Event>,
     /// Files with functions that only lead on.
@@ -158,7 +158,7 @@ pub(super) struct Candidate {
     /// The file.
     pub(super) file: Arc<File>,
     /// Who it is.
-    pub(super) identity: Identity,
+    pub(super) identity: FileIdentity,
     /// Its path as first seen.
     pub(super) path: String,
     /// The tables that have functions of it.
@@ -184,11 +184,11 @@ pub(super) struct Attacher {
     registry: Registry,
     libraries: Vec<Probed>,
     handle: Handle,
-    report: Arc<Mutex<Report>>,
+    report: Arc<Mutex<AttachReport>>,
 }
 
 /// A link, and the process that it is for, if it is for one.
-type LinkOf = (Option<u32>, Link);
+type LinkOf = (Option<u32>, BpfLink);
 
 /// What is attached, and whether to go on, for those on other threads: the kernel
 /// may take longer than they can wait.
@@ -205,7 +205,7 @@ impl Handle {
     }
 
     /// What is attached; dropping it detaches.
-    pub(super) fn take_links(&self) -> Vec<Link> {
+    pub(super) fn take_links(&self) -> Vec<BpfLink> {
         let links = std::mem::take(&mut *self.links());
         links.into_iter().map(|(_, link)| link).collect()
     }
@@ -228,7 +228,7 @@ impl Attacher {
     }
 
     /// The report that it fills in.
-    pub(super) fn report(&self) -> Arc<Mutex<Report>> {
+    pub(super) fn report(&self) -> Arc<Mutex<AttachReport>> {
         Arc::clone(&self.report)
     }
 
@@ -244,7 +244,12 @@ impl Attacher {
 
     /// Probes functions of a file that may be probed already. `reading`: how long it
     /// took to find them.
-    pub(super) fn attach_to(&mut self, candidate: Candidate, mut plan: Plan, reading: Duration) {
+    pub(super) fn attach_to(
+        &mut self,
+        candidate: Candidate,
+        mut plan: ProbePlan,
+        reading: Duration,
+    ) {
         let begun = Instant::now();
         if plan.functions.is_empty() {
             lock(&self.report).tally.refused += plan.unprobed;
@@ -264,7 +269,7 @@ impl Attacher {
         let identity = &candidate.identity;
         let mut known = self.libraries.iter().map(|l| &l.candidate.identity);
         // What is for one process must not be attached in all.
-        let is_same = |known: &Identity| known.is(identity) && known.only() == identity.only();
+        let is_same = |known: &FileIdentity| known.is(identity) && known.only() == identity.only();
         let Some(index) = known.position(is_same) else {
             let uses = (0..candidate.uses.len()).collect();
             self.libraries.push(Probed::new(candidate));
@@ -298,7 +303,7 @@ impl Attacher {
     }
 
     /// Describes and attaches what is planned.
-    fn carry_out(&mut self, index: usize, plan: Plan) {
+    fn carry_out(&mut self, index: usize, plan: ProbePlan) {
         if plan.functions.is_empty() {
             lock(&self.report).tally.refused += plan.unprobed;
             return;
@@ -375,7 +380,7 @@ impl Attacher {
         tally: &mut Tally,
     ) {
         let mut without_entry: FxHashSet<u64> = FxHashSet::default();
-        for program in Program::ALL {
+        for program in CallProgram::ALL {
             let mut points = Vec::new();
             for (cookie, planned) in wanted {
                 if !without_entry.contains(cookie) {
@@ -393,7 +398,8 @@ impl Attacher {
                 Ok(Attached { links, refused }) => {
                     let links = links.into_iter().map(|link| (only, link));
                     self.handle.links().extend(links);
-                    for Refused { point, .. } in refused.iter().filter(|_| program.is_entry()) {
+                    for RefusedPoint { point, .. } in refused.iter().filter(|_| program.is_entry())
+                    {
                         without_entry.insert(point.cookie);
                     }
                     refused.iter().for_each(|r| tell(name, wanted, r));
@@ -523,20 +529,20 @@ fn register(
 }
 
 /// The points of a function for one of the programs.
-fn points_of(program: Program, cookie: u64, planned: &Planned) -> Vec<Point> {
+fn points_of(program: CallProgram, cookie: u64, planned: &Planned) -> Vec<Point> {
     let compiled = &planned.compiled;
     let places = &planned.places;
     let entry = match compiled.sleepable {
-        true => Program::EntrySleep,
-        false => Program::Entry,
+        true => CallProgram::EntrySleep,
+        false => CallProgram::Entry,
     };
     let has_exit = compiled.spec.flags & SPEC_EXIT != 0;
     let exit = match (has_exit, planned.nothrow, compiled.sleepable_exit) {
         (false, ..) => None,
-        (true, true, true) => Some(Program::ReturnSleep),
-        (true, true, false) => Some(Program::Return),
-        (true, false, true) => Some(Program::ExitSleep),
-        (true, false, false) => Some(Program::Exit),
+        (true, true, true) => Some(CallProgram::ReturnSleep),
+        (true, true, false) => Some(CallProgram::Return),
+        (true, false, true) => Some(CallProgram::ExitSleep),
+        (true, false, false) => Some(CallProgram::Exit),
     };
     let offsets: &[u64] = if program == entry || exit == Some(program) && program.is_return() {
         std::slice::from_ref(&places.entry)
@@ -550,7 +556,7 @@ fn points_of(program: Program, cookie: u64, planned: &Planned) -> Vec<Point> {
 }
 
 /// Names a function that the kernel refused.
-fn tell(library: &str, wanted: &[(u64, Planned)], refused: &Refused) {
+fn tell(library: &str, wanted: &[(u64, Planned)], refused: &RefusedPoint) {
     let cookie = refused.point.cookie;
     let symbol = wanted.iter().find(|(c, _)| *c == cookie);
     let symbol = symbol.map_or("?", |(_, planned)| &planned.symbol);
@@ -573,6 +579,6 @@ impl Tally {
 }
 
 /// A panic on the other thread leaves complete events behind: each is pushed whole.
-pub(super) fn lock(report: &Mutex<Report>) -> MutexGuard<'_, Report> {
+pub(super) fn lock(report: &Mutex<AttachReport>) -> MutexGuard<'_, AttachReport> {
     report.lock().unwrap_or_else(PoisonError::into_inner)
 }

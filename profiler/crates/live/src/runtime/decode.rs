@@ -26,7 +26,7 @@ pub(super) const MAX_FUNCTION: u64 = 1 << 20;
 
 /// The code of a function, or its beginning.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Code<'a> {
+pub(super) struct FunctionCode<'a> {
     /// Address of its first byte.
     pub(super) start: u64,
     /// Its bytes.
@@ -37,7 +37,7 @@ pub(super) struct Code<'a> {
 
 /// Where the entry of a function is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ProbedEntry {
     /// Address of the instruction.
     pub(super) address: u64,
     /// Whether the kernel emulates it.
@@ -66,7 +66,7 @@ pub(super) struct Jump {
     /// It may go on behind the instruction.
     pub(super) is_conditional: bool,
     /// What was loaded last before it.
-    loaded: Loaded,
+    loaded: LoadedFrom,
 }
 
 impl Jump {
@@ -79,9 +79,9 @@ impl Jump {
 /// For each register, the offset it was loaded from, if it was from memory that another register
 /// points at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Loaded([Option<i32>; 16]);
+struct LoadedFrom([Option<i32>; 16]);
 
-impl Loaded {
+impl LoadedFrom {
     fn slot(&self, register: Register) -> Option<i32> {
         *self.0.get(index_of(register)?)?
     }
@@ -177,7 +177,7 @@ struct Sweep {
 
 /// Decodes a function from its first to its last byte. `None` if that is not possible: bytes that
 /// are no instructions, or jumps into the midst of one, show that data lie between.
-fn sweep(code: &Code<'_>) -> Option<Sweep> {
+fn sweep(code: &FunctionCode<'_>) -> Option<Sweep> {
     if !code.whole || code.bytes.is_empty() {
         return None;
     }
@@ -186,7 +186,7 @@ fn sweep(code: &Code<'_>) -> Option<Sweep> {
     let mut instruction = Instruction::default();
     let (mut starts, mut targets) = (FxHashSet::default(), FxHashSet::default());
     let mut exits = Exits::default();
-    let (mut info, mut loaded) = (InstructionInfoFactory::new(), Loaded::default());
+    let (mut info, mut loaded) = (InstructionInfoFactory::new(), LoadedFrom::default());
     let mut is_thunk = false;
     while decoder.can_decode() {
         decoder.decode_out(&mut instruction);
@@ -220,7 +220,7 @@ fn sweep(code: &Code<'_>) -> Option<Sweep> {
         match instruction.flow_control() {
             FlowControl::Return
             | FlowControl::IndirectBranch
-            | FlowControl::UnconditionalBranch => loaded = Loaded::default(),
+            | FlowControl::UnconditionalBranch => loaded = LoadedFrom::default(),
             _ => loaded.step(&mut info, &instruction),
         }
     }
@@ -233,7 +233,7 @@ fn sweep(code: &Code<'_>) -> Option<Sweep> {
 
 /// Where in a table the pointer lies that an instruction jumps through; `None` for
 /// the jumps of a `switch`, which code that marks its landing places marks too.
-fn slot_of(instruction: &Instruction, loaded: &Loaded) -> Option<i32> {
+fn slot_of(instruction: &Instruction, loaded: &LoadedFrom) -> Option<i32> {
     match instruction.op0_kind() {
         _ if instruction.segment_prefix() == Register::DS => None,
         OpKind::Register => loaded.slot(instruction.op0_register()),
@@ -244,7 +244,7 @@ fn slot_of(instruction: &Instruction, loaded: &Loaded) -> Option<i32> {
 
 /// The exits of a function; `None` if it cannot be decoded, or returns to other
 /// places than its caller's.
-pub(super) fn exits(code: &Code<'_>) -> Option<Exits> {
+pub(super) fn exits(code: &FunctionCode<'_>) -> Option<Exits> {
     let sweep = sweep(code).filter(|sweep| !sweep.is_thunk);
     sweep.map(|sweep| sweep.exits)
 }
@@ -256,7 +256,7 @@ pub(super) fn exits(code: &Code<'_>) -> Option<Exits> {
 /// probe reads the stack pointer, memory, and those of the six argument registers whose bit is set
 /// in `arguments`. (Code that has fewer arguments uses the other registers at once.) If there is no
 /// such instruction, it is the function's first.
-pub(super) fn entry(code: &Code<'_>, arguments: u8) -> Option<Entry> {
+pub(super) fn entry(code: &FunctionCode<'_>, arguments: u8) -> Option<ProbedEntry> {
     let known = sweep(code);
     let mut decoder = Decoder::with_ip(64, code.bytes, code.start, DecoderOptions::NONE);
     let mut info = InstructionInfoFactory::new();
@@ -281,7 +281,7 @@ pub(super) fn entry(code: &Code<'_>, arguments: u8) -> Option<Entry> {
             Handling::Refused => None,
         };
         if let Some(emulated) = emulated {
-            let here = Entry { address, emulated };
+            let here = ProbedEntry { address, emulated };
             if once && emulated {
                 return Some(here);
             }
@@ -300,7 +300,7 @@ pub(super) fn entry(code: &Code<'_>, arguments: u8) -> Option<Entry> {
 }
 
 /// The bytes of an instruction.
-fn bytes_of<'a>(code: &Code<'a>, instruction: &Instruction) -> &'a [u8] {
+fn bytes_of<'a>(code: &FunctionCode<'a>, instruction: &Instruction) -> &'a [u8] {
     let at = usize::try_from(instruction.ip() - code.start).unwrap_or(usize::MAX);
     let bytes = code.bytes.get(at..).unwrap_or_default();
     bytes.get(..instruction.len()).unwrap_or_default()

@@ -3,8 +3,8 @@ use super::*;
 /// All argument registers.
 const ALL: u8 = 0x3f;
 
-fn whole(bytes: &[u8]) -> Code<'_> {
-    Code {
+fn whole(bytes: &[u8]) -> FunctionCode<'_> {
+    FunctionCode {
         start: 0x1000,
         bytes,
         whole: true,
@@ -98,7 +98,7 @@ fn an_instruction_that_a_loop_returns_to_is_not_the_entry() {
 
 #[test]
 fn of_code_that_is_not_all_known_only_the_first_instruction_counts() {
-    let code = |bytes| Code {
+    let code = |bytes| FunctionCode {
         start: 0x1000,
         bytes,
         whole: false,
@@ -244,7 +244,7 @@ fn bytes_that_are_no_code_make_the_exits_unknown() {
     // cut off within an instruction
     assert_eq!(exits(&whole(b"\xc3\xe9\0")), None);
     assert_eq!(exits(&whole(b"")), None);
-    let part = Code {
+    let part = FunctionCode {
         whole: false,
         ..whole(b"\xc3")
     };
@@ -264,13 +264,13 @@ fn every_byte_sequence_is_survived() {
             })
             .collect();
         for whole in [true, false] {
-            let code = Code {
+            let code = FunctionCode {
                 start: u64::MAX - 40,
                 bytes: &bytes,
                 whole,
             };
             let _ = (entry(&code, ALL), exits(&code));
-            let code = Code { start: 7, ..code };
+            let code = FunctionCode { start: 7, ..code };
             if let Some(found) = entry(&code, ALL) {
                 assert!((7..7 + bytes.len() as u64).contains(&found.address));
             }

@@ -30,7 +30,7 @@ const MAX_PROCESSES: usize = 65_536;
 
 /// The command whose libraries are looked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Command<'a> {
+pub(super) struct ProbedCommand<'a> {
     /// Program and arguments.
     pub argv: &'a [OsString],
     /// A variable of its environment.
@@ -77,7 +77,7 @@ pub(super) fn in_folder(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<
 }
 
 /// The executable of a command, found as execvp(3) does.
-pub(super) fn executable(command: &Command<'_>) -> Option<PathBuf> {
+pub(super) fn executable(command: &ProbedCommand<'_>) -> Option<PathBuf> {
     let program = command.argv.first()?;
     if program.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(program));
@@ -95,7 +95,7 @@ pub(super) fn executable(command: &Command<'_>) -> Option<PathBuf> {
 
 /// The folders that the linker looks in for this command before its cache:
 /// `LD_LIBRARY_PATH`, and the executable's own run path.
-pub(super) fn folders(command: &Command<'_>) -> Vec<PathBuf> {
+pub(super) fn folders(command: &ProbedCommand<'_>) -> Vec<PathBuf> {
     let variable = (command.variable)("LD_LIBRARY_PATH").unwrap_or_default();
     let listed = variable
         .as_bytes()
@@ -145,7 +145,7 @@ pub(super) fn alternative_drivers(list: &OsStr) -> Vec<PathBuf> {
 }
 
 /// Files that are loaded into a command before all others.
-pub(super) fn preloaded(command: &Command<'_>) -> Vec<PathBuf> {
+pub(super) fn preloaded(command: &ProbedCommand<'_>) -> Vec<PathBuf> {
     let list = (command.variable)("LD_PRELOAD").unwrap_or_default();
     list.as_bytes()
         .split(|b| matches!(b, b':' | b' '))
@@ -242,7 +242,7 @@ mod tests {
             }
         };
         let argv = ["sh".into(), "-c".into()];
-        let command = Command {
+        let command = ProbedCommand {
             argv: &argv,
             variable,
         };
@@ -253,7 +253,7 @@ mod tests {
         let drivers = paths(&["/d/ze.so", "libother.so"]);
         let list = variable(ALTERNATIVE_DRIVERS).unwrap();
         assert_eq!(alternative_drivers(&list), drivers);
-        let none = Command {
+        let none = ProbedCommand {
             argv: &[],
             variable,
         };

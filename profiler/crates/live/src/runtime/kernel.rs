@@ -1,9 +1,9 @@
 //! Probes by way of the loaded eBPF programs.
 
-use super::attach::{KernelSide, Program};
+use super::attach::{CallProgram, KernelSide};
 use crate::bpf::{
     self, Bpf, BpfError, MapWriter, PROBES,
-    probe::{self, Attached, Point, Refused, Target},
+    probe::{self, Attached, Point, ProbeTarget, RefusedPoint},
 };
 use aiprof_common::ProbeSpec;
 use std::{io, os::fd::AsFd, path::Path};
@@ -33,7 +33,7 @@ impl KernelSide for Programs {
 
     fn attach(
         &self,
-        program: Program,
+        program: CallProgram,
         file: &Path,
         only: Option<u32>,
         points: &[Point],
@@ -42,7 +42,7 @@ impl KernelSide for Programs {
             .programs
             .get(program.name())
             .map_err(io::Error::other)?;
-        let target = Target {
+        let target = ProbeTarget {
             path: file,
             ret: program.is_return(),
             pid: only,
@@ -54,7 +54,7 @@ impl KernelSide for Programs {
         for &point in points {
             match probe::attach_uprobe_perf(fd.as_fd(), &target, point) {
                 Ok(link) => attached.links.push(link),
-                Err(error) => attached.refused.push(Refused { point, error }),
+                Err(error) => attached.refused.push(RefusedPoint { point, error }),
             }
         }
         Ok(attached)

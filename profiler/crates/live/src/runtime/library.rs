@@ -3,9 +3,9 @@
 
 use super::{
     classes::Classes,
-    decode::{self, Code, Entry, MAX_FUNCTION, Thunk},
+    decode::{self, FunctionCode, MAX_FUNCTION, ProbedEntry, Thunk},
     stubs::{self, Chain},
-    symbols::{self, Function},
+    symbols::{self, FileFunction},
 };
 use aiprof_model::profile::BuildId;
 use aiprof_symbols::{
@@ -46,7 +46,7 @@ impl LibraryError {
 }
 
 /// An ELF file whose functions are probed.
-pub(crate) struct Library<'a> {
+pub(crate) struct ProbedLibrary<'a> {
     file: &'a File,
     info: ElfInfo,
     unwind: UnwindFile<File>,
@@ -65,7 +65,7 @@ pub(crate) struct Places {
     pub(crate) exits: Vec<u64>,
 }
 
-impl<'a> Library<'a> {
+impl<'a> ProbedLibrary<'a> {
     /// Reads the headers.
     ///
     /// # Errors
@@ -89,18 +89,18 @@ impl<'a> Library<'a> {
     pub(crate) fn functions(
         &self,
         rank: impl FnMut(&str) -> Option<usize>,
-    ) -> Result<symbols::Found, LibraryError> {
+    ) -> Result<symbols::FoundFunctions, LibraryError> {
         let text = self.unwind.text();
         Ok(symbols::find(self.file, &self.info, text, rank)?)
     }
 
     /// The function that begins at an offset in the file; `None` if the unwind data show none.
-    pub(crate) fn function_at(&self, file_offset: u64, name: &str) -> Option<Function> {
+    pub(crate) fn function_at(&self, file_offset: u64, name: &str) -> Option<FileFunction> {
         let vaddr = address_of(self.text(), file_offset)?;
         // Inside of a segment, not only in its last page.
         let file_offset = offset_of(self.text(), vaddr)?;
         self.around(vaddr).filter(|code| code.start == vaddr)?;
-        Some(Function {
+        Some(FileFunction {
             name: name.to_owned(),
             rank: 0,
             vaddr,
@@ -118,18 +118,18 @@ impl<'a> Library<'a> {
     /// The code cannot be read.
     pub(crate) fn places(
         &self,
-        function: &Function,
+        function: &FileFunction,
         arguments: u8,
         exits: Option<Objects<'_>>,
     ) -> Result<Option<Places>, LibraryError> {
         let range = self.range_of(function);
         let bytes = self.read(&range, function)?;
-        let code = Code {
+        let code = FunctionCode {
             start: function.vaddr,
             bytes: &bytes,
             whole: !range.is_empty(),
         };
-        let Some(Entry { address, emulated }) = decode::entry(&code, arguments) else {
+        let Some(ProbedEntry { address, emulated }) = decode::entry(&code, arguments) else {
             return Ok(None);
         };
         let Some(entry) = offset_of(self.text(), address) else {
@@ -147,9 +147,9 @@ impl<'a> Library<'a> {
     }
 
     /// Where a function leads to that only jumps on.
-    pub(crate) fn stub(&self, function: &Function) -> io::Result<Option<Chain>> {
+    pub(crate) fn stub(&self, function: &FileFunction) -> io::Result<Option<Chain>> {
         let bytes = self.bytes(function.vaddr, HEAD)?;
-        let code = Code {
+        let code = FunctionCode {
             start: function.vaddr,
             bytes: &bytes,
             whole: false,
@@ -168,7 +168,7 @@ impl<'a> Library<'a> {
     }
 
     /// The addresses of a function's code; empty if its end is not known.
-    fn range_of(&self, function: &Function) -> Range<u64> {
+    fn range_of(&self, function: &FileFunction) -> Range<u64> {
         let start = function.vaddr;
         let end = match function.size {
             0 => self
@@ -193,7 +193,7 @@ impl<'a> Library<'a> {
     }
 
     /// A function's code, or its beginning.
-    fn read(&self, range: &Range<u64>, function: &Function) -> io::Result<Vec<u8>> {
+    fn read(&self, range: &Range<u64>, function: &FileFunction) -> io::Result<Vec<u8>> {
         let known = range.end - range.start;
         let wanted = if known == 0 { HEAD } else { known };
         let mut bytes = self.bytes(function.vaddr, wanted)?;
@@ -212,7 +212,11 @@ impl<'a> Library<'a> {
     /// The offsets in the file of the instructions by which a function is left. Those of the
     /// functions that it ends by jumping to are included. Empty if its own code cannot be decoded,
     /// or there are too many.
-    fn exits(&self, code: &Code<'_>, objects: Objects<'_>) -> Result<Vec<u64>, LibraryError> {
+    fn exits(
+        &self,
+        code: &FunctionCode<'_>,
+        objects: Objects<'_>,
+    ) -> Result<Vec<u64>, LibraryError> {
         let mut ways = Ways::default();
         if !self.leave(code, (objects, 0), &mut ways)? {
             return Ok(Vec::new());
@@ -226,7 +230,7 @@ impl<'a> Library<'a> {
                     continue;
                 };
                 let bytes = self.bytes(range.start, range.end - range.start)?;
-                let code = Code {
+                let code = FunctionCode {
                     start: range.start,
                     bytes: &bytes,
                     whole: bytes.len() as u64 == range.end - range.start,
@@ -251,7 +255,7 @@ impl<'a> Library<'a> {
     /// be decoded.
     fn leave(
         &self,
-        code: &Code<'_>,
+        code: &FunctionCode<'_>,
         (objects, depth): (Objects<'_>, usize),
         ways: &mut Ways,
     ) -> Result<bool, LibraryError> {

@@ -90,7 +90,7 @@ fn objdump(path: &Path) -> Option<Listing> {
     Some(listing)
 }
 
-fn all(library: &Library<'_>) -> symbols::Found {
+fn all(library: &ProbedLibrary<'_>) -> symbols::FoundFunctions {
     library.functions(|_| Some(0)).unwrap()
 }
 
@@ -99,7 +99,7 @@ fn all(library: &Library<'_>) -> symbols::Found {
 fn compare(path: &Path) -> Option<(usize, usize, usize)> {
     let listing = objdump(path)?;
     let file = File::open(path).unwrap();
-    let library = Library::open(&file).unwrap();
+    let library = ProbedLibrary::open(&file).unwrap();
     let (mut n, mut emulated, mut known) = (0, 0, 0);
     for function in all(&library).functions {
         if !listing.instructions.contains_key(&function.vaddr) {
@@ -167,7 +167,7 @@ fn tail_calls_are_followed_into_functions_of_the_file() {
         return;
     };
     let file = File::open(&path).unwrap();
-    let library = Library::open(&file).unwrap();
+    let library = ProbedLibrary::open(&file).unwrap();
     let found = all(&library);
     let exits = |name: &str| {
         let function = found.functions.iter().find(|f| f.name == name).unwrap();
@@ -196,7 +196,7 @@ fn aliases_resolvers_and_local_functions() {
         return;
     };
     let file = File::open(&path).unwrap();
-    let library = Library::open(&file).unwrap();
+    let library = ProbedLibrary::open(&file).unwrap();
     let names = ["leaf_alias", "leaf", "hidden", "chosen", "outside"];
     let found = library
         .functions(|name| names.iter().position(|n| *n == name))
@@ -259,7 +259,7 @@ fn damaged_files_are_survived() {
         }
         fs::write(&path, &bytes).unwrap();
         let file = File::open(&path).unwrap();
-        let Ok(library) = Library::open(&file) else {
+        let Ok(library) = ProbedLibrary::open(&file) else {
             continue;
         };
         let Ok(found) = library.functions(|_| Some(0)) else {
@@ -294,7 +294,7 @@ fn functions_of_intels_driver_have_ends() {
                 names_only: false,
             })
             .collect();
-        let library = Library::open(&file).unwrap();
+        let library = ProbedLibrary::open(&file).unwrap();
         let planned = plan::plan(&library, &uses, Exits::All).unwrap();
         assert!(
             planned.functions.len() > 20,

@@ -5,7 +5,7 @@
 //! it that waits for a CPU may hold for long: the rings cannot wait for that.
 
 use super::{attach::Stubs, discover, handed_out::Handed};
-use crate::inspect::{Memory, ProcessMemory};
+use crate::inspect::{ProcessMemory, ReadMemory};
 use aiprof_model::probes::table::CheckedTable;
 use aiprof_system::workers::Bell;
 use std::{
@@ -55,7 +55,7 @@ pub(super) enum What {
 
 /// What was read.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum SeenInMemory {
     /// The value of a variable that is set.
     Variable(OsString),
     /// Functions to be probed.
@@ -64,8 +64,8 @@ pub(super) enum Seen {
 
 /// The thread, started when there is something to do.
 #[derive(Debug)]
-pub(super) struct Looker {
-    thread: Option<(SyncSender<Look>, Receiver<Seen>)>,
+pub(crate) struct Looker {
+    thread: Option<(SyncSender<Look>, Receiver<SeenInMemory>)>,
     /// Rings when something was seen; `None`: there was no descriptor left.
     bell: Option<Arc<Bell>>,
     /// Readings that could not be done because too many waited.
@@ -83,12 +83,12 @@ impl Looker {
     }
 
     /// Readable when something was seen since [`Self::seen`] was called.
-    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.bell.as_ref().map(|bell| bell.fd())
     }
 
     /// Whether something was seen since then.
-    pub(super) fn has_seen(&self) -> bool {
+    pub(crate) fn has_seen(&self) -> bool {
         self.bell.as_ref().is_some_and(|bell| bell.has_rung())
     }
 
@@ -104,7 +104,7 @@ impl Looker {
     }
 
     /// What was seen since the last call.
-    pub(super) fn seen(&self) -> Vec<Seen> {
+    pub(super) fn seen(&self) -> Vec<SeenInMemory> {
         self.bell.iter().for_each(|bell| bell.silence());
         let results = self.thread.iter();
         results.flat_map(|(_, seen)| seen.try_iter()).collect()
@@ -117,7 +117,7 @@ impl Looker {
 }
 
 /// Starts the thread; it ends when its queue is dropped.
-fn start(bell: Option<Arc<Bell>>) -> Option<(SyncSender<Look>, Receiver<Seen>)> {
+fn start(bell: Option<Arc<Bell>>) -> Option<(SyncSender<Look>, Receiver<SeenInMemory>)> {
     let (jobs, queue) = mpsc::sync_channel(MAX_WAITING);
     // No more results than readings, and those are bounded.
     let (results, seen) = mpsc::channel();
@@ -131,12 +131,12 @@ fn start(bell: Option<Arc<Bell>>) -> Option<(SyncSender<Look>, Receiver<Seen>)> 
         .map(|_| (jobs, seen))
 }
 
-fn work(queue: &Receiver<Look>, results: &Sender<Seen>, bell: Option<&Bell>) {
+fn work(queue: &Receiver<Look>, results: &Sender<SeenInMemory>, bell: Option<&Bell>) {
     while let Ok(Look { pid, what }) = queue.recv() {
         let seen = match what {
-            What::Variable(name) => discover::variable_of(pid, name).map(Seen::Variable),
+            What::Variable(name) => discover::variable_of(pid, name).map(SeenInMemory::Variable),
             what => match ProcessMemory::open(pid) {
-                Ok(memory) => Some(Seen::Functions(read(pid, what, &memory))),
+                Ok(memory) => Some(SeenInMemory::Functions(read(pid, what, &memory))),
                 Err(error) => {
                     tracing::debug!("cannot read the memory of process {pid}: {error}");
                     None
@@ -153,7 +153,7 @@ fn work(queue: &Receiver<Look>, results: &Sender<Seen>, bell: Option<&Bell>) {
     }
 }
 
-fn read(pid: u32, what: What, memory: &dyn Memory) -> Vec<Handed> {
+fn read(pid: u32, what: What, memory: &dyn ReadMemory) -> Vec<Handed> {
     let handed = |symbol: &str, address: u64, table: &Arc<CheckedTable>| Handed {
         pid,
         address,

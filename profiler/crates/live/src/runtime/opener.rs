@@ -7,9 +7,9 @@ use super::{
     attach::Candidate,
     budget::Budgets,
     discover::{self, ALTERNATIVE_DRIVERS},
-    library::{Library, LibraryError},
-    plan::{self, Plan, Use},
-    registry::{Files, Identity, Nature, Seen},
+    library::{LibraryError, ProbedLibrary},
+    plan::{self, ProbePlan, Use},
+    registry::{FileIdentity, FileSeen, Files, Nature},
     worker,
 };
 use crate::{owner, procfs};
@@ -40,7 +40,7 @@ const LIMITS: PoolLimits = PoolLimits {
 };
 
 /// Something to do.
-pub(super) enum Work {
+pub(super) enum OpenWork {
     /// Read a file and plan its probes.
     File(Box<FileWork>),
     /// Look what a process has mapped.
@@ -77,11 +77,11 @@ pub(super) enum FileLocation {
 }
 
 /// What came of it.
-pub(super) enum Opened {
+pub(super) enum OpenAnswer {
     /// It is being probed, or there is nothing to probe.
     Done,
     /// The job that probes it.
-    Ready(Owner, worker::Job),
+    Ready(Owner, worker::AttachJob),
     /// It cannot be probed; the count is the number of losses.
     Failed(u64),
     /// What a process has mapped, and the drivers that its environment names to its loader.
@@ -99,7 +99,7 @@ pub(super) struct Gate {
 
 /// The threads.
 pub(super) struct Opener {
-    pool: Option<Pool<Work, Opened>>,
+    pool: Option<Pool<OpenWork, OpenAnswer>>,
     gate: Arc<Mutex<Gate>>,
 }
 
@@ -129,13 +129,13 @@ impl Opener {
     ///
     /// # Errors
     /// Why it is not.
-    pub(super) fn give(&mut self, owner: Owner, work: Work) -> Result<Ticket, Refused> {
+    pub(super) fn give(&mut self, owner: Owner, work: OpenWork) -> Result<Ticket, Refused> {
         let pool = self.pool.as_mut();
         pool.ok_or(Refused::NoThread)?.give(owner, work)
     }
 
     /// What came of it since the last call.
-    pub(super) fn answers(&mut self) -> Vec<(Ticket, Outcome<Opened>)> {
+    pub(super) fn answers(&mut self) -> Vec<(Ticket, Outcome<OpenAnswer>)> {
         self.pool.as_mut().map_or_else(Vec::new, Pool::answers)
     }
 
@@ -150,10 +150,10 @@ pub(super) fn lock(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
     gate.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run(gate: &Mutex<Gate>, work: Work) -> Opened {
+fn run(gate: &Mutex<Gate>, work: OpenWork) -> OpenAnswer {
     match work {
-        Work::Process(pid) => look_at(pid),
-        Work::File(work) => {
+        OpenWork::Process(pid) => look_at(pid),
+        OpenWork::File(work) => {
             let pid = match &work.place {
                 FileLocation::Path(_) => None,
                 FileLocation::Program(pid) | FileLocation::Mapped(pid, _) => Some(*pid),
@@ -162,7 +162,7 @@ fn run(gate: &Mutex<Gate>, work: Work) -> Opened {
             read(gate, *work).unwrap_or_else(|error| {
                 tracing::debug!("{path}: not probed: {error}");
                 // What could not be read of a process that has ended is no loss.
-                Opened::Failed(pid.map_or(0, |pid| u64::from(is_running(pid))))
+                OpenAnswer::Failed(pid.map_or(0, |pid| u64::from(is_running(pid))))
             })
         }
     }
@@ -175,17 +175,17 @@ fn is_running(pid: u32) -> bool {
 }
 
 /// What a process has mapped.
-fn look_at(pid: u32) -> Opened {
+fn look_at(pid: u32) -> OpenAnswer {
     // It may have ended, or be another user's.
     let mut maps = procfs::executable_maps(pid, pid).unwrap_or_default();
     maps.retain(|map| Region::of(&map.file) == Region::File);
     let has_loader = maps.iter().any(|m| discover::is_loader(&m.file.path));
     let drivers = has_loader.then(|| discover::variable_of(pid, ALTERNATIVE_DRIVERS));
-    Opened::Maps(pid, maps, drivers.flatten())
+    OpenAnswer::Maps(pid, maps, drivers.flatten())
 }
 
 /// Opens a file, and plans its probes unless it is probed already.
-fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
+fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<OpenAnswer> {
     let begun = Instant::now();
     if let (FileLocation::Mapped(pid, map), false) = (&work.place, owner::is_trusted(work.owner)) {
         // Neither this thread nor the kernel may ever wait for a program of that user: while a
@@ -213,14 +213,14 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
     } else {
         work.owner
     };
-    if work.functions.is_none() && lock(gate).files.look(&identity) == Seen::Known {
-        return Ok(Opened::Done);
+    if work.functions.is_none() && lock(gate).files.look(&identity) == FileSeen::Known {
+        return Ok(OpenAnswer::Done);
     }
     if lock(gate).budgets.is_exhausted(account) {
         lock(gate).budgets.refuse(account);
-        return Ok(Opened::Done);
+        return Ok(OpenAnswer::Done);
     }
-    let planned = Library::open(&file).and_then(|library| {
+    let planned = ProbedLibrary::open(&file).and_then(|library| {
         let build_id = library.build_id();
         Ok((build_id, plan_of(&library, &work)?))
     });
@@ -229,17 +229,17 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
         // Found by its name beside libraries; a linker script, for example.
         Err(error) if error.is_not_elf() => {
             tracing::debug!("{}: {error}", work.path);
-            return Ok(Opened::Done);
+            return Ok(OpenAnswer::Done);
         }
         Err(error) => {
             tracing::warn!("{}: not probed: {error}", work.path);
-            return Ok(Opened::Failed(1));
+            return Ok(OpenAnswer::Failed(1));
         }
     };
     if !admit(gate, account, &identity, &plan, work.functions.is_some()) {
-        return Ok(Opened::Done);
+        return Ok(OpenAnswer::Done);
     }
-    let job = worker::Job::Attach(Box::new(worker::Attach {
+    let job = worker::AttachJob::Attach(Box::new(worker::Attach {
         candidate: Candidate {
             file: Arc::new(file),
             identity,
@@ -251,10 +251,10 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
         reading: begun.elapsed(),
     }));
     Ok(match work.attach {
-        None => Opened::Ready(account, job),
+        None => OpenAnswer::Ready(account, job),
         Some(attach) => match attach.give(job) {
-            true => Opened::Done,
-            false => Opened::Failed(1),
+            true => OpenAnswer::Done,
+            false => OpenAnswer::Failed(1),
         },
     })
 }
@@ -263,30 +263,30 @@ fn read(gate: &Mutex<Gate>, work: FileWork) -> io::Result<Opened> {
 fn admit(
     gate: &Mutex<Gate>,
     account: Owner,
-    identity: &Identity,
-    plan: &Plan,
+    identity: &FileIdentity,
+    plan: &ProbePlan,
     by_address: bool,
 ) -> bool {
     let mut gate = lock(gate);
     let seen = gate.files.look(identity);
-    if seen == Seen::Known && !by_address {
+    if seen == FileSeen::Known && !by_address {
         return false;
     }
     let taken = gate.budgets.take(
         account,
         plan.functions.len(),
-        seen == Seen::New,
+        seen == FileSeen::New,
         identity.only(),
     );
     taken && gate.files.insert(identity).is_ok()
 }
 
 /// The probes of a file.
-fn plan_of(library: &Library<'_>, work: &FileWork) -> Result<Plan, LibraryError> {
+fn plan_of(library: &ProbedLibrary<'_>, work: &FileWork) -> Result<ProbePlan, LibraryError> {
     let Some(functions) = &work.functions else {
         return plan::plan(library, &work.uses, work.exits);
     };
-    let mut plan = Plan::default();
+    let mut plan = ProbePlan::default();
     let Some(used) = work.uses.first() else {
         return Ok(plan);
     };
@@ -304,9 +304,9 @@ fn plan_of(library: &Library<'_>, work: &FileWork) -> Result<Plan, LibraryError>
     Ok(plan)
 }
 
-fn open(work: &FileWork) -> io::Result<(File, Identity)> {
+fn open(work: &FileWork) -> io::Result<(File, FileIdentity)> {
     let of = |file: File, build_id: Option<BuildId>| {
-        let identity = Identity::of(&file, work.owner.uid, build_id)?;
+        let identity = FileIdentity::of(&file, work.owner.uid, build_id)?;
         Ok((file, identity))
     };
     match &work.place {
@@ -325,8 +325,8 @@ fn open(work: &FileWork) -> io::Result<(File, Identity)> {
 fn open_mapped(
     pid: u32,
     map: &MapEvent,
-    of: impl Fn(File, Option<BuildId>) -> io::Result<(File, Identity)>,
-) -> io::Result<(File, Identity)> {
+    of: impl Fn(File, Option<BuildId>) -> io::Result<(File, FileIdentity)>,
+) -> io::Result<(File, FileIdentity)> {
     let range = |map: &MapEvent| map.start..map.start.saturating_add(map.len);
     let build_id = map.file.build_id;
     if let Ok(file) = others::open_mapping(pid, range(map)) {

@@ -2,9 +2,9 @@
 //! where in its code they can be had.
 
 use super::{
-    library::{Library, LibraryError, Objects, Places},
+    library::{LibraryError, Objects, Places, ProbedLibrary},
     stubs::Chain,
-    symbols::Function,
+    symbols::FileFunction,
 };
 use aiprof_common::{FROM_ARGUMENT, ProbeSpec, SPEC_EXIT, SPEC_KEEP, SPEC_LATE};
 use aiprof_model::probes::table::{CheckedTable, Compiled, Exits};
@@ -48,7 +48,7 @@ pub(super) struct Planned {
 
 /// The functions of one library.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct ProbePlan {
     /// Those to probe.
     pub(super) functions: Vec<Planned>,
     /// Functions without an instruction that can be probed, and indirect ones.
@@ -64,10 +64,10 @@ pub(super) struct Plan {
 /// # Errors
 /// It cannot be read.
 pub(super) fn plan(
-    library: &Library<'_>,
+    library: &ProbedLibrary<'_>,
     uses: &[Use],
     exits: Exits,
-) -> Result<Plan, LibraryError> {
+) -> Result<ProbePlan, LibraryError> {
     // The first table that has a function takes it; in it, the first in the file.
     let found = library.functions(|symbol| {
         (0..).zip(uses).find_map(|(of, used): (usize, &Use)| {
@@ -76,11 +76,11 @@ pub(super) fn plan(
             (named && function.is_probed(exits)).then(|| rank(of, function.line))
         })
     })?;
-    let mut plan = Plan {
+    let mut plan = ProbePlan {
         unprobed: found.resolvers + found.without_code,
         aliases: found.aliases,
         text: library.text().to_vec(),
-        ..Plan::default()
+        ..ProbePlan::default()
     };
     for function in &found.functions {
         let of = function.rank >> LINE_BITS;
@@ -106,8 +106,8 @@ fn rank(of: usize, line: u32) -> usize {
 /// # Errors
 /// Its code cannot be read.
 pub(super) fn plan_one(
-    library: &Library<'_>,
-    function: &Function,
+    library: &ProbedLibrary<'_>,
+    function: &FileFunction,
     used: &Use,
     exits: Exits,
 ) -> Result<Option<Planned>, LibraryError> {

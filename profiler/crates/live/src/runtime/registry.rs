@@ -20,7 +20,7 @@ const FUSE: i64 = 0x6573_5546;
 /// Users can make overlay mounts of what they like, even of file systems that lie about times. So a
 /// file seen by an ordinary user on an overlay proves nothing about the files of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct FileIdentity {
     device: u64,
     on_overlay: bool,
     inode: u64,
@@ -74,7 +74,7 @@ fn generation(file: &File) -> Option<u32> {
     (rc == 0).then_some(version as u32)
 }
 
-impl Identity {
+impl FileIdentity {
     /// That of an open file that a process of this user has mapped.
     ///
     /// # Errors
@@ -162,14 +162,14 @@ pub(super) struct Files {
 /// A file seen.
 #[derive(Debug)]
 struct Remembered {
-    identity: Identity,
+    identity: FileIdentity,
     /// How often its content was read again.
     again: u32,
 }
 
 /// What is known of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum FileSeen {
     /// Nothing.
     New,
     /// It was seen, with other content.
@@ -185,14 +185,14 @@ impl Files {
     const AGAIN: u32 = 8;
 
     /// What is known of a file.
-    pub(super) fn look(&self, identity: &Identity) -> Seen {
+    pub(super) fn look(&self, identity: &FileIdentity) -> FileSeen {
         let known = self.by_inode.get(&identity.inode);
         let same = |known: &&Remembered| known.identity.is(identity);
         match known.and_then(|known| known.iter().find(same)) {
-            None => Seen::New,
-            Some(known) if known.identity.has_content_of(identity) => Seen::Known,
-            Some(known) if known.again < Self::AGAIN => Seen::Changed,
-            Some(_) => Seen::Known,
+            None => FileSeen::New,
+            Some(known) if known.identity.has_content_of(identity) => FileSeen::Known,
+            Some(known) if known.again < Self::AGAIN => FileSeen::Changed,
+            Some(_) => FileSeen::Known,
         }
     }
 
@@ -211,20 +211,20 @@ impl Files {
     ///
     /// # Errors
     /// There are too many.
-    pub(super) fn insert(&mut self, identity: &Identity) -> Result<bool, TooMany> {
+    pub(super) fn insert(&mut self, identity: &FileIdentity) -> Result<bool, TooMany> {
         let seen = self.look(identity);
         let known = self.by_inode.entry(identity.inode).or_default();
         match seen {
-            Seen::Known => return Ok(false),
-            Seen::New if self.n >= Self::MAX => return Err(TooMany),
-            Seen::New => {
+            FileSeen::Known => return Ok(false),
+            FileSeen::New if self.n >= Self::MAX => return Err(TooMany),
+            FileSeen::New => {
                 known.push(Remembered {
                     identity: identity.clone(),
                     again: 0,
                 });
                 self.n += 1;
             }
-            Seen::Changed => {
+            FileSeen::Changed => {
                 for known in known.iter_mut().filter(|k| k.identity.is(identity)) {
                     known.identity.size = identity.size;
                     known.identity.changed = identity.changed;
@@ -316,7 +316,7 @@ mod tests {
         fs::copy(path("a"), path("c")).unwrap();
         let open = |name: &str| {
             let file = File::open(path(name)).unwrap();
-            (Identity::of(&file, 0, None).unwrap(), file)
+            (FileIdentity::of(&file, 0, None).unwrap(), file)
         };
         let (a, a_file) = open("a");
         assert!(a.is(&open("b").0) && !a.is(&open("c").0));
@@ -335,25 +335,25 @@ mod tests {
     #[test]
     fn the_device_counts_except_on_overlayfs() {
         let file = tempfile::tempfile().unwrap();
-        let plain = Identity {
+        let plain = FileIdentity {
             on_overlay: false,
-            ..Identity::of(&file, 0, None).unwrap()
+            ..FileIdentity::of(&file, 0, None).unwrap()
         };
-        let elsewhere = Identity {
+        let elsewhere = FileIdentity {
             device: plain.device + 1,
             ..plain.clone()
         };
-        let overlay = Identity {
+        let overlay = FileIdentity {
             on_overlay: true,
             ..elsewhere.clone()
         };
         assert!(!plain.is(&elsewhere));
         assert!(plain.is(&overlay) && overlay.is(&plain));
-        let other_build = Identity {
+        let other_build = FileIdentity {
             build_id: BuildId::new(&[1; 20]),
             ..overlay.clone()
         };
-        let own_build = Identity {
+        let own_build = FileIdentity {
             build_id: BuildId::new(&[2; 20]),
             ..plain.clone()
         };
@@ -362,9 +362,9 @@ mod tests {
     #[test]
     fn a_twin_with_the_times_of_another_file_is_another_file() {
         let file = tempfile::tempfile().unwrap();
-        let roots = Identity::of(&file, 0, BuildId::new(&[1; 20])).unwrap();
+        let roots = FileIdentity::of(&file, 0, BuildId::new(&[1; 20])).unwrap();
         // utimensat(2) sets the time of modification, nothing sets that of change.
-        let twin = Identity {
+        let twin = FileIdentity {
             device: roots.device + 1,
             changed: (roots.changed.0 + 1, roots.changed.1),
             on_overlay: true,
@@ -374,7 +374,7 @@ mod tests {
         assert!(!roots.is(&twin) && !twin.is(&roots));
         // A user's own file system can report any time. If its file is seen first, root's file must
         // still be probed.
-        let liar = Identity {
+        let liar = FileIdentity {
             changed: roots.changed,
             ..twin
         };
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn new_content_is_read_again_and_not_for_ever() {
         let file = tempfile::tempfile().unwrap();
-        let mut identity = Identity::of(&file, 1, None).unwrap();
+        let mut identity = FileIdentity::of(&file, 1, None).unwrap();
         let mut files = Files::default();
         let mut taken = 0;
         for _ in 0..100 {
@@ -396,10 +396,10 @@ mod tests {
         }
         assert_eq!(taken, 1 + Files::AGAIN);
         let by_path = identity.clone().only_in(7);
-        assert_eq!(files.look(&by_path), Seen::Known);
+        assert_eq!(files.look(&by_path), FileSeen::Known);
         let mut other = Files::default();
         assert_eq!(other.insert(&by_path), Ok(true));
-        assert_eq!(other.look(&identity.clone().only_in(8)), Seen::New);
-        assert_eq!(other.look(&identity), Seen::New);
+        assert_eq!(other.look(&identity.clone().only_in(8)), FileSeen::New);
+        assert_eq!(other.look(&identity), FileSeen::New);
     }
 }

@@ -4,8 +4,8 @@
 //! If a program ran before aiprof did, no probe saw its driver hand out the addresses. The loader
 //! has kept them, and its own code shows where.
 
-use super::decode::Code;
-use crate::inspect::Memory;
+use super::decode::FunctionCode;
+use crate::inspect::ReadMemory;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,
@@ -38,7 +38,7 @@ enum RegisterValue {
 
 impl Chain {
     /// What it leads to in a process where the file is loaded `bias` higher than its headers state.
-    pub(super) fn follow(&self, bias: u64, memory: &dyn Memory) -> Option<u64> {
+    pub(super) fn follow(&self, bias: u64, memory: &dyn ReadMemory) -> Option<u64> {
         let mut value = memory.word(self.at.wrapping_add(bias))?;
         for &offset in &self.offsets {
             value = memory.word(value.wrapping_add_signed(offset))?;
@@ -49,15 +49,15 @@ impl Chain {
 
 /// The pointer that a function jumps to the value of, as its last act and with the
 /// stack as it found it; `None` if it is no such function.
-pub(super) fn target(code: &Code<'_>) -> Option<Chain> {
-    walk(code, code.start, Registers::default(), MAX_BRANCHES)
+pub(super) fn target(code: &FunctionCode<'_>) -> Option<Chain> {
+    walk(code, code.start, KnownRegisters::default(), MAX_BRANCHES)
 }
 
 /// The registers whose value is known.
 #[derive(Clone, Debug, Default)]
-struct Registers(Vec<(Register, RegisterValue)>);
+struct KnownRegisters(Vec<(Register, RegisterValue)>);
 
-impl Registers {
+impl KnownRegisters {
     fn get(&self, register: Register) -> Option<&RegisterValue> {
         self.0.iter().find(|(r, _)| *r == register).map(|(_, v)| v)
     }
@@ -68,7 +68,12 @@ impl Registers {
     }
 }
 
-fn walk(code: &Code<'_>, from: u64, mut known: Registers, branches: usize) -> Option<Chain> {
+fn walk(
+    code: &FunctionCode<'_>,
+    from: u64,
+    mut known: KnownRegisters,
+    branches: usize,
+) -> Option<Chain> {
     let at = usize::try_from(from.checked_sub(code.start)?).ok()?;
     let bytes = code.bytes.get(at..)?;
     let mut decoder = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE);
@@ -100,7 +105,7 @@ fn walk(code: &Code<'_>, from: u64, mut known: Registers, branches: usize) -> Op
 }
 
 /// What a jump through a register or memory leads to.
-fn jump(instruction: &Instruction, known: &Registers) -> Option<Chain> {
+fn jump(instruction: &Instruction, known: &KnownRegisters) -> Option<Chain> {
     let value = match instruction.op0_kind() {
         OpKind::Register => known.get(instruction.op0_register())?.clone(),
         OpKind::Memory => load(instruction, known)?,
@@ -117,7 +122,7 @@ fn jump(instruction: &Instruction, known: &Registers) -> Option<Chain> {
 fn step(
     factory: &mut InstructionInfoFactory,
     instruction: &Instruction,
-    known: &mut Registers,
+    known: &mut KnownRegisters,
 ) -> Option<()> {
     let loads = instruction.mnemonic() == Mnemonic::Mov
         && instruction.op0_kind() == OpKind::Register
@@ -151,7 +156,7 @@ fn step(
 }
 
 /// The value of a plain address in memory.
-fn load(instruction: &Instruction, known: &Registers) -> Option<RegisterValue> {
+fn load(instruction: &Instruction, known: &KnownRegisters) -> Option<RegisterValue> {
     let (base, offset) = place(instruction)?;
     let chain = match base {
         None => Chain {
@@ -175,7 +180,7 @@ fn load(instruction: &Instruction, known: &Registers) -> Option<RegisterValue> {
 }
 
 /// The address that an instruction computes without reading it.
-fn address(instruction: &Instruction, known: &Registers) -> Option<RegisterValue> {
+fn address(instruction: &Instruction, known: &KnownRegisters) -> Option<RegisterValue> {
     let (base, offset) = place(instruction)?;
     match base.map(|base| known.get(base)) {
         None => Some(RegisterValue::Address(offset)),
@@ -207,7 +212,7 @@ mod tests {
 
     struct Words(BTreeMap<u64, u64>);
 
-    impl Memory for Words {
+    impl ReadMemory for Words {
         fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
             let Some(word) = self.0.get(&address) else {
                 return 0;
@@ -218,7 +223,7 @@ mod tests {
     }
 
     fn target_of(bytes: &[u8]) -> Option<Chain> {
-        target(&Code {
+        target(&FunctionCode {
             start: 0x1000,
             bytes,
             whole: true,

@@ -3,8 +3,8 @@
 
 use super::{
     discover,
-    library::{Library, LibraryError},
-    plan::{self, Plan, Use},
+    library::{LibraryError, ProbedLibrary},
+    plan::{self, ProbePlan, Use},
 };
 use aiprof_model::probes::{Tables, table::Exits};
 use std::{
@@ -131,7 +131,7 @@ fn look_at(
 }
 
 fn functions(file: &File, uses: &[Use]) -> Result<Vec<SurveyedTable>, LibraryError> {
-    let library = Library::open(file)?;
+    let library = ProbedLibrary::open(file)?;
     // All names: a second name of a function is there, although the plan has one.
     let mut names = HashSet::new();
     library.functions(|symbol| {
@@ -143,7 +143,7 @@ fn functions(file: &File, uses: &[Use]) -> Result<Vec<SurveyedTable>, LibraryErr
         }
         None
     })?;
-    let Plan { functions, .. } = plan::plan(&library, uses, Exits::All)?;
+    let ProbePlan { functions, .. } = plan::plan(&library, uses, Exits::All)?;
     let mut tables: Vec<_> = uses
         .iter()
         .map(|used| SurveyedTable {

@@ -19,7 +19,7 @@ const MAX_SYMBOLS: u64 = 8 << 20;
 const MAX_FUNCTIONS: usize = 16_384;
 /// A function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Function {
+pub(crate) struct FileFunction {
     /// Its symbol, without version.
     pub(crate) name: String,
     /// Its rank by the caller's own order.
@@ -34,10 +34,10 @@ pub(crate) struct Function {
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundFunctions {
     /// The functions, by address; of several names at one address the one of the
     /// lowest rank.
-    pub(crate) functions: Vec<Function>,
+    pub(crate) functions: Vec<FileFunction>,
     /// Names left out because another name of the same function was taken.
     pub(crate) aliases: u64,
     /// Indirect functions: their symbol is that of the code that chooses one.
@@ -55,12 +55,12 @@ pub(crate) fn find(
     info: &ElfInfo,
     text: &[TextSegment],
     mut rank: impl FnMut(&str) -> Option<usize>,
-) -> Result<Found, ElfError> {
-    let mut found = Found::default();
+) -> Result<FoundFunctions, ElfError> {
+    let mut found = FoundFunctions::default();
     if !info.wide {
         return Ok(found);
     }
-    let mut by_address: FxHashMap<u64, Function> = FxHashMap::default();
+    let mut by_address: FxHashMap<u64, FileFunction> = FxHashMap::default();
     let mut left = MAX_SYMBOLS;
     // Exported names first.
     for dynamic in [true, false] {
@@ -80,8 +80,8 @@ pub(crate) fn find(
 
 /// Enters a symbol that is wanted.
 fn take(
-    found: &mut Found,
-    by_address: &mut FxHashMap<u64, Function>,
+    found: &mut FoundFunctions,
+    by_address: &mut FxHashMap<u64, FileFunction>,
     text: &[TextSegment],
     symbol: &ElfSymbol,
     (name, rank): (&str, usize),
@@ -107,7 +107,7 @@ fn take(
         }
         None if full => found.without_code += 1,
         None => {
-            let function = Function {
+            let function = FileFunction {
                 name: name.to_owned(),
                 rank,
                 vaddr: symbol.value,

@@ -3,9 +3,9 @@
 
 use super::{
     attach::{Attacher, Candidate},
-    plan::Plan,
+    plan::ProbePlan,
 };
-use crate::bpf::probe::Link;
+use crate::bpf::probe::BpfLink;
 use std::{
     io,
     sync::{
@@ -26,7 +26,7 @@ const LAST: Duration = Duration::from_millis(400);
 
 /// Something to do.
 #[derive(Debug)]
-pub(super) enum Job {
+pub(super) enum AttachJob {
     /// Probe a file.
     Attach(Box<Attach>),
     /// Detach what is for this process, which is gone.
@@ -43,7 +43,7 @@ pub(super) struct Attach {
     /// The file.
     pub(super) candidate: Candidate,
     /// The probes.
-    pub(super) plan: Plan,
+    pub(super) plan: ProbePlan,
     /// How long it took to read the file.
     pub(super) reading: Duration,
 }
@@ -51,14 +51,14 @@ pub(super) struct Attach {
 /// The queue of the thread, for those who give it jobs.
 #[derive(Clone, Debug)]
 pub(super) struct Jobs {
-    queue: SyncSender<Job>,
+    queue: SyncSender<AttachJob>,
     /// Jobs that were given and are not done.
     waiting: Arc<AtomicUsize>,
 }
 
 impl Jobs {
     /// Gives the thread a job; `false`: too many wait, and this one is dropped.
-    pub(super) fn give(&self, job: Job) -> bool {
+    pub(super) fn give(&self, job: AttachJob) -> bool {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let given = self.queue.try_send(job).is_ok();
         if !given {
@@ -69,7 +69,7 @@ impl Jobs {
 }
 
 /// The thread.
-pub(super) struct Worker {
+pub(super) struct AttachWorker {
     jobs: Jobs,
     /// Disconnected when the thread has ended; gives the attacher if it was asked to.
     ended: Receiver<Box<Attacher>>,
@@ -77,18 +77,18 @@ pub(super) struct Worker {
 }
 
 /// Does a job.
-pub(super) fn run(attacher: &mut Attacher, job: Job) {
+pub(super) fn run(attacher: &mut Attacher, job: AttachJob) {
     match job {
-        Job::Attach(attach) => {
+        AttachJob::Attach(attach) => {
             attacher.attach_to(attach.candidate, attach.plan, attach.reading);
         }
-        Job::Forget(pid) => attacher.forget(pid),
-        Job::Check => attacher.check(),
-        Job::GiveBack => {}
+        AttachJob::Forget(pid) => attacher.forget(pid),
+        AttachJob::Check => attacher.check(),
+        AttachJob::GiveBack => {}
     }
 }
 
-impl Worker {
+impl AttachWorker {
     /// Starts it; it has the privileges that the calling thread has now.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Worker {
     }
 
     /// Gives it a job; `false`: too many wait, and this one is dropped.
-    pub(super) fn give(&self, job: Job) -> bool {
+    pub(super) fn give(&self, job: AttachJob) -> bool {
         self.jobs.give(job)
     }
 
@@ -139,7 +139,7 @@ impl Worker {
     /// Ends it when what it was given is done, and gives the attacher back; `None`: that
     /// took too long, or it has ended before.
     pub(super) fn give_back(self) -> Option<Box<Attacher>> {
-        self.jobs.queue.try_send(Job::GiveBack).ok()?;
+        self.jobs.queue.try_send(AttachJob::GiveBack).ok()?;
         self.ended.recv_timeout(LAST).ok()
     }
 
@@ -150,10 +150,10 @@ impl Worker {
 
     /// Ends it after the attaching that is going on; what waits is left. Gives what is
     /// attached.
-    pub(super) fn end(self) -> Vec<Link> {
+    pub(super) fn end(self) -> Vec<BpfLink> {
         self.handle.stop();
         // Wakes it; a full queue does, too.
-        let _ = self.jobs.queue.try_send(Job::Check);
+        let _ = self.jobs.queue.try_send(AttachJob::Check);
         drop(self.jobs);
         let ended = self.ended.recv_timeout(LAST);
         if ended.is_err_and(|error| error == mpsc::RecvTimeoutError::Timeout) {
@@ -169,7 +169,7 @@ impl Worker {
 /// Does jobs until there are no more; gives the attacher if it is asked for.
 fn work(
     given: &Receiver<Box<Attacher>>,
-    queue: &Receiver<Job>,
+    queue: &Receiver<AttachJob>,
     waiting: &AtomicUsize,
 ) -> Option<Box<Attacher>> {
     let mut attacher = given.recv().ok()?;
@@ -177,7 +177,7 @@ fn work(
         if attacher.is_stopped() {
             return None;
         }
-        if matches!(job, Job::GiveBack) {
+        if matches!(job, AttachJob::GiveBack) {
             return Some(attacher);
         }
         run(&mut attacher, job);

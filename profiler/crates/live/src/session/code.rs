@@ -7,7 +7,8 @@ use crate::{
     generated::{self, Want},
     java::FoundJava,
     procfs::map_event,
-    reader::{Code, Table},
+    reader::{GeneratedCode, UnwindPage},
+    tables::Wish,
 };
 use aiprof_common::PAGE_SIZE;
 use aiprof_model::{
@@ -23,11 +24,11 @@ const AROUND: u64 = PAGE_SIZE;
 impl LiveProcesses {
     /// Requests the tables that are wanted.
     pub(super) fn read_tables(&mut self, processes: &ProcessTable) {
-        for wanted in self.tables.take_wanted() {
+        for wanted in self.tables.requests.take_wanted() {
             let (id, owner) = (wanted.id, wanted.owner);
             if let Some(code) = self.code_around(id, &wanted.pages, processes) {
                 if !self.reader.ask_generated(&wanted, code) {
-                    self.tables.unread(id, owner, &wanted.pages);
+                    self.tables.requests.unread(id, owner, &wanted.pages);
                 }
                 continue;
             }
@@ -39,18 +40,18 @@ impl LiveProcesses {
             } else {
                 // Does nothing unless it was closed.
                 self.reopen(id, processes);
-                self.tables.unread(id, owner, &wanted.pages);
+                self.tables.requests.unread(id, owner, &wanted.pages);
             }
         }
     }
 
     /// Stores tables that were read.
-    pub(super) fn store_tables(&mut self, id: FileId, pages: &[(u32, Table)]) {
+    pub(super) fn store_tables(&mut self, id: FileId, pages: &[(u32, UnwindPage)]) {
         for &(page, ref table) in pages {
             let before = || self.tables.resident(id, page);
             let table = match self.generated.came(id, page, table, before) {
-                generated::Reading::Valid => table,
-                generated::Reading::Replaced => &Table::NoData,
+                generated::PageReading::Valid => table,
+                generated::PageReading::Replaced => &UnwindPage::NoData,
             };
             self.tables.store(id, page, table);
             if self.lacking == Some(Missing { file: id, page }) {
@@ -77,13 +78,13 @@ impl LiveProcesses {
         });
         if let Some((pid, map)) = user {
             let map = map_event(map, key);
-            self.binaries.reopen(pid, &map, &mut self.reader);
+            self.binaries.requests.ask(pid, &map, &mut self.reader);
         }
     }
 
     /// Requests once more files that did not come in time: the machine may have been busy.
     pub(super) fn request_late_files(&mut self, processes: &ProcessTable) {
-        for (pid, place) in self.binaries.take_late() {
+        for (pid, place) in self.binaries.requests.take_late() {
             let Some(process) = processes.get(pid) else {
                 continue;
             };
@@ -186,12 +187,17 @@ impl LiveProcesses {
         }
         let now = Instant::now();
         if let Some((id, page)) = self.generated.due(pid, &map, address, want, now) {
-            self.tables.read_again(id, page, owner);
+            self.tables.requests.ask(id, page, Wish::Slow, owner);
         }
     }
 
     /// The generated code that pages of a piece are of, and what may reach into them.
-    fn code_around(&self, id: FileId, pages: &[u32], processes: &ProcessTable) -> Option<Code> {
+    fn code_around(
+        &self,
+        id: FileId,
+        pages: &[u32],
+        processes: &ProcessTable,
+    ) -> Option<GeneratedCode> {
         let (pid, range) = self.generated.place(id)?;
         let at = |page: u32| range.start.saturating_add(u64::from(page) * PAGE_SIZE);
         let first = at(*pages.iter().min()?).saturating_sub(AROUND);
@@ -199,7 +205,7 @@ impl LiveProcesses {
         let near = processes.get(pid)?.space.maps.iter().filter(|map| {
             is_generated(map, &processes.files) && map.start < last && first < map.end
         });
-        Some(Code {
+        Some(GeneratedCode {
             pid,
             text: near.map(|map| map.start..map.end).collect(),
             pages: range,

@@ -231,13 +231,13 @@ impl EventCollector {
             let Some(probes) = &mut self.probes.runtime else {
                 continue;
             };
-            if !probes.may_look(event.pid) {
+            if !probes.memory.may_look(event.pid) {
                 continue;
             }
-            probes.kernel(&event);
+            probes.late.kernel(&event);
             if let Some(places) = &mut self.devices.places {
                 let table = &self.events.recording.processes;
-                places.kernel(&event, || probes.build_of(table, event.pid));
+                places.kernel(&event, || probes.wanted.build_of(table, event.pid));
             }
         }
         Ok(changed)
@@ -303,7 +303,9 @@ impl EventCollector {
             }
             processes.binaries.prefetch(pid, map, &mut processes.reader);
             let owner = processes.reader.owner(pid);
-            if !self.wait_until(owner, |processes| !processes.binaries.is_asked(pid, map)) {
+            if !self.wait_until(owner, |processes| {
+                !processes.binaries.requests.is_asked(pid, map)
+            }) {
                 break;
             }
         }
@@ -543,7 +545,9 @@ impl EventCollector {
             return;
         };
         let mut wait = self.processes.reader.begin_short_wait(owner);
-        while self.processes.tables.is_read_for(owner) && self.processes.reader.wait(&mut wait) {
+        while self.processes.tables.requests.is_read_for(owner)
+            && self.processes.reader.wait(&mut wait)
+        {
             self.apply_answers();
         }
     }

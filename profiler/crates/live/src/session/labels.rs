@@ -26,7 +26,7 @@ const DEVICE_RARELY_NS: u64 = 64_000_000_000;
 
 /// What was looked at.
 #[derive(Debug, Default)]
-pub(super) struct Labels {
+pub(super) struct LabelLookups {
     users: Users,
     /// Whether control groups of version 1 name containers and units too.
     has_v1: bool,
@@ -56,7 +56,7 @@ struct DueLabels {
     device: bool,
 }
 
-impl Labels {
+impl LabelLookups {
     pub(super) fn new() -> Self {
         Self {
             users: Users::read(),
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_program_is_looked_at_again_and_again_but_ever_less_often() {
-        let mut labels = Labels::default();
+        let mut labels = LabelLookups::default();
         let all = DueLabels {
             user: true,
             environment: true,

@@ -45,7 +45,7 @@ impl Naming {
             return;
         };
         let table = &events.recording.processes;
-        let closed = names.take_closed();
+        let closed = std::mem::take(&mut names.delayed.closed);
         for code in &closed {
             if let Code::File { file, .. } = code {
                 processes.reopen(FileId(*file), table);
@@ -72,7 +72,7 @@ impl Naming {
             }
             let codes = aggregate.codes_from(0);
             names.retry_jit(codes, table, (binaries, javas), last);
-            names.note_cgroups(aggregate.cgroups());
+            names.found.note_cgroups(aggregate.cgroups());
         }
     }
 
@@ -145,12 +145,12 @@ impl Naming {
     /// What a capture stores of these codes.
     pub(super) fn stored(&self, codes: &[Code]) -> StoredNames {
         let names = self.service.as_ref();
-        names.map_or_else(Default::default, |names| names.stored(codes))
+        names.map_or_else(Default::default, |names| names.found.stored(codes))
     }
 
     fn names(&self) -> &dyn NameSource {
         match &self.service {
-            Some(names) => names,
+            Some(service) => &service.found,
             None => &NoNames,
         }
     }

@@ -1,11 +1,57 @@
 //! How often a recording does what it does again and again.
 
-use std::time::{Duration, Instant};
+use super::collector::IN_FLIGHT_NS;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 /// How often the rings are looked at while somebody waits for the start.
 pub(super) const START_TICK: Duration = Duration::from_millis(5);
 /// How often it is looked whether a Java that was just started has code.
 pub(super) const JAVA_STARTS: Duration = Duration::from_millis(5);
+
+/// Pause after a wake-up, so that a storm of events becomes batches.
+const BATCH: Duration = Duration::from_millis(4);
+/// The same of a recording that never ends.
+const CONTINUOUS_BATCH: Duration = Duration::from_millis(100);
+/// Shorter pause, where there is no storm: what woke us is just old enough to be
+/// applied. What a program that has just started calls must find its tables.
+pub(super) const SETTLE: Duration = Duration::from_nanos(IN_FLIGHT_NS + 100_000);
+/// Most short pauses that are saved up; there is one more for every [`BATCH`].
+const MAX_SHORT: f64 = 8.0;
+
+/// The pauses after wake-ups.
+pub(super) struct Batches {
+    last: Instant,
+    /// How many pauses may be short.
+    short: f64,
+}
+
+impl Batches {
+    /// Nothing has come yet.
+    pub(super) fn new() -> Self {
+        Self {
+            last: Instant::now(),
+            short: MAX_SHORT,
+        }
+    }
+
+    /// Something has come: pauses, unless it `is_needed` at once.
+    pub(super) fn pause(&mut self, is_continuous: bool, is_needed: bool) {
+        let gained = self.last.elapsed().as_secs_f64() / BATCH.as_secs_f64();
+        self.short = (self.short + gained).min(MAX_SHORT);
+        self.last = Instant::now();
+        if is_continuous {
+            // Nothing may wake it, as tokio's sleep would let the rings do.
+            thread::sleep(CONTINUOUS_BATCH);
+        } else if !is_needed {
+            // Not tokio's sleep, which counts in milliseconds.
+            thread::sleep(if self.short >= 1.0 { SETTLE } else { BATCH });
+            self.short = (self.short - 1.0).max(0.0);
+        }
+    }
+}
 
 /// Something that is done again and again.
 pub(super) struct Timer {

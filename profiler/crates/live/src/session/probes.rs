@@ -11,7 +11,7 @@ use super::{
     waits::Waits,
 };
 use crate::{
-    bpf::{Bpf, CALLS, Programs, perf, probe::Link, ring::Ring},
+    bpf::{Bpf, CALLS, Programs, perf, probe::BpfLink, ring::RingReader},
     closing,
     conditional::Conditional,
     config::{ProbeConfig, RecordConfig},
@@ -42,7 +42,7 @@ pub(super) struct Probes {
     /// The probes on runtimes.
     pub(super) runtime: Option<RuntimeProbes>,
     /// The ring of calls.
-    pub(super) ring: Option<Ring>,
+    pub(super) ring: Option<RingReader>,
     drivers: DriverProbes,
     pub(super) waits: Waits,
     /// What of both is still being attached.
@@ -163,7 +163,7 @@ impl Probes {
         let Some((users, until)) = &starting.users else {
             // Whoever calls what is probed is to have whole stacks from then on, and the
             // kernels that it has made already are looked for.
-            let users: Vec<u32> = probes.users().collect();
+            let users: Vec<u32> = probes.users.iter().copied().collect();
             processes.request_all(&users, table);
             let publisher = &mut processes.publisher;
             users.iter().for_each(|pid| publisher.changed(*pid));
@@ -186,13 +186,19 @@ impl Probes {
 
     /// What is readable when there is something to be done.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let found = self.runtime.as_ref().and_then(RuntimeProbes::fd);
-        self.ring.as_ref().map(Ring::fd).into_iter().chain(found)
+        let found = self.runtime.as_ref();
+        let found = found.and_then(|probes| probes.memory.looker.fd());
+        self.ring
+            .as_ref()
+            .map(RingReader::fd)
+            .into_iter()
+            .chain(found)
     }
 
     /// Whether functions were found that should be probed soon.
     pub(super) fn has_found(&self) -> bool {
-        self.runtime.as_ref().is_some_and(RuntimeProbes::has_found)
+        let probes = self.runtime.as_ref();
+        probes.is_some_and(|probes| probes.memory.looker.has_seen())
     }
 
     /// Whether calls may have to be acted upon that were too young to be applied.
@@ -237,7 +243,7 @@ impl Probes {
             _ => false,
         };
         let probes = self.runtime.as_mut().filter(|_| is_gone);
-        named(probes.map(|probes| probes.process_gone(event.pid, event.time_ns)))
+        named(probes.map(|probes| probes.late.forget(event.pid, event.time_ns)))
     }
 
     /// Names of kernels older than the recording. All that happened until `applied_ns` has been
@@ -253,7 +259,8 @@ impl Probes {
 
     /// Names of kernels that were just launched, and known already.
     pub(super) fn kernels_foreseen(&mut self) -> Vec<(u32, Event)> {
-        named(self.runtime.as_mut().map(RuntimeProbes::kernels_foreseen))
+        let probes = self.runtime.as_mut();
+        named(probes.map(|probes| probes.late.take_ready()))
     }
 
     /// Whether a tracepoint is hit by whoever submits work.
@@ -276,7 +283,7 @@ impl Probes {
     }
 
     /// Ends the waits and the calls. Returns what should be closed when everything else is.
-    pub(super) fn stop(&mut self) -> Vec<Link> {
+    pub(super) fn stop(&mut self) -> Vec<BpfLink> {
         // What is attached to every switch and system call ends first.
         let mut left = closing::at_once(self.waits.stop());
         left.extend(self.stop_calls());
@@ -284,21 +291,21 @@ impl Probes {
     }
 
     /// Detaches from runtimes and drivers. Returns what should be closed later.
-    fn stop_calls(&mut self) -> Vec<Link> {
+    fn stop_calls(&mut self) -> Vec<BpfLink> {
         let Some(probes) = &mut self.runtime else {
             return Vec::new();
         };
-        let links = probes.stop();
+        let links = probes.attaching.stop();
         let begun = Instant::now();
         let mut left = closing::at_once(links);
-        probes.detached(begun.elapsed());
+        probes.attaching.detached(begun.elapsed());
         // Each of these is one the kernel closes on its own.
         left.extend(self.drivers.stop());
         left
     }
 
     /// Ends the calls for good; waits go on. Returns what should be closed later.
-    pub(super) fn drop_calls(&mut self) -> Vec<Link> {
+    pub(super) fn drop_calls(&mut self) -> Vec<BpfLink> {
         let links = self.stop_calls();
         guard::set_ending(false);
         self.runtime = None;
@@ -310,7 +317,7 @@ impl Probes {
     /// Looks after what is attached, from time to time.
     pub(super) fn maintain(&mut self) {
         if let Some(probes) = &mut self.runtime {
-            probes.maintain();
+            probes.attaching.maintain();
         }
     }
 

@@ -4,7 +4,7 @@
 //! is not there in time is waited for by `EventCollector::wait_until`, a little, and otherwise
 //! applied when it comes.
 
-use super::{CollectError, labels::Labels, lookups::Lookups};
+use super::{CollectError, labels::LabelLookups, lookups::Lookups};
 use crate::{
     binaries::Binaries,
     bpf::{Bpf, perf, pool::Pool},
@@ -13,8 +13,8 @@ use crate::{
     java::{FoundJava, Javas},
     procfs,
     publish::Publisher,
-    reader::{Answer, Asked, Reader},
-    tables::{Known, ReadAhead, Tables},
+    reader::{ReadSubject, Reader, ReaderAnswer},
+    tables::{MappedCode, ReadAhead, UnwindTables},
 };
 use aiprof_common::FLAG_FROM_ANCESTOR;
 use aiprof_model::{
@@ -37,7 +37,7 @@ pub(super) fn is_complete(processes: &ProcessTable, pid: u32) -> bool {
 
 /// What is read of processes. The fields are dropped in this order.
 pub(super) struct LiveProcesses {
-    pub(super) tables: Tables,
+    pub(super) tables: UnwindTables,
     pub(super) publisher: Publisher,
     pub(super) finisher: Finisher,
     pub(super) generated: Generated,
@@ -53,14 +53,14 @@ pub(super) struct LiveProcesses {
     /// Files that became known after code of them was sampled.
     pub(super) rebound: FxHashSet<FileId>,
     pub(super) binaries: Binaries,
-    pub(super) labels: Labels,
+    pub(super) labels: LabelLookups,
 }
 
 impl LiveProcesses {
     /// Nothing is read yet. Unwind tables go into `pool`.
     pub(super) fn new(pool: Pool, ahead: ReadAhead) -> Result<Self, CollectError> {
         Ok(Self {
-            tables: Tables::new(pool, ahead),
+            tables: UnwindTables::new(pool, ahead),
             publisher: Publisher::default(),
             finisher: Finisher::default(),
             generated: Generated::default(),
@@ -72,7 +72,7 @@ impl LiveProcesses {
             reopening: FxHashSet::default(),
             rebound: FxHashSet::default(),
             binaries: Binaries::new(),
-            labels: Labels::new(),
+            labels: LabelLookups::new(),
         })
     }
 
@@ -200,7 +200,7 @@ impl LiveProcesses {
             bpf,
             &mut self.tables,
             processes,
-            &Known {
+            &MappedCode {
                 binaries: &self.binaries,
                 generated: &self.generated,
                 javas: &self.javas,
@@ -215,11 +215,11 @@ impl LiveProcesses {
         let mut labelled = Vec::new();
         for answer in self.reader.answers() {
             match answer {
-                Answer::File { pid, map, found } => {
+                ReaderAnswer::File { pid, map, found } => {
                     let bound = self.binaries.found(pid, &map, found, &mut self.reader);
                     self.rebind(&bound, processes);
                 }
-                Answer::Process {
+                ReaderAnswer::Process {
                     pid,
                     comm,
                     maps,
@@ -235,24 +235,24 @@ impl LiveProcesses {
                         self.request(pid, pid, processes);
                     }
                 }
-                Answer::Labels { pid, labels } => {
+                ReaderAnswer::Labels { pid, labels } => {
                     labelled.extend(self.labels.found(pid, labels, processes));
                 }
-                Answer::Java { pid, found } => {
+                ReaderAnswer::Java { pid, found } => {
                     if self.javas.came(pid, found, Instant::now()) {
                         processes.renew(pid);
                         self.publisher.changed(pid);
                     }
                 }
-                Answer::Tables { id, pages } => self.store_tables(id, &pages),
-                Answer::Late(Asked::Java(pid)) => {
+                ReaderAnswer::Tables { id, pages } => self.store_tables(id, &pages),
+                ReaderAnswer::Late(ReadSubject::Java(pid)) => {
                     self.javas.came(pid, FoundJava::NotReady, Instant::now());
                 }
-                Answer::Late(Asked::Labels(_)) => {}
-                Answer::Late(Asked::File(pid, place)) => self.binaries.late(pid, place),
-                Answer::Late(Asked::Process(pid)) => self.lookups.failed(pid),
-                Answer::Late(Asked::Tables(id, owner, pages)) => {
-                    self.tables.unread(id, owner, &pages);
+                ReaderAnswer::Late(ReadSubject::Labels(_)) => {}
+                ReaderAnswer::Late(ReadSubject::File(pid, place)) => self.binaries.late(pid, place),
+                ReaderAnswer::Late(ReadSubject::Process(pid)) => self.lookups.failed(pid),
+                ReaderAnswer::Late(ReadSubject::Tables(id, owner, pages)) => {
+                    self.tables.requests.unread(id, owner, &pages);
                 }
             }
         }
@@ -285,9 +285,13 @@ impl LiveProcesses {
         let is_being_read = process.space.maps.iter().any(|map| {
             let key = processes.files.key(map.file);
             let key = key.filter(|key| Region::of(key) == Region::File);
-            key.is_some_and(|key| self.binaries.is_being_read(pid, key))
+            key.is_some_and(|key| self.binaries.requests.is_being_read(pid, key))
         });
-        !is_being_read && self.tables.is_whole(process.space.version)
+        !is_being_read
+            && self
+                .publisher
+                .lists
+                .is_whole(process.space.version, &self.tables)
     }
 
     /// Drops processes whose main thread exited earlier and whose last thread has gone since: no
@@ -317,13 +321,13 @@ impl LiveProcesses {
         self.generated.keep_processes(lives);
         self.javas.keep_processes(lives);
         self.binaries.release_deleted(processes);
-        self.tables.forget_unused(false);
+        self.tables.forget_unused(&self.publisher.lists, false);
     }
 
     /// Forgets all processes and files, here and in the kernel.
     pub(super) fn begin_afresh(&mut self, bpf: &mut Bpf) {
         self.publisher.clear(bpf, &mut self.tables);
-        self.tables.forget_unused(true);
+        self.tables.forget_unused(&self.publisher.lists, true);
         self.finisher = Finisher::default();
         self.binaries.clear();
         self.generated.clear();

@@ -5,7 +5,7 @@ use super::{CollectError, queue::EventQueue};
 use crate::{
     bpf::{
         Bpf, perf,
-        ring::{Drained, Ring},
+        ring::{Drained, RingReader},
     },
     cpu::CpuSet,
     finisher::Finisher,
@@ -22,7 +22,7 @@ pub(super) struct KernelSampling {
     pub(super) bpf: Bpf,
     pub(super) cpus: CpuSet,
     /// The ring of samples and waits.
-    pub(super) ring: Ring,
+    pub(super) ring: RingReader,
 }
 
 impl KernelSampling {
@@ -30,7 +30,7 @@ impl KernelSampling {
     /// read at once.
     pub(super) fn receive(
         &mut self,
-        calls: Option<&mut Ring>,
+        calls: Option<&mut RingReader>,
         queue: &mut EventQueue,
         finisher: &mut Finisher,
     ) -> bool {
@@ -51,8 +51,8 @@ impl KernelSampling {
     }
 
     /// Whether a ring is filling up, of samples or of `calls`.
-    pub(super) fn is_filling(&self, calls: Option<&Ring>) -> bool {
-        calls.is_some_and(Ring::is_half_full) || self.ring.is_half_full()
+    pub(super) fn is_filling(&self, calls: Option<&RingReader>) -> bool {
+        calls.is_some_and(RingReader::is_half_full) || self.ring.is_half_full()
     }
 
     /// Starts the sampling on all CPUs.

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     bpf::{
         Bpf, BpfOptions, CHOSEN, CallOptions, SAMPLES, WaitSettings,
-        perf::{self, Clock},
+        perf::{self, SamplingClock},
     },
     cgroup, clock,
     config::{Event as EventKind, RecordConfig},
@@ -65,7 +65,7 @@ impl Session {
         collector.kernel.start_sampling()?;
         let started = Instant::now();
         (windows.started, windows.began) = (started, started);
-        collector.processes.reader.lend(FIRST_READS);
+        collector.processes.reader.budgets.lend(FIRST_READS);
         let bpf = &collector.kernel.bpf;
         if let Some(wanted) = &config.probes {
             collector.probes.start(bpf, wanted, drivers)?;
@@ -98,11 +98,11 @@ fn load(
     let frequency_hz = config.frequency_hz.max(1);
     let period_ns = period_of(frequency_hz);
     let (clock, sample_ns) = match config.event {
-        EventKind::CpuClock => (Clock::CpuClock { period_ns }, period_ns),
+        EventKind::CpuClock => (SamplingClock::CpuClock { period_ns }, period_ns),
         // A cycle is no fixed time: see `Aggregator::new`.
         EventKind::Cycles => {
             let frequency_hz = frequency_hz.into();
-            (Clock::Cycles { frequency_hz }, 0)
+            (SamplingClock::Cycles { frequency_hz }, 0)
         }
     };
     let options = bpf_options(config, period_ns, drivers)?;

@@ -32,7 +32,7 @@ pub struct Fired {
 
 /// A span of time that is known exactly.
 #[derive(Debug)]
-struct Timed {
+struct TimedSpan {
     name: Sym,
     cat: Sym,
     from_ns: i64,
@@ -41,13 +41,13 @@ struct Timed {
 
 /// Takes the exact spans of a timeline.
 #[derive(Debug, Default)]
-struct Spans(Vec<Timed>);
+struct Spans(Vec<TimedSpan>);
 
 impl EventSink for Spans {
     fn event(&mut self, event: &TimelineEvent, _: u32, _: Members<'_>) -> io::Result<()> {
         let is_exact = event.quality != Quality::Bounded;
         if event.is_slice() && is_exact && self.0.len() < MAX_SPANS {
-            self.0.push(Timed {
+            self.0.push(TimedSpan {
                 name: event.name,
                 cat: event.cat,
                 from_ns: event.start.nanos(),
@@ -118,7 +118,7 @@ impl Triggers {
 }
 
 impl Trigger {
-    fn is_of(&self, span: &Timed, recorded: &Recorded) -> bool {
+    fn is_of(&self, span: &TimedSpan, recorded: &Recorded) -> bool {
         let Some(longer_ns) = self.longer_ns else {
             return false;
         };

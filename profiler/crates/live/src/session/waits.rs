@@ -20,7 +20,7 @@ const MAX_DESCRIPTORS: usize = 4096;
 /// What is attached for waits, and what is known of what they are for.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    links: Vec<probe::Link>,
+    links: Vec<probe::BpfLink>,
     /// What waits on a process's descriptor are for.
     descriptors: FxHashMap<(u32, u64), (Instant, WaitReason)>,
 }
@@ -43,7 +43,7 @@ impl Waits {
     }
 
     /// Ends the recording of waits; returns what should be closed.
-    pub(super) fn stop(&mut self) -> Vec<probe::Link> {
+    pub(super) fn stop(&mut self) -> Vec<probe::BpfLink> {
         std::mem::take(&mut self.links)
     }
 
@@ -53,9 +53,9 @@ impl Waits {
             // A page that is read from somewhere, if it waited for anything.
             return WaitReason::Io;
         };
-        match Call::of(syscall, wait.arguments) {
-            Call::For(reason) => reason,
-            Call::On(descriptor) => self.of_descriptor(wait.pid, descriptor),
+        match WaitingCall::of(syscall, wait.arguments) {
+            WaitingCall::For(reason) => reason,
+            WaitingCall::On(descriptor) => self.of_descriptor(wait.pid, descriptor),
         }
     }
 
@@ -80,14 +80,14 @@ impl Waits {
 
 /// What a system call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Call {
+enum WaitingCall {
     /// This.
     For(WaitReason),
     /// What a descriptor is of.
     On(u64),
 }
 
-impl Call {
+impl WaitingCall {
     /// By its number on x86-64 (arch/x86/entry/syscalls/syscall_64.tbl) and its arguments.
     fn of(syscall: u32, arguments: [u64; 2]) -> Self {
         let [first, second] = arguments;
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn system_calls_tell_what_they_wait_for() {
         let of = |number: libc::c_long, arguments| {
-            Call::of(u32::try_from(number).unwrap_or(u32::MAX), arguments)
+            WaitingCall::of(u32::try_from(number).unwrap_or(u32::MAX), arguments)
         };
         let cases = [
             (libc::SYS_futex, WaitReason::Lock),
@@ -199,7 +199,7 @@ mod tests {
             (libc::SYS_rt_sigsuspend, WaitReason::Other),
         ];
         for (number, reason) in cases {
-            assert_eq!(of(number, [3, 1]), Call::For(reason), "{number}");
+            assert_eq!(of(number, [3, 1]), WaitingCall::For(reason), "{number}");
         }
         for number in [
             libc::SYS_read,
@@ -209,17 +209,17 @@ mod tests {
             libc::SYS_preadv2,
             libc::SYS_splice,
         ] {
-            assert_eq!(of(number, [3, 1]), Call::On(3), "{number}");
+            assert_eq!(of(number, [3, 1]), WaitingCall::On(3), "{number}");
         }
-        assert_eq!(of(libc::SYS_sendfile, [3, 4]), Call::On(4));
+        assert_eq!(of(libc::SYS_sendfile, [3, 4]), WaitingCall::On(4));
         // Without descriptors they are used to sleep.
         for number in [libc::SYS_poll, libc::SYS_ppoll] {
-            assert_eq!(of(number, [7, 0]), Call::For(WaitReason::Sleep));
-            assert_eq!(of(number, [7, 2]), Call::For(WaitReason::Pipe));
+            assert_eq!(of(number, [7, 0]), WaitingCall::For(WaitReason::Sleep));
+            assert_eq!(of(number, [7, 2]), WaitingCall::For(WaitReason::Pipe));
         }
         for number in [libc::SYS_select, libc::SYS_pselect6] {
-            assert_eq!(of(number, [0, 9]), Call::For(WaitReason::Sleep));
-            assert_eq!(of(number, [5, 9]), Call::For(WaitReason::Pipe));
+            assert_eq!(of(number, [0, 9]), WaitingCall::For(WaitReason::Sleep));
+            assert_eq!(of(number, [5, 9]), WaitingCall::For(WaitReason::Pipe));
         }
     }
 

@@ -173,8 +173,10 @@ impl Windows {
         let codes: FxHashSet<Code> = all.flat_map(|all| all.codes_from(0)).copied().collect();
         collector.events.reset();
         collector.naming.restart(true);
-        collector.processes.tables.forget_unused(false);
-        collector.processes.tables.forget_surplus(MAX_UNUSED);
+        let processes = &mut collector.processes;
+        let lists = &processes.publisher.lists;
+        processes.tables.forget_unused(lists, false);
+        processes.tables.forget_surplus(lists, MAX_UNUSED);
         let mut used = mapped_files(&collector.events.recording.processes);
         let all = collector.events.aggregates();
         used.extend(all.flat_map(|all| all.files_of_calls().map(FileId)));
@@ -207,7 +209,9 @@ impl Windows {
         collector.events.aggregate.reset();
         collector.naming.restart(false);
         self.base = collector.losses();
-        collector.processes.tables.forget_unused(false);
+        let processes = &mut collector.processes;
+        let lists = &processes.publisher.lists;
+        processes.tables.forget_unused(lists, false);
         collector.naming.trim(&used, |_| true);
         let table = &collector.events.recording.processes;
         let mut used = mapped_files(table);

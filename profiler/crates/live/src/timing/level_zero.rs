@@ -90,7 +90,7 @@ impl TimedDriver {
 impl DriverLinks {
     /// Those of this machine and the caller. `place`: the directory of the helpers.
     pub(super) fn find(place: &Path) -> Self {
-        let search = Search::new(own_variable(LIBRARIES));
+        let search = LibrarySearch::new(own_variable(LIBRARIES));
         let list = own_variable(DRIVERS);
         match is_listable(place) {
             true => Self::of(list.as_deref(), &search),
@@ -98,7 +98,7 @@ impl DriverLinks {
         }
     }
 
-    fn of(list: Option<&OsStr>, search: &Search) -> Self {
+    fn of(list: Option<&OsStr>, search: &LibrarySearch) -> Self {
         let mut links = Self::default();
         let Some(list) = list else {
             let named = KNOWN
@@ -118,7 +118,12 @@ impl DriverLinks {
     }
 
     /// One of the entries of the caller's list, as the new list has it.
-    fn name_of<'a>(&mut self, entry: &'a OsStr, all: &[&OsStr], search: &Search) -> &'a OsStr {
+    fn name_of<'a>(
+        &mut self,
+        entry: &'a OsStr,
+        all: &[&OsStr],
+        search: &LibrarySearch,
+    ) -> &'a OsStr {
         let path = Path::new(entry);
         let (Some(name), Some(folder)) = (path.file_name(), path.parent()) else {
             return entry;
@@ -188,11 +193,11 @@ fn has_room(driver: &[u8]) -> bool {
 }
 
 /// Where the dynamic linker looks for a library, in its order.
-struct Search {
+struct LibrarySearch {
     own: Vec<PathBuf>,
 }
 
-impl Search {
+impl LibrarySearch {
     fn new(variable: Option<OsString>) -> Self {
         let variable = variable.unwrap_or_default();
         let folders = variable
@@ -337,7 +342,7 @@ mod tests {
         std::fs::rename(at("b/libx.so.1"), &helper).unwrap();
         std::os::unix::fs::symlink(&helper, at("b/libx.so.1")).unwrap();
         let variable = [at("a"), at("b"), "relative".into(), at("c")];
-        let search = Search::new(std::env::join_paths(variable).ok());
+        let search = LibrarySearch::new(std::env::join_paths(variable).ok());
         let links = DriverLinks::of(Some(OsStr::new("libx.so.1,libnone.so.1,")), &search);
         assert_eq!(links.timed, [timed("libx.so.1", at("c/libx.so.1"))]);
         assert_eq!(
@@ -352,7 +357,7 @@ mod tests {
         let names: [&str; 3] = ["libx.so.1", "liby.so.1", "libz.so.1"];
         let dir = folders(&[("own", &["liby.so.1"]), ("a", &names), ("b", &names)]);
         let at = |path: &str| dir.path().join(path).into_os_string();
-        let search = Search::new(Some(at("own")));
+        let search = LibrarySearch::new(Some(at("own")));
         // Alone of its name; before another one, twice; and where the program is.
         let [first, left @ ..] = [
             at("a/libx.so.1"),
@@ -371,7 +376,7 @@ mod tests {
         assert_eq!(links.folders, [PathBuf::from(at("a"))]);
         assert_eq!(links.left_out, left);
         assert_eq!(links.list, Some(list(OsStr::new("libx.so.1"))));
-        let elsewhere = DriverLinks::of(None, &Search::new(None));
+        let elsewhere = DriverLinks::of(None, &LibrarySearch::new(None));
         assert_ne!(links.folder(), elsewhere.folder());
     }
 

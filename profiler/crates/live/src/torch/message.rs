@@ -19,7 +19,7 @@ const ACTIVITIES: i32 = 2;
 
 /// What a program sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum TorchMessage {
     /// It is there (`ctxt`), and wants to know how many are.
     Hello,
     /// It asks for a configuration; `is_free`: it can record now.
@@ -30,7 +30,7 @@ pub(super) enum Message {
 }
 
 /// Reads a datagram; `None`: it is none of the protocol.
-pub(super) fn parse(datagram: &[u8]) -> Option<Message> {
+pub(super) fn parse(datagram: &[u8]) -> Option<TorchMessage> {
     let (header, payload) = datagram.split_at_checked(HEADER)?;
     let (size, kind) = header.split_first_chunk()?;
     if u64::from_ne_bytes(*size) != payload.len() as u64 {
@@ -38,13 +38,13 @@ pub(super) fn parse(datagram: &[u8]) -> Option<Message> {
     }
     let end = kind.iter().position(|&byte| byte == 0)?;
     match kind.get(..end)? {
-        b"ctxt" => Some(Message::Hello),
+        b"ctxt" => Some(TorchMessage::Hello),
         b"req" => request(payload),
         _ => None,
     }
 }
 
-fn request(payload: &[u8]) -> Option<Message> {
+fn request(payload: &[u8]) -> Option<TorchMessage> {
     let int = |at: usize| {
         let bytes = payload.get(at..at + 4)?.try_into().ok()?;
         Some(i32::from_ne_bytes(bytes))
@@ -52,7 +52,7 @@ fn request(payload: &[u8]) -> Option<Message> {
     let pids = usize::try_from(int(4)?).ok().filter(|&n| n <= MAX_PIDS)?;
     let is_whole = payload.len() == REQUEST + 4 * pids;
     // The ids are not used: the kernel reports who sent it.
-    is_whole.then_some(Message::Request {
+    is_whole.then_some(TorchMessage::Request {
         is_free: int(0)? & ACTIVITIES != 0,
     })
 }
@@ -89,7 +89,7 @@ mod tests {
         sent
     }
 
-    fn with(at: usize, bytes: &[u8]) -> Option<Message> {
+    fn with(at: usize, bytes: &[u8]) -> Option<TorchMessage> {
         let mut sent = request();
         sent[at..at + bytes.len()].copy_from_slice(bytes);
         parse(&sent)
@@ -99,12 +99,12 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn requests_of_torch_are_read() {
         let is_free = true;
-        assert_eq!(parse(&request()), Some(Message::Request { is_free }));
+        assert_eq!(parse(&request()), Some(TorchMessage::Request { is_free }));
         let is_free = false;
-        assert_eq!(with(40, &[0; 4]), Some(Message::Request { is_free }));
+        assert_eq!(with(40, &[0; 4]), Some(TorchMessage::Request { is_free }));
         let mut hello = vec![16, 0, 0, 0, 0, 0, 0, 0, b'c', b't', b'x', b't'];
         hello.resize(56, 0);
-        assert_eq!(parse(&hello), Some(Message::Hello));
+        assert_eq!(parse(&hello), Some(TorchMessage::Hello));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The thread that answers programs, and what it has of each.
 
-use super::message::{self, MAX_DATAGRAM, Message};
+use super::message::{self, MAX_DATAGRAM, TorchMessage};
 use super::socket::{DaemonSocket, Received, Sender};
 use super::{TorchError, TorchOptions};
 use crate::{clock, owner, procfs};
@@ -343,12 +343,12 @@ impl Service {
             return;
         };
         match (message, received.sender) {
-            (Message::Hello, _) => {
+            (TorchMessage::Hello, _) => {
                 let count = i32::try_from(self.programs.len()).unwrap_or(i32::MAX);
                 self.socket.send(&message::welcome(count.max(1)), to);
             }
-            (Message::Request { is_free: true }, Some(sender)) => self.request(sender, to),
-            (Message::Request { .. }, _) => {
+            (TorchMessage::Request { is_free: true }, Some(sender)) => self.request(sender, to),
+            (TorchMessage::Request { .. }, _) => {
                 self.socket.send(&message::answer(""), to);
             }
         }

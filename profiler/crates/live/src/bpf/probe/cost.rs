@@ -1,7 +1,8 @@
 //! What a probe costs here: measured on functions of this very program.
 
 use super::{
-    Link, Point, Target, attach_uprobe_multi, attach_uprobe_perf, empty_program, uprobe_multi,
+    BpfLink, Point, ProbeTarget, attach_uprobe_multi, attach_uprobe_perf, empty_program,
+    uprobe_multi,
 };
 use aiprof_system::files::kernel;
 use libbpf_rs::libbpf_sys as sys;
@@ -52,12 +53,12 @@ fn time(function: extern "C" fn()) -> Duration {
 }
 
 /// Probes an address of this process.
-fn attach(address: u64) -> io::Result<Vec<Link>> {
+fn attach(address: u64) -> io::Result<Vec<BpfLink>> {
     let point = Point {
         offset: file_offset(address)?,
         cookie: 0,
     };
-    let target = Target {
+    let target = ProbeTarget {
         path: Path::new("/proc/self/exe"),
         ret: false,
         pid: None,

@@ -34,8 +34,8 @@ fn text(locked: &[u64]) -> Text {
     }
 }
 
-fn target(text: &Text) -> Target<'_> {
-    Target {
+fn target(text: &Text) -> ProbeTarget<'_> {
+    ProbeTarget {
         path: text.file.path(),
         ret: false,
         pid: None,
@@ -74,7 +74,7 @@ fn one_link_takes_many_points() {
         (true, None),
         (false, Some(std::process::id())),
     ] {
-        let target = Target {
+        let target = ProbeTarget {
             ret,
             pid,
             ..target(&text)
@@ -92,7 +92,7 @@ fn one_link_takes_many_points() {
     }
     // By descriptor, as for a file that is in another mount namespace.
     let path = format!("/proc/self/fd/{}", text.file.as_file().as_raw_fd());
-    let target = Target {
+    let target = ProbeTarget {
         path: Path::new(&path),
         ret: false,
         pid: None,
@@ -116,7 +116,11 @@ fn points_that_cannot_be_probed_are_told_and_the_others_attached() {
     refused.sort_unstable();
     assert_eq!(refused, [64, 640, 704, 3200, 1 << 40]);
     assert!(attached.links.len() > 1 && attached.links.len() < 40);
-    let texts: Vec<String> = attached.refused.iter().map(Refused::to_string).collect();
+    let texts: Vec<String> = attached
+        .refused
+        .iter()
+        .map(RefusedPoint::to_string)
+        .collect();
     let expected = "offset 0x280: this instruction cannot be probed";
     assert!(texts.iter().any(|text| text == expected), "{texts:?}");
 }
@@ -128,7 +132,7 @@ fn a_file_that_is_not_there_is_an_error_of_its_own() {
     let Some(program) = program(name, kind, sys::BPF_TRACE_UPROBE_MULTI) else {
         return;
     };
-    let target = Target {
+    let target = ProbeTarget {
         path: Path::new("/no/such/file"),
         ret: false,
         pid: None,
@@ -152,7 +156,7 @@ fn single_points_attach_through_perf_events() {
         (true, None),
         (false, Some(std::process::id())),
     ] {
-        let target = Target {
+        let target = ProbeTarget {
             ret,
             pid,
             ..target(&text)
