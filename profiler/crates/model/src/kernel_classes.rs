@@ -170,9 +170,9 @@ fn refusal(name: &str) -> Option<String> {
     let is_known = |c: &char| c.is_ascii_alphanumeric() || "_$.:*?".contains(*c);
     if let Some(odd) = name.chars().find(|c| !is_known(c)) {
         return Some(format!(
-            "`{odd}` cannot be in a name of a function: write it without template arguments and \
-             parameters, with letters, digits, `_`, `$`, `.`, `::`, and `*` for any text, `?` for \
-             one character"
+            "`{odd}` cannot be in a name of a function: leave out template arguments and \
+             parameters. Letters, digits, `_`, `$`, `.` and `::` are allowed, `*` for any text and \
+             `?` for one character"
         ));
     }
     let letters = name.bytes().filter(u8::is_ascii_alphanumeric).count();
