@@ -1,8 +1,7 @@
 //! What kernels are for, by their names: the built-in table and those that users add.
 //!
 //! A table has rows, each a class and patterns of functions' names. Names are compared without
-//! template arguments and parameters: a type in them shows what a kernel works on, not what it
-//! is for.
+//! template arguments and parameters, because these only show the data that a kernel works on.
 
 use crate::demangle::demangle;
 use crate::probes::reader::{TableReader, read};

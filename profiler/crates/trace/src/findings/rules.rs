@@ -194,7 +194,7 @@ pub(super) const SEARCHES: [Search; 7] = [
     },
 ];
 
-/// Of the report's kernels: found with what is wrong with traces.
+/// It is about the report's kernels, so it is found with what is wrong with traces.
 const LOW_UTILIZATION: Rule = rule(
     Kind::LowUtilization,
     5.0,
