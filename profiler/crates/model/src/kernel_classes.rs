@@ -197,12 +197,19 @@ fn function_path(name: &str) -> String {
     }
     let mut path = "::".to_owned();
     for part in plain.split("::") {
-        // Before the name stand a return type and `typeinfo name for`.
-        let word = part.trim_end().trim_end_matches(" const");
-        if let Some(word) = word.split_whitespace().next_back() {
-            path.push_str(word);
-            path.push_str("::");
+        let mut words = part
+            .trim_end()
+            .trim_end_matches(" const")
+            .split_whitespace();
+        let Some(word) = words.next_back() else {
+            continue;
+        };
+        // What stands before a space is a return type, or `typeinfo name for`.
+        if words.next_back().is_some() {
+            path.truncate("::".len());
         }
+        path.push_str(word);
+        path.push_str("::");
     }
     path
 }
