@@ -1,5 +1,6 @@
 //! What an analysis reads, does and writes.
 
+use aiprof_model::kernel_classes::KernelClasses;
 use aiprof_trace::analyze::config::AnalysisConfig;
 use aiprof_trace::analyze::messages::Level;
 use std::path::PathBuf;
@@ -11,6 +12,8 @@ pub(super) struct AnalysisPlan {
     pub(super) inputs: Vec<String>,
     /// Compiler logs, one per rank or one for all, or the inductor cache directory.
     pub(super) compiler_info: Vec<PathBuf>,
+    /// What kernels are for, by their names.
+    pub(super) classes: KernelClasses,
     /// What is done with the events.
     pub(super) analysis: AnalysisConfig,
     /// Verify the input instead of analysing it.

@@ -1,5 +1,5 @@
 //! What aiprof records and analyses, as values: profiles, events, processes, probe
-//! tables, timelines.
+//! tables, classes of kernels, timelines.
 
 #![cfg_attr(
     test,
@@ -11,6 +11,7 @@ pub mod csv;
 pub mod demangle;
 pub mod eu_stall;
 pub mod json;
+pub mod kernel_classes;
 pub mod labels;
 pub mod lines;
 pub mod parallel;

@@ -413,6 +413,20 @@ mod tests {
     }
 
     #[test]
+    fn messages_between_two_ranks_are_no_collectives() {
+        let kernels = |name| {
+            let kernels = [(0, 100.0, 50.0, name, ""), (1, 140.0, 10.0, name, "")];
+            rows(&timeline(&kernels), &WAITS).0.len()
+        };
+        assert_eq!(
+            kernels("void vllm::cross_device_reduce_1stage<float, 2>(int)"),
+            1
+        );
+        assert_eq!(kernels("ncclDevKernel_SendRecv(ncclDevKernelArgs)"), 0);
+        assert_eq!(kernels("kuserbuffers_pushsend(int*, int*)"), 0);
+    }
+
+    #[test]
     fn groups_of_one_name_are_told_apart_by_their_ranks() {
         let group =
             |ranks: &str| format!(r#""Process Group Name":"5","Process Group Ranks":"[{ranks}]""#);

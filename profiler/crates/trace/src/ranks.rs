@@ -2,8 +2,9 @@
 //! waited for the last one.
 
 use crate::analyze::pipeline::Outcome;
-use crate::work::{RankedWork, SameCollective, WorkClass, WorkIndex, name_of, same_collective};
-use aiprof_model::timeline::{Time, Timeline};
+use crate::work::{RankedWork, SameCollective, WorkClass, WorkIndex, same_collective, sym_of};
+use aiprof_model::kernel_classes::KernelClass;
+use aiprof_model::timeline::{Sym, Time, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -64,19 +65,25 @@ impl Collectives {
     }
 }
 
-/// Kernels of libraries of communication: the n-th of a name is the same collective on all
+/// Kernels that communicate: the n-th of a name is the same collective on all
 /// ranks, if all have as many. The one that comes last is in it for the shortest time:
 /// so clocks of ranks need not agree.
 fn by_device(timeline: &Timeline, index: &WorkIndex) -> Collectives {
     let mut all: FxHashMap<SameCollective<'_>, BTreeMap<u32, Vec<&RankedWork>>> =
         FxHashMap::default();
+    let mut messages: FxHashMap<Sym, bool> = FxHashMap::default();
     for rank in &index.ranks {
         for work in &rank.work {
             let event = timeline.events.get(work.event as usize);
             let Some(event) = event.filter(|_| work.class == WorkClass::Communication) else {
                 continue;
             };
-            if is_pairwise(name_of(timeline, event)) || event.is_counted() {
+            let name = sym_of(event);
+            let is_message = messages.entry(name).or_insert_with(|| {
+                let class = timeline.classes.of(timeline.name(name));
+                class == KernelClass::Message
+            });
+            if *is_message || event.is_counted() {
                 continue;
             }
             let of = all.entry(same_collective(timeline, event)).or_default();
@@ -117,11 +124,6 @@ fn matched(parts: &[(u32, &RankedWork)]) -> Matched {
         event: parts.first().map(|(_, work)| work.event),
         parts: parts.iter().map(part).collect(),
     }
-}
-
-/// Sends and receives are between two ranks, not of all.
-fn is_pairwise(name: &str) -> bool {
-    name.contains("SendRecv") || name.contains("_Send") || name.contains("_Recv")
 }
 
 /// Collectives found by messages between AIUs, on clocks that were brought together.

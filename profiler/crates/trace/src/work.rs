@@ -1,6 +1,7 @@
 //! What ran on devices, by rank and stream, and the calls that launched it: what all
 //! findings and tables look at.
 
+use aiprof_model::kernel_classes::KernelClass;
 use aiprof_model::probes::CallKind;
 use aiprof_model::timeline::{
     DeviceKey, Dialect, Event, Id, Kinds, NONE, ProcessKey, StreamKey, Sym, Time, Timeline,
@@ -336,18 +337,11 @@ pub(crate) fn same_collective<'t>(timeline: &'t Timeline, event: &Event) -> Same
 
 /// What work of a device is for; `None`: it is none.
 fn class_of(timeline: &Timeline, kinds: &Kinds, event: &Event) -> Option<WorkClass> {
-    if !kinds.is_device(timeline, event) {
-        return None;
-    }
-    if kinds.is_collective(timeline, event) {
-        Some(WorkClass::Communication)
-    } else if kinds.is_kernel(timeline, event) {
-        Some(WorkClass::Compute)
-    } else if kinds.is_copy(timeline, event) {
-        Some(WorkClass::Copy)
-    } else {
-        None
-    }
+    Some(match kinds.class(timeline, event)? {
+        KernelClass::Compute => WorkClass::Compute,
+        KernelClass::Communication | KernelClass::Message => WorkClass::Communication,
+        KernelClass::Copy | KernelClass::MemorySet => WorkClass::Copy,
+    })
 }
 
 fn is_recording(timeline: &Timeline, event: &Event) -> bool {

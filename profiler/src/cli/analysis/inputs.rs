@@ -21,7 +21,10 @@ use std::path::{Path, PathBuf};
 
 impl Analysis<'_> {
     pub(super) fn read(&mut self, files: &[PathBuf]) -> Result<Timeline> {
-        let mut timeline = Timeline::default();
+        let mut timeline = Timeline {
+            classes: self.config.classes.clone(),
+            ..Timeline::default()
+        };
         let mut recordings = Vec::new();
         let mut failed = None;
         for path in files {

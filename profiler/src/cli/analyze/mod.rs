@@ -178,6 +178,13 @@ pub(crate) struct AnalyzeArgs {
         help_heading = "Tables")]
     aggregator: Aggregator,
 
+    /// File that shows by their names what your kernels are for (repeatable)
+    ///
+    /// A TOML file, in which kernels get a class: compute, communication, message, copy or
+    /// memory-set. Its rows come before the built-in ones. docs/tables.md has an example.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Input")]
+    kernel_classes: Vec<PathBuf>,
+
     /// Log of TORCH_LOGS=graph_breaks,recompiles, to explain graph breaks
     ///
     /// The file has what PyTorch printed with this variable: why torch.compile broke graphs
@@ -356,7 +363,8 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     let config = config(args, verbosity)?;
     let kept = kept(args)?;
     let also = [&args.torch_log, &args.categories];
-    let also: Vec<_> = also.into_iter().flatten().map(PathBuf::as_path).collect();
+    let also = also.into_iter().flatten().chain(&args.kernel_classes);
+    let also: Vec<_> = also.map(PathBuf::as_path).collect();
     let files = files(&config, &also)?;
     if let Some(directory) = directory(args) {
         output::open_directory(directory)?;

@@ -7,6 +7,8 @@ use crate::cli::sibling_files;
 use crate::cli::time_arg::Moment;
 use crate::cli::{Verbosity, usage_error};
 use aiprof_formats::import::torch_log;
+use aiprof_model::kernel_classes::KernelClasses;
+use aiprof_model::probes::MAX_BYTES;
 use aiprof_system::files::caller;
 use aiprof_trace::analyze::config::{
     AnalysisConfig, EventFilter, PowerScale, PowerSource, TraceCounters,
@@ -85,6 +87,7 @@ pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Analysi
     Ok(AnalysisPlan {
         inputs: args.inputs.iter().map(|name| stdin_of(name)).collect(),
         compiler_info: args.compiler_info.clone(),
+        classes: kernel_classes(&args.kernel_classes)?,
         analysis: AnalysisConfig {
             shorten_names: tensorboard,
             shows_events: write_trace && format != Format::Html,
@@ -151,6 +154,22 @@ fn analysis_config(args: &AnalyzeArgs) -> Result<AnalysisConfig> {
         torch_log: torch_log(args.torch_log.as_deref())?,
         ..base
     })
+}
+
+/// The built-in classes of kernels and those of files; later files come first.
+fn kernel_classes(files: &[PathBuf]) -> Result<KernelClasses> {
+    let mut classes = KernelClasses::default();
+    for path in files {
+        let shown = path.display().to_string();
+        let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
+        let text = caller::read_to_string(path, limit);
+        let text = text.with_context(|| format!("cannot read {shown}"))?;
+        classes.add(&shown, &text).map_err(|mistakes| {
+            let lines: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+            usage_error(lines.join("\n"))
+        })?;
+    }
+    Ok(classes)
 }
 
 /// The compiler's log.
@@ -223,6 +242,31 @@ fn power_scale(text: &str) -> Result<PowerScale> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aiprof_model::kernel_classes::KernelClass;
+
+    #[test]
+    fn classes_of_files_come_first_and_their_mistakes_end_the_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, class: &str| {
+            let path = dir.path().join(name);
+            let row = format!("[[kernel]]\nclass = \"{class}\"\nnames = [\"nccl*\"]\n");
+            std::fs::write(&path, row).unwrap();
+            path
+        };
+        let (first, second) = (write("a", "copy"), write("b", "compute"));
+        let class = |files: &[PathBuf]| kernel_classes(files).unwrap().of("ncclKernel");
+        assert_eq!(class(&[]), KernelClass::Communication);
+        assert_eq!(class(std::slice::from_ref(&first)), KernelClass::Copy);
+        assert_eq!(class(&[first.clone(), second]), KernelClass::Compute);
+        let error =
+            |file: PathBuf| format!("{:#}", kernel_classes(&[first.clone(), file]).unwrap_err());
+        let message = error(write("c", "copies"));
+        assert!(
+            message.contains("/c:2:9: unknown class `copies`; known: compute, "),
+            "{message}"
+        );
+        assert!(error(dir.path().join("none")).contains("cannot read "));
+    }
 
     #[test]
     fn devices_have_nothing_beside_them() {

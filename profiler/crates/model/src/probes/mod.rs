@@ -37,7 +37,7 @@ pub mod glob;
 pub mod ioctl;
 mod parse;
 pub mod program;
-mod reader;
+pub(crate) mod reader;
 mod results;
 pub mod table;
 mod tables;

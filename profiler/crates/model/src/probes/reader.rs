@@ -29,7 +29,7 @@ pub struct TableError {
     pub message: String,
 }
 
-pub(super) type Value<'a> = Spanned<DeValue<'a>>;
+pub(crate) type Value<'a> = Spanned<DeValue<'a>>;
 
 /// How a kind of table writes the values that are read.
 pub(super) struct FieldSyntax {
@@ -52,7 +52,7 @@ struct SourceText<'a> {
 }
 
 /// A table of the file, read key by key. Keys that nothing asked for are mistakes.
-pub(super) struct TableReader<'r, 'a> {
+pub(crate) struct TableReader<'r, 'a> {
     source: &'r mut SourceText<'a>,
     table: &'r DeTable<'r>,
     /// Where the table begins.
@@ -65,7 +65,7 @@ pub(super) struct TableReader<'r, 'a> {
 ///
 /// # Errors
 /// The mistakes, at least one and at most fifty, in the order of the file.
-pub(super) fn read<T>(
+pub(crate) fn read<T>(
     name: &str,
     text: &str,
     read: impl FnOnce(&mut TableReader<'_, '_>) -> T,
@@ -174,7 +174,7 @@ impl<'r> TableReader<'r, '_> {
     }
 
     /// The value of `key`, which must be there.
-    pub(super) fn required(&mut self, key: &'static str) -> Option<&'r Value<'r>> {
+    pub(crate) fn required(&mut self, key: &'static str) -> Option<&'r Value<'r>> {
         let value = self.value(key);
         if value.is_none() {
             self.error(self.span.clone(), format!("`{key}` is missing"));
@@ -188,7 +188,7 @@ impl<'r> TableReader<'r, '_> {
     }
 
     /// Each table of the array of tables `key`, which must be there.
-    pub(super) fn each<T>(
+    pub(crate) fn each<T>(
         &mut self,
         key: &'static str,
         read: impl FnMut(&mut TableReader<'_, '_>) -> T,
@@ -284,7 +284,7 @@ impl<'r> TableReader<'r, '_> {
     }
 
     /// The value of `key` among named ones; `default` where there is none.
-    pub(super) fn choice<T: Copy>(
+    pub(crate) fn choice<T: Copy>(
         &mut self,
         key: &'static str,
         named: &[(&str, T)],
@@ -306,7 +306,7 @@ impl<'r> TableReader<'r, '_> {
     }
 
     /// A list of names, each with its place; not empty where it is there.
-    pub(super) fn names(&mut self, key: &'static str) -> Vec<(String, Range<usize>)> {
+    pub(crate) fn names(&mut self, key: &'static str) -> Vec<(String, Range<usize>)> {
         let Some(value) = self.value(key) else {
             return Vec::new();
         };
@@ -359,7 +359,7 @@ impl<'r> TableReader<'r, '_> {
         })
     }
 
-    pub(super) fn text(&mut self, key: &'static str) -> Option<String> {
+    pub(crate) fn text(&mut self, key: &'static str) -> Option<String> {
         let value = self.value(key)?;
         let text = self.string(value)?;
         if text.is_empty() || text.len() > MAX_NAME || text.contains(char::is_control) {
@@ -393,7 +393,7 @@ impl<'r> TableReader<'r, '_> {
     }
 
     /// A mistake at `span`.
-    pub(super) fn error(&mut self, span: Range<usize>, message: impl Into<String>) {
+    pub(crate) fn error(&mut self, span: Range<usize>, message: impl Into<String>) {
         self.source.error(span.start, message.into());
     }
 }

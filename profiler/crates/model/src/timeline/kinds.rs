@@ -1,6 +1,7 @@
 //! What an event is, by its name and category: found once per name, not per event.
 
 use super::{Dialect, Event, Sym, Timeline};
+use crate::kernel_classes::KernelClass;
 
 /// The properties of a name or category, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,8 +87,8 @@ kinds! {
     TO_DEVICE = 22, t => t.has(&INWARD);
     /// A copy's name shows that it is from the device.
     FROM_DEVICE = 23, t => t.has(&OUTWARD);
-    /// Name of a kernel by which a library moves data between devices.
-    COMMUNICATION = 24, t => t.has(&LIBRARIES);
+    /// Category of fills: `gpu_memset`, and `Memset` before 2022.
+    CAT_FILL = 24, t => t.has(&["memset"]);
     /// Name has "Barrier:" or "barrier:".
     BARRIER = 14, t => t.contains("Barrier:") || t.contains("barrier:");
     /// TORCH: name has "HCOLL".
@@ -163,9 +164,6 @@ const OUTWARD: [&str; 8] = [
     "device -> pinned",
     "device -> managed",
 ];
-/// Libraries of communication, as the names of their kernels have them: of NVIDIA, AMD,
-/// Microsoft and Intel. `nccl` is in `rccl`'s too, which keeps the names.
-const LIBRARIES: [&str; 5] = ["nccl", "rccl", "msccl", "oneccl", "nvshmem"];
 
 fn has_memcpy(text: &str, direction: &str) -> bool {
     ["Memcpy ", "memcpy "]
@@ -184,14 +182,17 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Kinds {
     kinds: Vec<Kind>,
+    /// What kernels of these names are for.
+    classes: Vec<KernelClass>,
 }
 
 impl Kinds {
     /// The kinds of all names there are.
     pub fn new(timeline: &Timeline) -> Self {
-        let kinds = timeline.names.iter().map(|(_, text)| Kind::of(text));
+        let names = || timeline.names.iter().map(|(_, text)| text);
         Self {
-            kinds: kinds.collect(),
+            kinds: names().map(Kind::of).collect(),
+            classes: names().map(|text| timeline.classes.of(text)).collect(),
         }
     }
 
@@ -242,11 +243,40 @@ impl Kinds {
         }
     }
 
-    /// Whether the event copies or fills memory of the device, whichever way.
-    pub fn is_copy(&self, timeline: &Timeline, event: &Event) -> bool {
-        let is_one = timeline.dialect(event) == Dialect::Torch
-            && self.of(event.cat).is(Kind::CAT_COPY)
-            && self.is_device(timeline, event);
+    /// What the event is for, if it is work of a device.
+    pub fn class(&self, timeline: &Timeline, event: &Event) -> Option<KernelClass> {
+        if !self.is_device(timeline, event) {
+            return None;
+        }
+        if self.is_collective(timeline, event) {
+            Some(KernelClass::Communication)
+        } else if self.is_kernel(timeline, event) {
+            Some(self.kernel_class(timeline, event))
+        } else if !self.is_copy(timeline, event) {
+            None
+        } else if self.of(event.cat).is(Kind::CAT_FILL) {
+            Some(KernelClass::MemorySet)
+        } else {
+            Some(KernelClass::Copy)
+        }
+    }
+
+    /// What a kernel is for, by the name that it has in its file.
+    pub fn kernel_class(&self, timeline: &Timeline, event: &Event) -> KernelClass {
+        let name = match event.orig_name.is_empty() {
+            true => event.name,
+            false => event.orig_name,
+        };
+        let class = self.classes.get(name.index()).copied();
+        class
+            .filter(|_| timeline.dialect(event) == Dialect::Torch)
+            .unwrap_or_default()
+    }
+
+    /// Whether the event is of a category of copies and fills, or a transfer.
+    fn is_copy(&self, timeline: &Timeline, event: &Event) -> bool {
+        let is_one =
+            timeline.dialect(event) == Dialect::Torch && self.of(event.cat).is(Kind::CAT_COPY);
         is_one || self.is_data_in(timeline, event) || self.is_data_out(timeline, event)
     }
 
@@ -257,16 +287,11 @@ impl Kinds {
                 .transfer(event)
                 .is_some_and(|transfer| !transfer.group.is_empty()),
             Dialect::Torch => {
-                self.of(event.name).is(Kind::HCOLL) || self.is_communication(timeline, event)
+                self.of(event.name).is(Kind::HCOLL)
+                    || self.is_kernel(timeline, event)
+                        && self.kernel_class(timeline, event).is_communication()
             }
         }
-    }
-
-    /// Whether the event is a kernel of a GPU's library of communication.
-    pub fn is_communication(&self, timeline: &Timeline, event: &Event) -> bool {
-        timeline.dialect(event) == Dialect::Torch
-            && self.of(event.cat).is(Kind::CAT_KERNEL)
-            && self.of(event.name).is(Kind::COMMUNICATION)
     }
 }
 
@@ -315,20 +340,6 @@ mod tests {
                 "{name}"
             );
         }
-    }
-
-    /// Names of NCCL 2.10 and 2.21, RCCL and a kernel that only looks like them.
-    #[test]
-    fn kernels_of_communication_are_known() {
-        for name in [
-            "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
-            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-            "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)",
-            "void oneccl_allreduce_large",
-        ] {
-            assert!(Kind::of(name).is(Kind::COMMUNICATION), "{name}");
-        }
-        assert!(!Kind::of("void at::native::reduce_kernel<512, 1>").is(Kind::COMMUNICATION));
     }
 
     #[test]

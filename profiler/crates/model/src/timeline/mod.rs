@@ -30,6 +30,7 @@ pub use text::{Text, Texts};
 pub use time::{Length, Stretch, Time};
 pub use tracks::{Track, TrackId, TrackKind, Tracks};
 
+use crate::kernel_classes::KernelClasses;
 use rustc_hash::FxHashMap;
 
 /// No entry of a side table.
@@ -232,6 +233,8 @@ pub struct Timeline {
     pub moved: FxHashMap<TrackId, TrackId>,
     /// Members of the files' outermost object that are passed on: key and JSON text.
     pub metadata: Vec<(String, String)>,
+    /// What kernels are for, by their names.
+    pub classes: KernelClasses,
 }
 
 impl Timeline {

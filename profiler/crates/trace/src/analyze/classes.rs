@@ -1,6 +1,7 @@
 //! What each slice is to whoever looks for the time: `args.class` (stage 34), and
 //! the counter of transfers' bandwidth that follows from it.
 
+use aiprof_model::kernel_classes::KernelClass;
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Ph, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -71,7 +72,7 @@ classes! {
     SignalData = "MAIU_PROTOCOL_SIGNAL_DATA",
     /// Acknowledges, between the kernels of a job.
     SignalAck = "MAIU_PROTOCOL_SIGNAL_ACK",
-    /// A kernel of a GPU's library of communication (NCCL, RCCL).
+    /// A kernel of a GPU that moves data between devices.
     Communication = "COMMUNICATION",
 }
 
@@ -204,10 +205,13 @@ fn first(
     let base = own.unwrap_or_else(|| {
         if kinds.of(event.name).is(Kind::PREP) {
             Class::ComputePrep
-        } else if kinds.is_communication(timeline, event) && !compat_bugs {
-            Class::Communication
         } else if kinds.is_kernel(timeline, event) {
-            Class::ComputeExec
+            match kinds.kernel_class(timeline, event) {
+                _ if compat_bugs => Class::ComputeExec,
+                KernelClass::Compute => Class::ComputeExec,
+                KernelClass::Communication | KernelClass::Message => Class::Communication,
+                KernelClass::Copy | KernelClass::MemorySet => Class::Other,
+            }
         } else if kinds.is_data_in(timeline, event) {
             Class::DataIn
         } else if kinds.is_data_out(timeline, event) {

@@ -3,6 +3,7 @@
 //! What a device waits for during communication is time of communication here: a
 //! receive lasts from when it was posted. Events of one kind that overlap count once.
 
+use aiprof_model::kernel_classes::KernelClass;
 use aiprof_model::timeline::{Kinds, Timeline};
 use std::collections::BTreeMap;
 
@@ -11,11 +12,12 @@ use std::collections::BTreeMap;
 pub struct Share {
     /// The rank.
     pub rank: u32,
-    /// Some kernel runs that is not part of a collective.
+    /// Some kernel computes.
     pub compute_us: f64,
     /// Some event of a collective goes on.
     pub communication_us: f64,
-    /// Some copy or fill of the device's memory goes on that is not part of a collective.
+    /// Some copy or fill of the device's memory goes on that is not part of a collective, also
+    /// by a kernel.
     /// AIU: only copies between host and device.
     pub copy_us: f64,
     /// Kernels and collectives at once.
@@ -63,16 +65,11 @@ pub fn run(timeline: &Timeline, kinds: &Kinds) -> Vec<Share> {
             continue;
         }
         let changes = ranks.entry(timeline.rank(event)).or_default();
-        let copies = kinds.is_copy(timeline, event);
-        let is_kernel = kinds.is_kernel(timeline, event);
-        let kind = if kinds.is_collective(timeline, event) {
-            COMMUNICATION
-        } else if is_kernel {
-            COMPUTE
-        } else if copies {
-            COPY
-        } else {
-            continue;
+        let kind = match kinds.class(timeline, event) {
+            Some(KernelClass::Communication | KernelClass::Message) => COMMUNICATION,
+            Some(KernelClass::Compute) => COMPUTE,
+            Some(KernelClass::Copy | KernelClass::MemorySet) => COPY,
+            None => continue,
         };
         if event.dur() > 0.0 && event.end_us().is_finite() {
             let change = |ts, by| Change { ts, kind, by };
@@ -164,6 +161,55 @@ mod tests {
         assert_eq!(expected.overlap_percent(), Some(25.0));
         assert_eq!(expected.copy_overlap_percent(), Some(75.0));
         assert_eq!(nothing.overlap_percent(), None);
+    }
+
+    /// Kernels count as what the table of names has, also where names were shortened.
+    #[test]
+    fn kernels_count_as_what_their_names_show() {
+        let mut timeline = scene::empty(Dialect::Torch);
+        let table = "[[kernel]]\nclass = \"message\"\nnames = [\"mine_*\"]\n";
+        timeline.classes.add("t", table).unwrap();
+        for (at, (name, cat)) in [
+            (
+                "void a::cross_device_reduce_1stage<float, 8>(int)",
+                "kernel",
+            ),
+            ("void mine_1<float>(int)", "kernel"),
+            ("gemm", "kernel"),
+            ("triton_poi_fused_all_reduce_0", "kernel"),
+            ("__amd_rocclr_copyBuffer.kd", "kernel"),
+            ("__amd_rocclr_fillBufferAligned.kd", "kernel"),
+            ("Memset (Device)", "gpu_memset"),
+            ("Memcpy DtoD (Device -> Device)", "gpu_memcpy"),
+            (
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+                "gpu_user_annotation",
+            ),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let slice = Slice {
+                name,
+                cat,
+                ts: 10.0 * at as f64,
+                dur: 1.0,
+                ..Slice::default()
+            };
+            scene::add(&mut timeline, &slice);
+        }
+        let expected = Share {
+            compute_us: 2.0,
+            communication_us: 2.0,
+            copy_us: 4.0,
+            ..Share::default()
+        };
+        assert_eq!(run(&timeline, &Kinds::new(&timeline)), [expected]);
+        let short = timeline.names.intern("short");
+        for event in &mut timeline.events {
+            (event.orig_name, event.name) = (event.name, short);
+        }
+        assert_eq!(run(&timeline, &Kinds::new(&timeline)), [expected]);
     }
 
     #[test]

@@ -90,13 +90,9 @@ fn find(
         elapsed_us,
     };
     let mut findings = Vec::new();
-    idle::find(&scene, &mut findings);
-    copies::find(&scene, &mut findings);
-    loader::find(&scene, &mut findings);
-    compile::find(&scene, &mut findings);
-    collectives::find(&scene, &mut findings);
-    kernels::find(&scene, &mut findings);
-    stalls::find(&scene, &mut findings);
+    for search in &rules::SEARCHES {
+        (search.find)(&scene, &mut findings);
+    }
     findings
 }
 

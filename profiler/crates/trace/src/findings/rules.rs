@@ -1,19 +1,21 @@
-//! When waste is worth a word, what its cost is, and what to try against it: one table.
+//! When waste is worth a word, what its cost is, and what to try against it: one table, with
+//! what finds it.
 
+use super::{Scene, collectives, compile, copies, idle, kernels, loader, stalls};
 use crate::finding::{Finding, FindingKind, Threshold};
 use FindingKind as Kind;
 
 /// The threshold, cost and advice for a kind of waste.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rule {
+pub(super) struct Rule {
     /// Kind.
-    pub(crate) kind: FindingKind,
+    pub(super) kind: FindingKind,
     /// What its cost must pass.
-    pub(crate) threshold: Threshold,
+    pub(super) threshold: Threshold,
     /// How its cost is computed.
-    pub(crate) cost_is: &'static str,
+    cost_is: &'static str,
     /// What to try.
-    pub(crate) advice: &'static str,
+    advice: &'static str,
 }
 
 /// Least cost of all, microseconds: less is not worth a finding.
@@ -36,131 +38,179 @@ const fn rule(
     }
 }
 
-/// All rules. `docs/findings.md` has the same numbers with their reasons.
-pub(crate) const RULES: [Rule; 17] = [
-    rule(
-        Kind::LaunchStarved,
-        5.0,
-        "idle time until the launch call of the next operation returned, on the device with the \
-         most such time",
-        "Launch earlier or from another thread, move this host work out of the loop, or give the \
-         device more work per launch (larger batches, torch.compile, graphs).",
-    ),
-    rule(
-        Kind::SynchronousWait,
-        2.0,
-        "idle time of the device after each wait of the host, at most the length of the wait",
-        "Do not wait in the loop: read results later, use events or non_blocking copies, and call \
-         .item(), print(tensor) and synchronize() only every N steps.",
-    ),
-    rule(
-        Kind::ShortKernels,
-        2.0,
-        "idle time of the device before kernels that are shorter than their launches",
-        "Fuse the kernels (torch.compile), capture the loop in a graph (CUDA graphs, command \
-         lists), or give each kernel more work.",
-    ),
-    rule(
-        Kind::CopyNotOverlapped,
-        2.0,
-        "time in which a copy between host and device ran and no kernel did; at most the time in \
-         which a kernel ran and no copy did",
-        "While the kernels of the previous step run, copy on a separate stream, from pinned memory \
-         with non_blocking=True.",
-    ),
-    rule(
-        Kind::PageableCopy,
-        2.0,
-        "time in which no kernel ran while copies of pageable memory ran or their calls blocked \
-         the host",
-        "Pin the memory (pin_memory=True in the DataLoader, cudaHostAlloc), and copy with \
-         non_blocking=True.",
-    ),
-    rule(
-        Kind::DataloaderStall,
-        2.0,
-        "idle time of the device while the launching thread waited for data; without a device, all \
-         time of these waits",
-        "Use more workers (num_workers), a larger prefetch_factor and persistent_workers, and do \
-         less work per sample.",
-    ),
-    rule(
-        Kind::GraphBreaks,
-        1.0,
-        "time to compile the code behind the breaks",
-        "Remove the code that breaks the graph, or move it out of the compiled function. \
-         fullgraph=True reports where it is.",
-    ),
-    rule(
-        Kind::Recompilation,
-        1.0,
-        "time to compile functions that were already compiled",
-        "Keep the values that guards check the same in every call, or mark shapes as dynamic \
-         (torch.compile(dynamic=True), mark_dynamic).",
-    ),
-    rule(
-        Kind::LateRank,
-        2.0,
-        "median wait of the other ranks for the rank that came last, summed over all collectives",
-        "Examine this rank: its data, its input, its clock, and other programs on its machine.",
-    ),
-    rule(
-        Kind::CommunicationNotHidden,
-        5.0,
-        "time in which a collective ran and no kernel did, minus waits for other ranks; at most \
-         the time in which a kernel ran and no collective did",
-        "Start collectives earlier, and compute while they run (gradient buckets, another stream).",
-    ),
-    rule(
-        Kind::SlowCollectives,
-        2.0,
-        "time above the median of collectives of the same size and ranks",
-        "Check the links between devices, and what else used them at these times.",
-    ),
-    rule(
-        Kind::Throttling,
-        2.0,
-        "extra time of kernels compared with the device's highest clock",
-        "Check the temperature, power limit and clock settings of the device.",
-    ),
-    rule(
-        Kind::PrepQueueStarved,
-        5.0,
-        "idle time of the device while a computation was being prepared for it",
-        "Prepare further ahead: use more control blocks in flight, larger supernodes or \
-         autopilot.",
-    ),
-    rule(
-        Kind::Spills,
-        2.0,
-        "all device time of the kernel; the spills cause only a part of it",
-        "Give the kernel more registers (large GRF mode, launch bounds), smaller tiles, or fewer \
-         live values.",
-    ),
-    rule(
-        Kind::KernelStall,
-        5.0,
-        "device time of the kernel, times the share of its samples that stall there for this \
-         reason; an upper bound, because another stall may take its place",
-        "Run `aiprof stalls` to see the instructions around it.",
-    ),
-    rule(
-        Kind::LowUtilization,
-        5.0,
-        "kernel time beyond the compiler's ideal time",
-        "Check shapes and layouts of the kernels that lose the most time.",
-    ),
-    rule(
-        Kind::DeviceIdle,
-        10.0,
-        "idle time between the device's first and last operation, without a known cause",
-        "Record host calls too, so that aiprof can match kernels with their launches.",
-    ),
+/// A search for waste, and the rules of what it finds.
+pub(super) struct Search {
+    /// Adds what it finds, if it costs enough.
+    pub(super) find: fn(&Scene<'_>, &mut Vec<Finding>),
+    /// A rule for each kind.
+    rules: &'static [Rule],
+}
+
+/// All searches, in the order in which they are made. `docs/findings.md` has the same numbers
+/// with their reasons.
+pub(super) const SEARCHES: [Search; 7] = [
+    Search {
+        find: idle::find,
+        rules: &[
+            rule(
+                Kind::LaunchStarved,
+                5.0,
+                "idle time until the launch call of the next operation returned, on the device with the \
+                 most such time",
+                "Launch earlier or from another thread, move this host work out of the loop, or give the \
+                 device more work per launch (larger batches, torch.compile, graphs).",
+            ),
+            rule(
+                Kind::SynchronousWait,
+                2.0,
+                "idle time of the device after each wait of the host, at most the length of the wait",
+                "Do not wait in the loop: read results later, use events or non_blocking copies, and call \
+                 .item(), print(tensor) and synchronize() only every N steps.",
+            ),
+            rule(
+                Kind::ShortKernels,
+                2.0,
+                "idle time of the device before kernels that are shorter than their launches",
+                "Fuse the kernels (torch.compile), capture the loop in a graph (CUDA graphs, command \
+                 lists), or give each kernel more work.",
+            ),
+            rule(
+                Kind::PrepQueueStarved,
+                5.0,
+                "idle time of the device while a computation was being prepared for it",
+                "Prepare further ahead: use more control blocks in flight, larger supernodes or \
+                 autopilot.",
+            ),
+            rule(
+                Kind::DeviceIdle,
+                10.0,
+                "idle time between the device's first and last operation, without a known cause",
+                "Record host calls too, so that aiprof can match kernels with their launches.",
+            ),
+        ],
+    },
+    Search {
+        find: copies::find,
+        rules: &[
+            rule(
+                Kind::CopyNotOverlapped,
+                2.0,
+                "time in which a copy between host and device ran and no kernel did; at most the time in \
+                 which a kernel ran and no copy did",
+                "While the kernels of the previous step run, copy on a separate stream, from pinned memory \
+                 with non_blocking=True.",
+            ),
+            rule(
+                Kind::PageableCopy,
+                2.0,
+                "time in which no kernel ran while copies of pageable memory ran or their calls blocked \
+                 the host",
+                "Pin the memory (pin_memory=True in the DataLoader, cudaHostAlloc), and copy with \
+                 non_blocking=True.",
+            ),
+        ],
+    },
+    Search {
+        find: loader::find,
+        rules: &[rule(
+            Kind::DataloaderStall,
+            2.0,
+            "idle time of the device while the launching thread waited for data; without a device, all \
+                 time of these waits",
+            "Use more workers (num_workers), a larger prefetch_factor and persistent_workers, and do \
+                 less work per sample.",
+        )],
+    },
+    Search {
+        find: compile::find,
+        rules: &[
+            rule(
+                Kind::GraphBreaks,
+                1.0,
+                "time to compile the code behind the breaks",
+                "Remove the code that breaks the graph, or move it out of the compiled function. \
+                 fullgraph=True reports where it is.",
+            ),
+            rule(
+                Kind::Recompilation,
+                1.0,
+                "time to compile functions that were already compiled",
+                "Keep the values that guards check the same in every call, or mark shapes as dynamic \
+                 (torch.compile(dynamic=True), mark_dynamic).",
+            ),
+        ],
+    },
+    Search {
+        find: collectives::find,
+        rules: &[
+            rule(
+                Kind::LateRank,
+                2.0,
+                "median wait of the other ranks for the rank that came last, summed over all collectives",
+                "Examine this rank: its data, its input, its clock, and other programs on its machine.",
+            ),
+            rule(
+                Kind::CommunicationNotHidden,
+                5.0,
+                "time in which a collective ran and no kernel did, minus waits for other ranks; at most \
+                 the time in which a kernel ran and no collective did",
+                "Start collectives earlier, and compute while they run (gradient buckets, another stream).",
+            ),
+            rule(
+                Kind::SlowCollectives,
+                2.0,
+                "time above the median of collectives of the same size and ranks",
+                "Check the links between devices, and what else used them at these times.",
+            ),
+        ],
+    },
+    Search {
+        find: kernels::find,
+        rules: &[
+            rule(
+                Kind::Throttling,
+                2.0,
+                "extra time of kernels compared with the device's highest clock",
+                "Check the temperature, power limit and clock settings of the device.",
+            ),
+            rule(
+                Kind::Spills,
+                2.0,
+                "all device time of the kernel; the spills cause only a part of it",
+                "Give the kernel more registers (large GRF mode, launch bounds), smaller tiles, or fewer \
+                 live values.",
+            ),
+        ],
+    },
+    Search {
+        find: stalls::find,
+        rules: &[rule(
+            Kind::KernelStall,
+            5.0,
+            "device time of the kernel, times the share of its samples that stall there for this \
+                 reason; an upper bound, because another stall may take its place",
+            "Run `aiprof stalls` to see the instructions around it.",
+        )],
+    },
 ];
+
+/// It is about the report's kernels, so it is found with what is wrong with traces.
+const LOW_UTILIZATION: Rule = rule(
+    Kind::LowUtilization,
+    5.0,
+    "kernel time beyond the compiler's ideal time",
+    "Check shapes and layouts of the kernels that lose the most time.",
+);
+
+/// The rules of all searches.
+pub(super) fn all() -> impl Iterator<Item = &'static Rule> {
+    let rules = SEARCHES.iter().flat_map(|search| search.rules);
+    rules.chain([&LOW_UTILIZATION])
+}
 
 /// The rule of a kind.
 fn of(kind: FindingKind) -> Option<&'static Rule> {
-    RULES.iter().find(|rule| rule.kind == kind)
+    all().find(|rule| rule.kind == kind)
 }
 
 /// Takes a finding in if it costs enough of `whole_us`; writes the rule into it. Advice of its

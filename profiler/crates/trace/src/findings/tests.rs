@@ -6,6 +6,7 @@ use crate::device_time::DeviceTime;
 use crate::finding::FindingKind;
 use aiprof_model::timeline::Dialect;
 use aiprof_testkit::scene::{self, Slice};
+use std::collections::BTreeMap;
 
 /// Adds spans of a thread (`kernel`: of stream 7): category, name, begin and end in
 /// milliseconds, correlation.
@@ -174,12 +175,30 @@ fn lines_of_a_function_are_one_place_and_the_busiest_is_named() {
     );
 }
 
+/// The page has a row for each rule, with its threshold.
+#[test]
+fn the_page_has_the_thresholds_of_all_rules() {
+    let page = include_str!("../../../../../docs/findings.md");
+    let thresholds = page.lines().filter_map(|line| {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let percent = cells.get(3)?.strip_suffix(" %")?;
+        Some((
+            cells.first()?.trim_matches('`').to_owned(),
+            percent.to_owned(),
+        ))
+    });
+    let thresholds: BTreeMap<_, _> = thresholds.collect();
+    let rules = rules::all().map(|rule| {
+        let percent = rule.threshold.percent.to_string();
+        (rule.kind.name(), percent)
+    });
+    assert_eq!(thresholds, rules.collect());
+}
+
 #[test]
 fn every_rule_is_of_another_kind_and_small_costs_are_not_said() {
-    for (at, rule) in rules::RULES.iter().enumerate() {
-        let first = rules::RULES
-            .iter()
-            .position(|other| other.kind == rule.kind);
+    for (at, rule) in rules::all().enumerate() {
+        let first = rules::all().position(|other| other.kind == rule.kind);
         assert_eq!(first, Some(at), "{:?}", rule.kind);
     }
     let said = |us: f64, whole: f64| {

@@ -3,6 +3,7 @@
 use super::settings::{AcelyzerSettings, CounterList};
 use super::stages::{self, AcelyzerStage as Stage, StageSet};
 use crate::cli::analysis_plan::{AnalysisPlan, Format};
+use aiprof_model::kernel_classes::KernelClasses;
 use aiprof_system::files::caller;
 use aiprof_trace::analyze::config::{
     AnalysisConfig, Compatibility, EventFilter, FilterError, OptionalSteps, OverlapMode,
@@ -93,6 +94,7 @@ pub(super) fn plan(
             Some(paths) => paths.split(',').map(PathBuf::from).collect(),
             None => Vec::new(),
         },
+        classes: KernelClasses::default(),
         verify: settings.verification_mode,
         output: PathBuf::from(&settings.output),
         format: format(&settings.format),
