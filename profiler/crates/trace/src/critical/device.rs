@@ -8,6 +8,7 @@
 use super::build::{Builder, Numbered};
 use super::graph::{EdgeKind, begin, end};
 use super::syncs::{self, Wait, Waits};
+use crate::device_time::begins_before;
 use crate::work::{RankWork, RankedWork};
 use aiprof_model::timeline::{Event, Length, Time, Timeline};
 use rustc_hash::FxHashMap;
@@ -190,6 +191,7 @@ impl Links<'_, '_> {
         }
         let last = self.last.get(work.stream as usize).copied().flatten();
         let call = self.builder.timeline.events.get(work.call as usize);
+        let call = call.filter(|call| !begins_before(work, call));
         let is_launched = self.is_behind_launch(at, last, held.map(|(_, ends)| ends), call);
         let call = call.zip(self.builder.number_of(work.call));
         if let Some((call, from)) = call {

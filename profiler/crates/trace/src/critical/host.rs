@@ -1,12 +1,19 @@
 //! Edges between what a thread does: HTA's, by its call stack.
 //!
-//! Time between two top-level operations is free, as in HTA: what a program does there is
-//! in no trace. The time of a call that waits for a device is that device's.
+//! Besides calls and operators there is what the trace has of the code around them: functions of
+//! Python, notes of the program, waits for data. Time that none of these has is free, as in HTA:
+//! what a program does there is in no trace. A step of training does not show what is done in it.
+//! Such code counts on threads that launch work; where no thread does, on those with operators. Of
+//! other threads it is mostly a wait for something that the trace does not have.
+//!
+//! The time of a call that waits for a device is that device's.
 
 use super::build::Builder;
-use super::graph::{EdgeKind, begin, end};
-use crate::work::SpanRole;
-use aiprof_model::timeline::{Length, Time, TrackId};
+use super::graph::{EdgeKind, PathRole, begin, end};
+use crate::work::{RankWork, SpanRole, name_of};
+use aiprof_model::timeline::{Event, Length, Time, Timeline, TrackId};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
 
 /// A call or operator that is open.
 struct OpenCall {
@@ -33,37 +40,130 @@ struct Thread {
     top: Option<u32>,
 }
 
-/// Adds the calls and operators of a rank's threads.
+/// What a thread did: by thread, begin and depth.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ThreadSpan {
+    track: TrackId,
+    start: Time,
+    end: Reverse<Time>,
+    event: u32,
+    role: PathRole,
+}
+
+/// Adds what a rank's threads did.
 pub(super) fn add(builder: &mut Builder<'_>, rank: usize) {
     let Some(work) = builder.index.ranks.get(rank) else {
         return;
     };
     let mut thread = Thread::default();
     let mut track: Option<TrackId> = None;
-    for at in &work.host {
-        let Some(event) = builder.timeline.events.get(*at as usize) else {
+    for span in spans(builder, work, rank) {
+        let Some(event) = builder.timeline.events.get(span.event as usize) else {
             continue;
         };
-        let role = builder.index.role(event);
-        let counts = matches!(role, SpanRole::Call | SpanRole::Operator);
-        if !counts || event.length <= Length::ZERO || !builder.is_within(rank, event.start) {
-            continue;
-        }
-        if track.is_some_and(|track| track != event.track) {
+        if track.is_some_and(|track| track != span.track) {
             thread.close(builder, Time(i64::MAX));
             thread = Thread::default();
         }
-        track = Some(event.track);
-        thread.close(builder, event.start);
-        let waits = role == SpanRole::Call && builder.waits(event);
-        let number = builder.add_host(*at, rank);
-        thread.enter(builder, number, event.start, event.end(), waits);
+        track = Some(span.track);
+        thread.close(builder, span.start);
+        let is_call = builder.index.role(event) == SpanRole::Call;
+        let waits = is_call && builder.waits(event);
+        let times = (span.start, span.end.0);
+        let number = builder.add_host(span.event, rank, span.role, times);
+        thread.enter(builder, number, times, waits);
     }
     thread.close(builder, Time(i64::MAX));
 }
 
+/// What is known of a rank's threads, by thread, as it was before rows were moved.
+fn spans(builder: &Builder<'_>, work: &RankWork, rank: usize) -> Vec<ThreadSpan> {
+    let timeline = builder.timeline;
+    let span = |at: u32, event: &Event, role: PathRole| ThreadSpan {
+        track: timeline.home(event),
+        start: event.start,
+        end: Reverse(event.end()),
+        event: at,
+        role,
+    };
+    let (mut spans, mut code) = (Vec::new(), Vec::new());
+    for at in &work.host {
+        let Some(event) = timeline.events.get(*at as usize) else {
+            continue;
+        };
+        if is_step(timeline, event) {
+            continue;
+        }
+        match builder.index.role(event) {
+            SpanRole::Call | SpanRole::Operator => {
+                if event.length > Length::ZERO && builder.is_within(rank, event.start) {
+                    spans.push(span(*at, event, PathRole::Host));
+                }
+            }
+            _ => code.push(span(*at, event, PathRole::Code)),
+        }
+    }
+    let python = builder.python.get(rank).into_iter().flatten();
+    code.extend(python.filter_map(|at| {
+        let event = timeline.events.get(*at as usize)?;
+        Some(span(*at, event, PathRole::Code))
+    }));
+    let launches = work.work.iter();
+    let launches = launches.filter_map(|work| timeline.events.get(work.call as usize));
+    let mut threads: FxHashSet<TrackId> = launches.map(|call| timeline.home(call)).collect();
+    if threads.is_empty() {
+        threads.extend(spans.iter().map(|span| span.track));
+    }
+    code.retain(|span| threads.contains(&span.track));
+    spans.extend(code.into_iter().filter_map(|mut span| {
+        // Code that began before is looked at from then on.
+        let (from, to) = builder.cut(rank, span.start, span.end.0)?;
+        (span.start, span.end) = (from, Reverse(to));
+        (from < to).then_some(span)
+    }));
+    spans.sort_unstable();
+    spans
+}
+
+/// Whether an event is a step of training.
+fn is_step(timeline: &Timeline, event: &Event) -> bool {
+    name_of(timeline, event).starts_with("ProfilerStep#")
+}
+
+/// The functions of Python of each rank's threads: those that have calls, operators or notes.
+pub(super) fn python(builder: &Builder<'_>) -> Vec<Vec<u32>> {
+    let timeline = builder.timeline;
+    let mut ranks: FxHashMap<TrackId, usize> = FxHashMap::default();
+    for (rank, work) in builder.index.ranks.iter().enumerate() {
+        let host = work.host.iter();
+        for event in host.filter_map(|at| timeline.events.get(*at as usize)) {
+            ranks.insert(timeline.home(event), rank);
+        }
+    }
+    let mut found = vec![Vec::new(); builder.index.ranks.len()];
+    for (at, event) in (0u32..).zip(&timeline.events) {
+        let is_one = event.is_slice()
+            && !event.dropped
+            && !event.start.is_edge()
+            && timeline.name(event.cat) == "python_function";
+        if is_one
+            && let Some(rank) = ranks.get(&timeline.home(event))
+            && let Some(of_rank) = found.get_mut(*rank)
+        {
+            of_rank.push(at);
+        }
+    }
+    found
+}
+
 impl Thread {
-    fn enter(&mut self, builder: &mut Builder<'_>, number: u32, at: Time, ends: Time, waits: bool) {
+    fn enter(
+        &mut self,
+        builder: &mut Builder<'_>,
+        number: u32,
+        (at, ends): (Time, Time),
+        waits: bool,
+    ) {
         if self.open.is_empty()
             && let Some(top) = self.top
         {

@@ -37,7 +37,7 @@ const fn rule(
 }
 
 /// All rules. `docs/findings.md` has the same numbers with their reasons.
-pub(crate) const RULES: [Rule; 17] = [
+pub(crate) const RULES: [Rule; 18] = [
     rule(
         Kind::LaunchStarved,
         5.0,
@@ -83,6 +83,14 @@ pub(crate) const RULES: [Rule; 17] = [
          time of these waits",
         "Use more workers (num_workers), a larger prefetch_factor and persistent_workers, and do \
          less work per sample.",
+    ),
+    rule(
+        Kind::ProfilerOverhead,
+        2.0,
+        "idle time of the device while the profiler that wrote the trace worked for itself before \
+         or in the next launch",
+        "The program does not lose this time without the profiler. For a truer trace, begin to \
+         record a few steps earlier (warmup), or record fewer kinds of events.",
     ),
     rule(
         Kind::GraphBreaks,

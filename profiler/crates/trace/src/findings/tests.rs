@@ -1,8 +1,8 @@
 //! Small timelines, and what is blamed for their gaps.
 
-use super::device::{GapBlame, Idle, IdleBlame};
+use super::device::{GapBlame, Idle, by_blame, sums_by_function};
 use super::*;
-use crate::device_time::DeviceTime;
+use crate::device_time::{DeviceTime, IdleBlame};
 use crate::finding::FindingKind;
 use aiprof_model::timeline::Dialect;
 use aiprof_testkit::scene::{self, Slice};
@@ -35,13 +35,10 @@ fn timeline(spans: &[(&str, &str, f64, f64, u64)]) -> Timeline {
 fn idle(timeline: &Timeline) -> Idle {
     let index = WorkIndex::new(timeline);
     let host = HostRows::new(timeline, &index);
-    let blame = GapBlame {
-        timeline,
-        host: &host,
-    };
+    let blame = GapBlame::new(timeline, &host);
     let devices: Vec<_> = index.ranks.iter().flat_map(DeviceTime::all).collect();
     let [device] = &devices[..] else { panic!() };
-    blame.of(device)
+    by_blame(&blame.of(device))
 }
 
 fn us(idle: &Idle, cause: IdleBlame) -> f64 {
@@ -74,7 +71,8 @@ fn shared(wait: f64) -> Timeline {
 
 #[test]
 fn a_gap_is_shared_out_over_what_the_thread_did() {
-    let found = idle(&shared(6.0));
+    let timeline = shared(6.0);
+    let found = idle(&timeline);
     let parts = [
         (IdleBlame::Loader, 2000.0),
         (IdleBlame::Compile, 1000.0),
@@ -92,11 +90,11 @@ fn a_gap_is_shared_out_over_what_the_thread_did() {
         );
     }
     assert_eq!(
-        found[&IdleBlame::Starved].by_place()[0].0,
+        found[&IdleBlame::Starved].by_place(&timeline)[0].0,
         "train.py(42): step"
     );
     assert_eq!(
-        found[&IdleBlame::Sync].by_place()[0].0,
+        found[&IdleBlame::Sync].by_place(&timeline)[0].0,
         "cudaDeviceSynchronize"
     );
     // No wait costs more than what idles behind it.
@@ -122,52 +120,51 @@ fn the_host_is_not_blamed_for_what_was_launched_in_time() {
 
 #[test]
 fn short_gaps_before_short_kernels_are_theirs_and_long_ones_are_not() {
-    let found = idle(&timeline(&[
+    let timeline = timeline(&[
         (RUNTIME, LAUNCH, 0.0, 0.01, 1),
         ("kernel", "k", 0.01, 0.012, 1),
         (RUNTIME, LAUNCH, 0.05, 0.06, 2),
         ("kernel", "k", 0.06, 0.062, 2),
         (RUNTIME, LAUNCH, 0.3, 0.31, 3),
         ("kernel", "k", 0.31, 0.312, 3),
-    ]));
+    ]);
+    let found = idle(&timeline);
     assert!((us(&found, IdleBlame::Short) - 48.0).abs() < 0.01);
     assert!((us(&found, IdleBlame::Starved) - 248.0).abs() < 0.01);
-    assert_eq!(found[&IdleBlame::Starved].by_place()[0].0, "before k");
+    assert_eq!(
+        found[&IdleBlame::Starved].by_place(&timeline)[0].0,
+        "before k"
+    );
+}
+
+fn places(paths: &[(&str, i64)]) -> Vec<(String, f64)> {
+    let paths = paths.iter().map(|(path, ps)| ((*path).to_owned(), *ps));
+    sums_by_function(&paths.collect::<Vec<_>>())
 }
 
 #[test]
 fn paths_of_samples_lead_to_the_function_that_most_of_them_have() {
-    let mut part = device::IdlePart::default();
-    for (path, ps) in [
+    let places = places(&[
         ("main;train;next_batch;decode;inflate", 30_000_000),
         ("main;train;next_batch;decode;crc", 25_000_000),
         ("main;train;next_batch;read", 35_000_000),
         ("main;train;log", 10_000_000),
-        // As long as all others, and not sampled.
-        ("", 100_000_000),
-    ] {
-        part.places.insert(path.to_owned(), ps);
-    }
-    let places = part.by_place();
+    ]);
     assert_eq!(
         places[0],
-        ("decode < next_batch < train < main".to_owned(), 110.0)
+        ("decode < next_batch < train < main".to_owned(), 55.0)
     );
-    assert_eq!(places[1], ("next_batch < train < main".to_owned(), 70.0));
+    assert_eq!(places[1], ("next_batch < train < main".to_owned(), 35.0));
 }
 
 #[test]
 fn lines_of_a_function_are_one_place_and_the_busiest_is_named() {
-    let mut part = device::IdlePart::default();
-    for (path, ps) in [
+    let places = places(&[
         ("train (t.py:31);batch (t.py:17)", 20_000_000),
         ("train (t.py:31);batch (t.py:18)", 45_000_000),
         ("train (t.py:33);batch (t.py:18)", 10_000_000),
         ("train (t.py:32)", 25_000_000),
-    ] {
-        part.places.insert(path.to_owned(), ps);
-    }
-    let places = part.by_place();
+    ]);
     assert_eq!(
         places[0],
         ("batch (t.py:18) < train (t.py:31)".to_owned(), 75.0)
@@ -240,7 +237,7 @@ fn a_pageable_copy_costs_its_own_time_and_that_of_its_call() {
     assert_eq!(cost((15.0, 17.0), (20.0, 22.0)), Some(4_000_000));
 }
 
-fn found(timeline: &Timeline, elapsed_us: f64) -> Vec<Finding> {
+pub(super) fn found(timeline: &Timeline, elapsed_us: f64) -> Vec<Finding> {
     find(
         timeline,
         &Outcome::default(),
@@ -250,10 +247,14 @@ fn found(timeline: &Timeline, elapsed_us: f64) -> Vec<Finding> {
 }
 
 /// Numbers from a seed.
-struct Draw(u64);
+pub(super) struct Draw(u64);
 
 impl Draw {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -261,12 +262,12 @@ impl Draw {
         (self.0 >> 33) % limit
     }
 
-    fn ms(&mut self, limit: u64) -> f64 {
+    pub(super) fn ms(&mut self, limit: u64) -> f64 {
         self.below(limit) as f64 / 1000.0
     }
 
     /// Mostly short, sometimes long.
-    fn either(&mut self, long: u64, short: u64) -> f64 {
+    pub(super) fn either(&mut self, long: u64, short: u64) -> f64 {
         let limit = if self.below(3) == 0 { long } else { short };
         self.ms(limit)
     }
@@ -275,7 +276,7 @@ impl Draw {
 /// A thread that loads, waits, copies and launches, and a device that runs what was launched
 /// sooner or later, in one stream.
 fn generated(seed: u64) -> Vec<(&'static str, &'static str, f64, f64, u64)> {
-    let mut draw = Draw(seed);
+    let mut draw = Draw::new(seed);
     let (mut host, mut device) = (0.0, 0.0);
     let mut spans = Vec::new();
     for correlation in 1..4 + draw.below(30) {
