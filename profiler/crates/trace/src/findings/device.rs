@@ -99,10 +99,16 @@ fn text(timeline: &Timeline, place: IdlePlace) -> Option<String> {
 /// Times of paths by the innermost function that most of them have.
 pub(super) fn sums_by_function(paths: &[(String, i64)]) -> Vec<(String, f64)> {
     let known = paths.iter().filter(|(path, _)| !path.is_empty());
-    let mut known: Vec<(&str, i64)> = known.map(|(path, ps)| (path.as_str(), *ps)).collect();
+    let known = known.map(|(path, ps)| (path.as_str(), *ps));
+    // A wait is of no function.
+    let is_wait = |path: &str| path.starts_with('[') && !path.contains(FRAMES);
+    let (waits, mut known): (Vec<_>, Vec<_>) = known.partition(|(path, _)| is_wait(path));
     known.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
     known.truncate(MOST_PATHS);
     let mut sums: FxHashMap<String, i64> = FxHashMap::default();
+    for (wait, ps) in waits {
+        add_to(sums.entry(wait.to_owned()).or_default(), ps);
+    }
     for (path, ps) in &known {
         add_to(sums.entry(function(path, &known)).or_default(), *ps);
     }

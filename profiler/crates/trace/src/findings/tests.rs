@@ -212,6 +212,136 @@ fn what_is_launched_in_a_gap_waits_for_the_device_from_then_on() {
     assert_eq!(found.len(), 2);
 }
 
+/// Gaps of 10 to 20 ms; `more` is done in it, and its launch returns at 19.95 ms.
+fn gap_with(more: &[(&str, &str, f64, f64, u64)]) -> Timeline {
+    let mut spans = vec![
+        (RUNTIME, LAUNCH, 0.0, 0.01, 1),
+        ("kernel", "k", 0.02, 10.0, 1),
+        (RUNTIME, LAUNCH, 19.9, 19.95, 2),
+        ("kernel", "k", 20.0, 30.0, 2),
+    ];
+    spans.extend(more);
+    timeline(&spans)
+}
+
+fn near(value: f64, wanted: f64) -> bool {
+    (value - wanted).abs() < 0.01
+}
+
+#[test]
+fn the_rest_of_a_gap_is_named_after_what_fills_the_rest() {
+    for loader in [
+        "enumerate(DataLoader)#_It.__next__",
+        "enumerate(DataPipe)#Map",
+    ] {
+        let timeline = gap_with(&[
+            ("user_annotation", loader, 10.1, 18.0, 0),
+            ("user_annotation", "preprocess", 18.1, 19.8, 0),
+        ]);
+        let found = idle(&timeline);
+        assert!(near(us(&found, IdleBlame::Loader), 7900.0), "{loader}");
+        let places = found[&IdleBlame::Starved].by_place(&timeline);
+        assert_eq!(places[0].0, "preprocess");
+        assert!(near(places[0].1, 1700.0));
+        // What no span has: 10 to 10.1, 18 to 18.1, 19.8 to 19.95.
+        assert!(near(places[1].1, 350.0) && places[1].0 == "before k");
+    }
+}
+
+#[test]
+fn gaps_in_the_launch_of_a_graph_are_the_device_s() {
+    let found = idle(&timeline(&[
+        // It returns when most of its work is done.
+        (RUNTIME, "cudaGraphLaunch", 0.0, 9.0, 1),
+        ("kernel", "k", 1.0, 2.0, 1),
+        ("kernel", "k", 4.0, 5.0, 1),
+        ("kernel", "k", 8.0, 9.0, 1),
+        (RUNTIME, "cudaGraphLaunch", 9.5, 9.9, 2),
+        ("kernel", "k", 10.0, 11.0, 2),
+    ]));
+    assert!(near(us(&found, IdleBlame::Queued), 5100.0));
+    assert!(near(us(&found, IdleBlame::Starved), 900.0));
+}
+
+#[test]
+fn a_profiler_s_own_work_is_not_the_program_s() {
+    let timeline = gap_with(&[
+        ("overhead", "Activity Buffer Request", 12.0, 17.0, 0),
+        // Happens without a profiler, too.
+        ("overhead", "Lazy Function Loading", 17.0, 18.0, 0),
+    ]);
+    let idle = idle(&timeline);
+    assert!(near(us(&idle, IdleBlame::Profiler), 5000.0));
+    assert!(near(us(&idle, IdleBlame::Starved), 4950.0));
+    let found = found(&timeline, 30_000.0);
+    let own = found
+        .iter()
+        .find(|one| one.kind == FindingKind::ProfilerOverhead);
+    assert_eq!(own.and_then(|one| one.cost_ns), Some(5_000_000));
+}
+
+#[test]
+fn work_that_begins_before_its_launch_is_charged_to_nobody() {
+    let found = idle(&timeline(&[
+        (RUNTIME, LAUNCH, 0.0, 0.01, 1),
+        ("kernel", "k", 0.02, 10.0, 1),
+        ("kernel", "k", 20.0, 30.0, 2),
+        (RUNTIME, LAUNCH, 20.5, 20.6, 2),
+    ]));
+    assert!(near(us(&found, IdleBlame::Unknown), 10_000.0));
+    assert_eq!(found.len(), 1);
+}
+
+/// One thread's samples every 2 ms, of the period that ends with each, and its waits.
+#[test]
+fn waits_outweigh_samples_and_samples_stand_for_their_gap_alone() {
+    let mut timeline = gap_with(&[("wait", "[waits for a CPU]", 10.5, 18.5, 0)]);
+    for (gap, path) in [
+        (10.4, "main;think"),
+        (19.0, "main;other"),
+        (25.0, "main;later"),
+    ] {
+        let slice = Slice {
+            tid: 2_000_000_100,
+            name: path,
+            cat: "sample",
+            ts: (gap - 2.0) * 1000.0,
+            dur: 2000.0,
+            ..Slice::default()
+        };
+        scene::add(&mut timeline, &slice);
+    }
+    let found = idle(&timeline);
+    let places = found[&IdleBlame::Starved].by_place(&timeline);
+    assert_eq!(places[0].0, "[waits for a CPU]");
+    assert!(near(places[0].1, 8000.0));
+    // 10 to 10.5 and 18.5 to 19.95 have a sample each; none is of the second kernel's time.
+    let others: f64 = places.iter().skip(1).map(|(_, us)| us).sum();
+    assert!(near(others, 1950.0), "{places:?}");
+    assert!(places.iter().all(|(name, _)| !name.contains("later")));
+
+    // A gap that no sample fell into is not shared out over the others.
+    let mut timeline = gap_with(&[
+        (RUNTIME, LAUNCH, 35.0, 35.01, 3),
+        ("kernel", "k", 35.02, 36.0, 3),
+    ]);
+    let slice = Slice {
+        tid: 2_000_000_100,
+        name: "main;think",
+        cat: "sample",
+        ts: 14_000.0,
+        dur: 1000.0,
+        ..Slice::default()
+    };
+    scene::add(&mut timeline, &slice);
+    let found = idle(&timeline);
+    let starved = &found[&IdleBlame::Starved];
+    let known: f64 = starved.by_place(&timeline).iter().map(|(_, us)| us).sum();
+    assert!(near(starved.us(), 14_960.0));
+    // From one period before the sample to one behind it.
+    assert!(near(known, 2000.0), "{known}");
+}
+
 #[test]
 fn a_pageable_copy_costs_its_own_time_and_that_of_its_call() {
     let copy = "Memcpy HtoD (Pageable -> Device)";
