@@ -169,6 +169,7 @@ impl StreamIdle {
     ) {
         let length = next.start - before;
         let call = timeline.events.get(next.call as usize);
+        let call = call.filter(|call| !begins_before(next, call));
         if call.is_some_and(|call| call.start > before) {
             self.add(IdleCause::HostWait, length);
         } else if length < KERNEL_WAIT {

@@ -66,7 +66,9 @@ fn queues(timeline: &Timeline, of_rank: &RankWork) -> Vec<Queued> {
     // By stream and time; launches before begins.
     let mut changes: Vec<(u32, Time, bool, u32)> = Vec::new();
     for (at, work) in (0u32..).zip(&of_rank.work) {
-        if let Some(call) = timeline.events.get(work.call as usize) {
+        if let Some(call) = timeline.events.get(work.call as usize)
+            && !begins_before(work, call)
+        {
             changes.push((work.stream, call.start, false, at));
             changes.push((work.stream, work.start, true, at));
         }
