@@ -267,6 +267,32 @@ fn faster_kernels_do_not_help_a_busy_host() {
     assert_eq!(scene.lengths(&[]), [999.0]);
 }
 
+/// The backward pass runs on a thread of its own while Python waits for it.
+#[test]
+fn the_backward_pass_is_that_of_its_thread() {
+    let mut scene = Scene::new();
+    scene.add(0, "train", "python_function", (0.0, 100.0), 0, "");
+    scene.host(0, "cudaLaunchKernel", (1.0, 2.0), 1);
+    let frame = "<built-in method run_backward of torch._C._EngineBase object>";
+    scene.add(0, frame, "python_function", (10.0, 90.0), 0, "");
+    let home = scene.timeline.events[0].track;
+    for (name, at) in [
+        ("MulBackward0", (15.0, 45.0)),
+        ("MmBackward0", (45.0, 85.0)),
+    ] {
+        scene.add(0, name, "cpu_op", at, 0, "");
+        if let Some(event) = scene.timeline.events.last_mut() {
+            let thread = aiprof_model::timeline::Id::Number(2);
+            scene.timeline.tracks.set_tid(event, thread);
+            assert_ne!(event.track, home);
+        }
+    }
+    scene.work(0, "gemm", (3.0, 9.0), 1, 1);
+    assert_eq!(scene.lengths(&[]), [100.0]);
+    assert_eq!(scene.lengths(&[("MmBackward0", 0.5)]), [80.0]);
+    assert_eq!(scene.lengths(&[("gemm", 0.5)]), [100.0]);
+}
+
 /// Spans that overlap in part were moved to a row of their own: they are one thread's.
 #[test]
 fn rows_that_were_moved_are_one_thread() {

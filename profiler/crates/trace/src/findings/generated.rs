@@ -233,7 +233,8 @@ fn path_is_within(timeline: &Timeline, index: &WorkIndex, idle: &[(usize, Vec<Id
                 part.bound,
                 BoundBy::Compute | BoundBy::Communication | BoundBy::Copy
             );
-            let Some(event) = timeline.events.get(part.event as usize) else {
+            let event = timeline.events.get(part.event as usize);
+            let Some(event) = event.filter(|event| event.length > Length::ZERO) else {
                 continue;
             };
             let device = crate::work::stream_of(timeline, event).device.number;

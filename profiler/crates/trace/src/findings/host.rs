@@ -112,20 +112,7 @@ impl HostRows {
                 continue;
             }
             if timeline.name(event.cat) == "sample" {
-                let row = timeline.track(event);
-                let Some(tid) = row.tid.number() else {
-                    continue;
-                };
-                let place = match event.work.is_empty() {
-                    true => event.name,
-                    false => event.work,
-                };
-                let of = rows.samples.entry((row.process(), tid)).or_default();
-                of.push(HostSample {
-                    at: event.end(),
-                    period: event.length,
-                    place,
-                });
+                rows.add_sample(timeline, event);
                 continue;
             }
             if is_profiler(timeline, event) {
@@ -136,19 +123,9 @@ impl HostRows {
             if !tracks.contains(&track) {
                 continue;
             }
-            let role = index.role(event);
             let known = parts.get(event.name.index()).copied();
-            let part = match known.unwrap_or(HostPart::Other) {
-                HostPart::Sync if role != SpanRole::Call => HostPart::Other,
-                HostPart::Other if timeline.name(event.cat) == "python_function" => {
-                    HostPart::Python
-                }
-                HostPart::Other if timeline.name(event.cat) == "synchronize" => HostPart::Sync,
-                HostPart::Wait | HostPart::CpuWait if timeline.name(event.cat) != "wait" => {
-                    HostPart::Other
-                }
-                part => part,
-            };
+            let part = known.unwrap_or(HostPart::Other);
+            let part = part_by_category(timeline, index, event, part);
             rows.rows.entry(track).or_default().push(HostSpan {
                 event: at,
                 start: event.start,
@@ -165,6 +142,23 @@ impl HostRows {
             spans.sort_unstable_by_key(|span| span.start);
         }
         rows
+    }
+
+    fn add_sample(&mut self, timeline: &Timeline, event: &Event) {
+        let row = timeline.track(event);
+        let Some(tid) = row.tid.number() else {
+            return;
+        };
+        let place = match event.work.is_empty() {
+            true => event.name,
+            false => event.work,
+        };
+        let of_thread = self.samples.entry((row.process(), tid)).or_default();
+        of_thread.push(HostSample {
+            at: event.end(),
+            period: event.length,
+            place,
+        });
     }
 
     fn add_profiler(&mut self, timeline: &Timeline, at: u32, event: &Event) {
@@ -277,6 +271,23 @@ impl HostRows {
             (_, Some(event)) => IdlePlace::Name(sym_of(event)),
             (_, None) => IdlePlace::Unknown,
         }
+    }
+}
+
+/// The part of an event whose name has a part: some names mean it in some categories only.
+fn part_by_category(
+    timeline: &Timeline,
+    index: &WorkIndex,
+    event: &Event,
+    part: HostPart,
+) -> HostPart {
+    let cat = timeline.name(event.cat);
+    match part {
+        HostPart::Sync if index.role(event) != SpanRole::Call => HostPart::Other,
+        HostPart::Other if cat == "python_function" => HostPart::Python,
+        HostPart::Other if cat == "synchronize" => HostPart::Sync,
+        HostPart::Wait | HostPart::CpuWait if cat != "wait" => HostPart::Other,
+        part => part,
     }
 }
 

@@ -49,12 +49,50 @@ fn add(scene: &Scene<'_>, idle: &IdleFinding<'_>, findings: &mut Vec<Finding>) {
     let (us, whole) = (part.us(), device.elapsed_us());
     let timeline = scene.timeline;
     let by_place = part.by_place(timeline);
-    let place = by_place.first().map_or("", |(name, _)| name.as_str());
-    let head = format!("{} of {}", time(us), time(whole));
     let name = scene.device(device);
-    let text = match idle.kind {
+    let places = idle.parts.iter().map(|(device, part)| {
+        let mut at = scene.at(device, part.longest, part.us());
+        let thread = part.thread().map(|track| timeline.tracks.get(track));
+        at.pid = thread.and_then(|row| row.process().pid.number());
+        at.tid = thread.and_then(|row| row.tid.number());
+        let mut names = part.by_place(timeline).into_iter().map(|(name, _)| name);
+        at.name = names.next();
+        at
+    });
+    let finding = Finding {
+        kind: idle.kind,
+        subject: by_place
+            .first()
+            .map_or(name.clone(), |(place, _)| place.clone()),
+        text: first_large(sentence(idle.kind, &name, part, whole, &by_place)),
+        cost_ns: Some(ns(us)),
+        numbers: vec![
+            measure("idle", us / 1e6, "s"),
+            measure("of", whole / 1e6, "s"),
+            measure("share", percent(us, whole), "percent"),
+            measure("gaps", part.gaps as f64, ""),
+        ],
+        places: places.collect(),
+        evidence: evidence(scene, idle, &by_place),
+        ..Finding::default()
+    };
+    keep(finding, whole, findings);
+}
+
+/// What idle time of a kind is, in words.
+fn sentence(
+    kind: FindingKind,
+    name: &str,
+    part: &IdlePart,
+    whole: f64,
+    by_place: &[(String, f64)],
+) -> String {
+    let us = part.us();
+    let head = format!("{} of {}", time(us), time(whole));
+    let place = by_place.first().map_or("", |(name, _)| name.as_str());
+    match kind {
         FindingKind::LaunchStarved => {
-            format!("{name} waits {head} for launches: {}.", most(&by_place, us))
+            format!("{name} waits {head} for launches: {}.", most(by_place, us))
         }
         FindingKind::SynchronousWait => format!(
             "{name} is idle for {head} because the host waits in {place} before it launches more \
@@ -68,7 +106,7 @@ fn add(scene: &Scene<'_>, idle: &IdleFinding<'_>, findings: &mut Vec<Finding>) {
             short(place)
         ),
         FindingKind::DataloaderStall => {
-            format!("{name} waits {head} for data: {}.", most(&by_place, us))
+            format!("{name} waits {head} for data: {}.", most(by_place, us))
         }
         FindingKind::ProfilerOverhead => format!(
             "{name} waits {head} for launches that the profiler itself delays: {}.",
@@ -78,12 +116,15 @@ fn add(scene: &Scene<'_>, idle: &IdleFinding<'_>, findings: &mut Vec<Finding>) {
             format!("{name} is idle for {head} while computations are being prepared for it.")
         }
         _ => format!("{name} was idle for {head} between its first and last operation."),
-    };
-    let mut lines: Vec<String> = by_place
+    }
+}
+
+/// The places of the device that idles most, and the idle time of each device.
+fn evidence(scene: &Scene<'_>, idle: &IdleFinding<'_>, by_place: &[(String, f64)]) -> Vec<String> {
+    let lines = by_place
         .iter()
-        .map(|(name, us)| format!("{}: {name}", time(*us)))
-        .collect();
-    lines = cut(lines);
+        .map(|(name, us)| format!("{}: {name}", time(*us)));
+    let mut lines = cut(lines.collect());
     let each = idle.parts.iter().map(|(device, part)| {
         let (us, whole) = (part.us(), device.elapsed_us());
         let longest = part.longest_us();
@@ -98,38 +139,7 @@ fn add(scene: &Scene<'_>, idle: &IdleFinding<'_>, findings: &mut Vec<Finding>) {
         )
     });
     lines.extend(cut(each.collect()));
-    let places = idle.parts.iter().map(|(device, part)| {
-        let mut at = scene.at(device, part.longest, part.us());
-        let thread = part.thread().map(|track| timeline.tracks.get(track));
-        at.pid = thread.and_then(|row| row.process().pid.number());
-        at.tid = thread.and_then(|row| row.tid.number());
-        at.name = part
-            .by_place(timeline)
-            .into_iter()
-            .next()
-            .map(|(name, _)| name);
-        at
-    });
-    let finding = Finding {
-        kind: idle.kind,
-        subject: if place.is_empty() {
-            name.clone()
-        } else {
-            place.to_owned()
-        },
-        text: first_large(text),
-        cost_ns: Some(ns(us)),
-        numbers: vec![
-            measure("idle", us / 1e6, "s"),
-            measure("of", whole / 1e6, "s"),
-            measure("share", percent(us, whole), "percent"),
-            measure("gaps", part.gaps as f64, ""),
-        ],
-        places: places.collect(),
-        evidence: lines,
-        ..Finding::default()
-    };
-    keep(finding, whole, findings);
+    lines
 }
 
 /// Where the host is for how much of it.
