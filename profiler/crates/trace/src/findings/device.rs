@@ -97,7 +97,7 @@ fn text(timeline: &Timeline, place: IdlePlace) -> Option<String> {
 }
 
 /// Times of paths by the innermost function that most of them have.
-pub(super) fn sums_by_function(paths: &[(String, i64)]) -> Vec<(String, f64)> {
+fn sums_by_function(paths: &[(String, i64)]) -> Vec<(String, f64)> {
     let known = paths.iter().filter(|(path, _)| !path.is_empty());
     let known = known.map(|(path, ps)| (path.as_str(), *ps));
     // A wait is of no function.

@@ -1,8 +1,8 @@
 //! Small timelines, and what is blamed for their gaps.
 
-use super::device::{GapBlame, Idle, by_blame, sums_by_function};
+use super::device::{GapBlame, Idle, IdlePart, by_blame};
 use super::*;
-use crate::device_time::{DeviceTime, IdleBlame};
+use crate::device_time::{DeviceTime, IdleBlame, IdlePlace};
 use crate::finding::FindingKind;
 use aiprof_model::timeline::Dialect;
 use aiprof_testkit::scene::{self, Slice};
@@ -138,8 +138,13 @@ fn short_gaps_before_short_kernels_are_theirs_and_long_ones_are_not() {
 }
 
 fn places(paths: &[(&str, i64)]) -> Vec<(String, f64)> {
-    let paths = paths.iter().map(|(path, ps)| ((*path).to_owned(), *ps));
-    sums_by_function(&paths.collect::<Vec<_>>())
+    let mut timeline = scene::empty(Dialect::Torch);
+    let mut part = IdlePart::default();
+    for (path, ps) in paths {
+        let place = IdlePlace::Name(timeline.names.intern(path));
+        part.places.insert(place, *ps);
+    }
+    part.by_place(&timeline)
 }
 
 #[test]
