@@ -5,6 +5,7 @@ use aiprof_model::timeline::Timeline;
 use aiprof_tables::{Options, Request, Table, TableEntry, TableError};
 use aiprof_trace::analyze::pipeline::Outcome;
 use aiprof_trace::analyze::report::Report;
+use aiprof_trace::critical::unknown_names;
 use aiprof_trace::work::SharedWork;
 
 /// Most tables that are made at once: each may need as much memory as the events do.
@@ -59,5 +60,19 @@ impl WantedTables {
             },
         );
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Annotations and names that are asked for and that no trace has, in sentences: a path of
+    /// nothing looks like a result.
+    pub(super) fn unknown_names(&self, timeline: &Timeline, shared: &SharedWork) -> Vec<String> {
+        let has = |name: &str| self.entries.iter().any(|entry| entry.name == name);
+        let has_path = has("critical-path");
+        let Options { path, what_if, .. } = &self.options;
+        let changes = if has_path { &what_if[..] } else { &[] };
+        let is_asked = path.annotation.is_some() || !changes.is_empty();
+        if !is_asked || !(has_path || has("trace-diff") || self.marks_path) {
+            return Vec::new();
+        }
+        unknown_names(timeline, shared.work_index(timeline), path, changes)
     }
 }

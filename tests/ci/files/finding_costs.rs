@@ -12,11 +12,12 @@ use aiprof_tests::aiprof::binary;
 use aiprof_tests::workload::checked;
 
 /// Findings of the idle time of one device, which they share out.
-const OF_IDLE: [&str; 6] = [
+const OF_IDLE: [&str; 7] = [
     "launch-starved",
     "synchronous-wait",
     "short-kernels",
     "dataloader-stall",
+    "profiler-overhead",
     "prep-queue-starved",
     "device-idle",
 ];

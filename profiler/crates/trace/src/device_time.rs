@@ -6,11 +6,14 @@
 //! `collective_wait` here, and the rest is `other`. HTA's `other` is the two together. Work that
 //! overlaps the one before it makes HTA's gap negative; here there is none.
 //!
-//! Why a device as a whole idles is a matter of the host: `findings`.
+//! Why a device as a whole idles is a matter of the host. Each of its gaps is cut into stretches
+//! with one cause each, once: [`device_idle`], the findings and their tests all add those up.
 
+use crate::findings::device::GapBlame;
+use crate::findings::host::HostRows;
 use crate::stretches::Stretches;
-use crate::work::{RankWork, RankedWork, WorkClass};
-use aiprof_model::timeline::{DeviceKey, Length, Time, Timeline};
+use crate::work::{RankWork, RankedWork, WorkClass, WorkIndex};
+use aiprof_model::timeline::{DeviceKey, Event, Length, Sym, Time, Timeline, TrackId};
 use rustc_hash::FxHashMap;
 
 /// A device, what it ran, and when.
@@ -166,6 +169,7 @@ impl StreamIdle {
     ) {
         let length = next.start - before;
         let call = timeline.events.get(next.call as usize);
+        let call = call.filter(|call| !begins_before(next, call));
         if call.is_some_and(|call| call.start > before) {
             self.add(IdleCause::HostWait, length);
         } else if length < KERNEL_WAIT {
@@ -197,10 +201,151 @@ pub fn stream_idle(timeline: &Timeline, rank: &RankWork) -> Vec<StreamIdle> {
     idle.collect()
 }
 
+/// Work cannot begin before it is launched: clocks of devices and hosts differ by less than this.
+const EARLY: Length = Length(10_000_000);
+
+/// Whether the trace has work begin so long before its call that one of them is wrong.
+pub(crate) fn begins_before(work: &RankedWork, call: &Event) -> bool {
+    call.start - work.start > EARLY
+}
+
+/// Why a device as a whole idles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum IdleBlame {
+    /// Its thread waited for data.
+    Loader,
+    /// Its thread compiled.
+    Compile,
+    /// The profiler that wrote the trace kept its thread busy.
+    Profiler,
+    /// A copy from pageable memory was being made ready.
+    Pageable,
+    /// Its thread had waited for the device.
+    Sync,
+    /// Kernels are shorter than their launches.
+    Short,
+    /// Nothing was launched.
+    Starved,
+    /// The work was launched before, and began late.
+    Queued,
+    /// A computation was being prepared for it.
+    Prepared,
+    /// Nothing of the next work's process had run before.
+    First,
+    /// Its launch is not known.
+    Unknown,
+}
+
+impl IdleBlame {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Loader,
+        Self::Compile,
+        Self::Profiler,
+        Self::Pageable,
+        Self::Sync,
+        Self::Short,
+        Self::Starved,
+        Self::Queued,
+        Self::Prepared,
+        Self::First,
+        Self::Unknown,
+    ];
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Loader => "dataloader",
+            Self::Compile => "compilation",
+            Self::Profiler => "profiler",
+            Self::Pageable => "pageable_copy",
+            Self::Sync => "synchronous_wait",
+            Self::Short => "short_kernels",
+            Self::Starved => "launch",
+            Self::Queued => "queue",
+            Self::Prepared => "preparation",
+            Self::First => "first_of_process",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What the launching thread did in a stretch of idle time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum IdlePlace {
+    /// Nothing shows it.
+    #[default]
+    Unknown,
+    /// A span, a wait, or the path of a sample.
+    Name(Sym),
+    /// A step of training.
+    Step,
+    /// Only what it launched then is known.
+    Before(Sym),
+    /// The same, and it did not run.
+    Stopped(Sym),
+}
+
+/// A stretch in which a device idles for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IdleStretch {
+    /// Begin.
+    pub(crate) from: Time,
+    /// End.
+    pub(crate) to: Time,
+    /// The reason.
+    pub(crate) blame: IdleBlame,
+    /// What the thread did.
+    pub(crate) place: IdlePlace,
+    /// The thread that launched what ended the gap.
+    pub(crate) thread: Option<TrackId>,
+    /// The whole gap.
+    pub(crate) gap: (Time, Time),
+}
+
+/// The idle time of a device, by reason.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceIdle {
+    /// The number of its rank in the index.
+    pub rank: usize,
+    /// The device.
+    pub device: DeviceKey,
+    /// From its first work's begin to the last one's end, microseconds.
+    pub elapsed_us: f64,
+    /// Sums by reason, as [`IdleBlame::ALL`].
+    pub causes: [IdleSum; 11],
+}
+
+/// Why the devices of all ranks idle.
+pub fn device_idle(timeline: &Timeline, index: &WorkIndex) -> Vec<DeviceIdle> {
+    let host = HostRows::new(timeline, index);
+    let blame = GapBlame::new(timeline, &host);
+    let mut found = Vec::new();
+    for (at, rank) in index.ranks.iter().enumerate() {
+        for device in DeviceTime::all(rank) {
+            let mut idle = DeviceIdle {
+                rank: at,
+                device: device.device,
+                elapsed_us: device.elapsed_us(),
+                causes: [IdleSum::default(); 11],
+            };
+            for stretch in blame.of(&device) {
+                if let Some(sum) = idle.causes.get_mut(stretch.blame as usize) {
+                    let us = (stretch.to - stretch.from).micros();
+                    sum.gaps += 1;
+                    sum.us += us;
+                    sum.longest_us = sum.longest_us.max(us);
+                }
+            }
+            found.push(idle);
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::WorkIndex;
     use aiprof_model::timeline::Dialect;
     use aiprof_testkit::scene::{self, Slice};
 

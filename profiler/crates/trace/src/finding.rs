@@ -31,6 +31,8 @@ pub enum FindingKind {
     PageableCopy,
     /// A step waits for its data.
     DataloaderStall,
+    /// A device idles because the profiler that wrote the trace delayed launches.
+    ProfilerOverhead,
     /// `torch.compile` broke graphs.
     GraphBreaks,
     /// `torch.compile` compiled functions again.

@@ -21,6 +21,35 @@ impl Stretches {
         Self(joined)
     }
 
+    /// One of them.
+    pub(crate) fn one(from: Time, to: Time) -> Self {
+        Self::of([(from, to)])
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What of them is within a stretch of time.
+    pub(crate) fn cut(&self, from: Time, to: Time) -> impl Iterator<Item = (Time, Time)> + '_ {
+        let first = self.0.partition_point(|(_, end)| *end <= from);
+        let inside = self.0.get(first..).unwrap_or_default().iter();
+        let inside = inside.take_while(move |(start, _)| *start < to);
+        inside.map(move |(start, end)| (from.max(*start), to.min(*end)))
+    }
+
+    /// The first of their time, in order, up to a length.
+    pub(crate) fn first(&self, length: Length) -> Self {
+        let mut left = length.0.max(0);
+        let cut = self.iter().map_while(|(from, to)| {
+            let takes = (to - from).0.min(left);
+            left -= takes;
+            (takes > 0).then_some((from, from + Length(takes)))
+        });
+        Self(cut.collect())
+    }
+
     /// In order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Time, Time)> + '_ {
         self.0.iter().copied()
@@ -36,23 +65,25 @@ impl Stretches {
         self.iter().max_by_key(|(from, to)| *to - *from)
     }
 
-    /// All of them together, microseconds.
-    pub(crate) fn us(&self) -> f64 {
+    /// All of them together.
+    pub(crate) fn length(&self) -> Length {
         let lengths = self.iter().map(|(from, to)| (to - from).0);
-        let sum = lengths.fold(0, i64::saturating_add);
-        Length(sum).micros()
+        Length(lengths.fold(0, i64::saturating_add))
+    }
+
+    /// The same, microseconds.
+    pub(crate) fn us(&self) -> f64 {
+        self.length().micros()
     }
 
     /// The part of them that is within a stretch of time.
     pub(crate) fn within(&self, from: Time, to: Time) -> Length {
-        let first = self.0.partition_point(|(_, end)| *end <= from);
-        let inside = self.0.get(first..).unwrap_or_default().iter();
-        let inside = inside.take_while(|(start, _)| *start < to);
-        let lengths = inside.map(|(start, end)| (to.min(*end) - from.max(*start)).0);
+        let lengths = self.cut(from, to).map(|(from, to)| (to - from).0);
         Length(lengths.fold(0, i64::saturating_add))
     }
 
     /// What lies between the first and the last of them, in turn.
+    #[cfg(test)]
     pub(crate) fn gaps(&self) -> Self {
         let behind = self.0.iter().skip(1);
         Self(self.0.iter().zip(behind).map(|(a, b)| (a.1, b.0)).collect())

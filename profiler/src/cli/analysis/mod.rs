@@ -129,6 +129,9 @@ impl Analysis<'_> {
         };
         let shared = SharedWork::default();
         let report = findings::report(timeline, &outcome, inputs, wanted, &shared);
+        for text in self.tables.unknown_names(timeline, &shared) {
+            self.messages.warn("", format_args!("{text}"));
+        }
         self.tables.make(timeline, &outcome, &report, &shared)?;
         drop(shared);
         if self.tables.marks_path {

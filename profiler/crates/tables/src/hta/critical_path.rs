@@ -11,7 +11,7 @@ pub(crate) const ENTRY: TableEntry = TableEntry {
     name: "critical-path",
     about: "what determines the total time, across host, devices and ranks; --what-if",
     title: "Critical path",
-    columns: "ranks length:us events what_if:us saved:us saved_share:percent",
+    columns: "ranks length:us wall:us covered:percent events what_if:us saved:us saved_share:percent",
     make,
 };
 
@@ -41,8 +41,8 @@ fn make(request: &Request<'_>) -> Vec<Table> {
 
 fn notes(found: &CriticalPath) -> Vec<String> {
     let mut notes = vec![
-        "time between top-level operations of a thread counts as 0, because traces do not show \
-         what runs there"
+        "time of a thread in which the trace has no operation, Python function, annotation or wait \
+         for data counts as 0; covered is the path's share of the wall time"
             .to_owned(),
     ];
     let mut note = |count: usize, text: &str| {
@@ -83,6 +83,10 @@ fn lengths(index: &WorkIndex, found: &CriticalPath, changed: Option<&[LongestPat
         vec![
             ranks_of(index, group).into(),
             now.into(),
+            group.wall.micros().into(),
+            (group.wall > Length::ZERO)
+                .then(|| 100.0 * now / group.wall.micros())
+                .into(),
             found.events_on(&group.path).len().into(),
             then.into(),
             saved.into(),

@@ -1,10 +1,11 @@
-//! What the streams of devices wait for between two pieces of their work:
-//! [`aiprof_trace::device_time::stream_idle`].
+//! What the streams of devices wait for between two pieces of their work
+//! ([`aiprof_trace::device_time::stream_idle`]), and why devices as a whole idle
+//! ([`aiprof_trace::device_time::device_idle`]).
 
 use super::super::{Request, Table, TableEntry};
 use crate::id_cell;
 use aiprof_model::timeline::Timeline;
-use aiprof_trace::device_time::{IdleCause, KERNEL_WAIT, stream_idle};
+use aiprof_trace::device_time::{IdleBlame, IdleCause, KERNEL_WAIT, device_idle, stream_idle};
 use aiprof_trace::work::WorkIndex;
 
 /// `--table idle`.
@@ -41,7 +42,40 @@ fn make(request: &Request<'_>) -> Vec<Table> {
             }
         }
     }
-    vec![ENTRY.noted(rows, notes(timeline, index))]
+    vec![
+        ENTRY.noted(rows, notes(timeline, index)),
+        devices(timeline, index),
+    ]
+}
+
+/// Why devices idle while no stream of theirs has work.
+fn devices(timeline: &Timeline, index: &WorkIndex) -> Table {
+    let mut rows = Vec::new();
+    for idle in device_idle(timeline, index) {
+        let rank = index.ranks.get(idle.rank).map(|rank| rank.rank);
+        for (cause, sum) in IdleBlame::ALL.into_iter().zip(idle.causes) {
+            if sum.gaps == 0 {
+                continue;
+            }
+            rows.push(vec![
+                rank.into(),
+                id_cell(timeline, idle.device.number),
+                cause.word().into(),
+                sum.gaps.into(),
+                sum.us.into(),
+                sum.longest_us.into(),
+                (idle.elapsed_us > 0.0)
+                    .then(|| 100.0 * sum.us / idle.elapsed_us)
+                    .into(),
+            ]);
+        }
+    }
+    Table::of(
+        "idle-devices",
+        "Idle time of devices by cause",
+        "rank device cause parts idle:us longest:us share:percent",
+        rows,
+    )
 }
 
 fn notes(timeline: &Timeline, index: &WorkIndex) -> Vec<String> {

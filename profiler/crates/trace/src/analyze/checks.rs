@@ -47,11 +47,13 @@ pub enum Fault {
     OutOfOrder,
     /// A device event is far longer than its counters show, or than others of its name.
     OverLong,
+    /// A device event begins before the call that launched it.
+    BeforeLaunch,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Overlapping,
         Self::FarTime,
         Self::ZeroTime,
@@ -61,6 +63,7 @@ impl Fault {
         Self::DuplicateStart,
         Self::OutOfOrder,
         Self::OverLong,
+        Self::BeforeLaunch,
     ];
 }
 
@@ -76,6 +79,7 @@ impl fmt::Display for Fault {
             Self::DuplicateStart => "kernels of one stream begin at the same time",
             Self::OutOfOrder => "events that begin before the previous event in the file",
             Self::OverLong => "events that are far too long",
+            Self::BeforeLaunch => "device events that begin before the call that launched them",
         })
     }
 }
@@ -147,6 +151,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds) -> FaultReport {
     checks.streams();
     checks.jobs();
     checks.launches();
+    checks.early();
     checks.alike();
     FaultReport {
         found: checks.found,
@@ -386,6 +391,32 @@ impl<'t> Checks<'t> {
         }
     }
 
+    /// Device events behind the begin of their call. Files that were put together may have several
+    /// calls of one number: the first counts.
+    fn early(&mut self) {
+        let timeline = self.timeline;
+        let linked = || {
+            let all = self.slices().filter(|event| event.correlation != 0);
+            all.filter(|event| timeline.dialect(event) == Dialect::Torch)
+        };
+        let mut calls: FxHashMap<(u32, u64), f64> = FxHashMap::default();
+        for event in linked().filter(|event| is_call(timeline.name(event.cat))) {
+            let call = calls.entry((timeline.job(event), event.correlation));
+            let start = call.or_insert(f64::INFINITY);
+            *start = start.min(event.ts());
+        }
+        let devices = linked().filter(|event| self.kinds.is_device(timeline, event));
+        let early = devices.filter_map(|event| {
+            let start = *calls.get(&(timeline.job(event), event.correlation))?;
+            (start - event.ts() > LATE_US).then_some((event, start))
+        });
+        for (event, start) in early.collect::<Vec<_>>() {
+            let origin = timeline.origin() as f64;
+            let against = || format!("its call begins at {:.3}", start + origin);
+            self.add(Fault::BeforeLaunch, event, start - event.ts(), against);
+        }
+    }
+
     /// Device events that are far longer than others like them.
     fn alike(&mut self) {
         // Most names have none that is long at all, and need no median.
@@ -437,6 +468,12 @@ impl<'t> Checks<'t> {
         };
         Some((timeline.rank(event), event.name, size))
     }
+}
+
+/// Whether events of a category are calls into a runtime or driver.
+fn is_call(cat: &str) -> bool {
+    let small = cat.to_ascii_lowercase();
+    small == "runtime" || small.ends_with("_runtime") || small.ends_with("_driver")
 }
 
 /// Events that are worth comparing: rank, name, and size of what they do.
@@ -518,8 +555,15 @@ mod tests {
             slice.correlation = 3;
         }
         call.tid = 1;
-        let timeline = torch(&[call, inside, outside]);
+        let timeline = torch(&[call.clone(), inside.clone(), outside]);
         assert_eq!(faults(&timeline), [(Fault::OutOfParent, 1)]);
+
+        // A clock may be as far off as the first of them, which begins 8 us before its call.
+        (call.name, call.ts, call.dur) = ("cudaLaunchKernel", 108.0, 5.0);
+        let mut early = kernel(90.0, 5.0);
+        early.correlation = 3;
+        let timeline = torch(&[call, inside, early]);
+        assert_eq!(faults(&timeline), [(Fault::BeforeLaunch, 1)]);
     }
 
     /// Kineto writes the calls after the operators, kernels after both.

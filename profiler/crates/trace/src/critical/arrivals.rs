@@ -145,6 +145,7 @@ fn join(builder: &mut Builder<'_>, arrivals: &mut Arrivals, parts: &[CollectiveP
         event: NONE,
         rank: NONE,
         role: PathRole::Arrival,
+        times: (moment, moment),
     });
     for (_, number, work) in members {
         arrivals.members.insert(*number);

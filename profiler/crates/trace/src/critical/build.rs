@@ -13,6 +13,8 @@ pub(super) struct Builder<'b> {
     pub(super) index: &'b WorkIndex,
     /// What is looked at of each rank.
     windows: Vec<(Time, Time)>,
+    /// Functions of Python of each rank.
+    pub(super) python: Vec<Vec<u32>>,
     pub(super) graph: PathGraph,
     /// Number of a call or operator by its event.
     numbers: FxHashMap<u32, u32>,
@@ -24,16 +26,18 @@ pub(super) struct Builder<'b> {
 pub(super) fn graph(
     timeline: &Timeline,
     index: &WorkIndex,
-    windows: Vec<(Time, Time)>,
+    windows: &[(Time, Time)],
 ) -> (PathGraph, Arrivals) {
     let mut builder = Builder {
         timeline,
         index,
-        windows,
+        windows: windows.to_vec(),
+        python: Vec::new(),
         graph: PathGraph::default(),
         numbers: FxHashMap::default(),
         waiting: vec![None; timeline.names.len()],
     };
+    builder.python = host::python(&builder);
     let mut works = Vec::new();
     for rank in 0..index.ranks.len() {
         host::add(&mut builder, rank);
@@ -57,12 +61,25 @@ impl<'b> Builder<'b> {
         window.is_some_and(|(from, to)| (*from..=*to).contains(&start))
     }
 
-    /// Adds a call or operator.
-    pub(super) fn add_host(&mut self, event: u32, rank: usize) -> u32 {
+    /// The part of a time that is looked at.
+    pub(super) fn cut(&self, rank: usize, from: Time, to: Time) -> Option<(Time, Time)> {
+        let (first, last) = *self.windows.get(rank)?;
+        Some((from.max(first), to.min(last)))
+    }
+
+    /// Adds what a thread did.
+    pub(super) fn add_host(
+        &mut self,
+        event: u32,
+        rank: usize,
+        role: PathRole,
+        times: (Time, Time),
+    ) -> u32 {
         let number = self.graph.add_event(PathEvent {
             event,
             rank: rank as u32,
-            role: PathRole::Host,
+            role,
+            times,
         });
         self.numbers.insert(event, number);
         number
@@ -74,6 +91,7 @@ impl<'b> Builder<'b> {
             event: work.event,
             rank: rank as u32,
             role: PathRole::Device(work.class),
+            times: (work.start, work.end),
         })
     }
 

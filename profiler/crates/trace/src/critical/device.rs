@@ -8,6 +8,7 @@
 use super::build::{Builder, Numbered};
 use super::graph::{EdgeKind, begin, end};
 use super::syncs::{self, Wait, Waits};
+use crate::device_time::begins_before;
 use crate::work::{RankWork, RankedWork};
 use aiprof_model::timeline::{Event, Length, Time, Timeline};
 use rustc_hash::FxHashMap;
@@ -65,7 +66,9 @@ fn queues(timeline: &Timeline, of_rank: &RankWork) -> Vec<Queued> {
     // By stream and time; launches before begins.
     let mut changes: Vec<(u32, Time, bool, u32)> = Vec::new();
     for (at, work) in (0u32..).zip(&of_rank.work) {
-        if let Some(call) = timeline.events.get(work.call as usize) {
+        if let Some(call) = timeline.events.get(work.call as usize)
+            && !begins_before(work, call)
+        {
             changes.push((work.stream, call.start, false, at));
             changes.push((work.stream, work.start, true, at));
         }
@@ -190,6 +193,7 @@ impl Links<'_, '_> {
         }
         let last = self.last.get(work.stream as usize).copied().flatten();
         let call = self.builder.timeline.events.get(work.call as usize);
+        let call = call.filter(|call| !begins_before(work, call));
         let is_launched = self.is_behind_launch(at, last, held.map(|(_, ends)| ends), call);
         let call = call.zip(self.builder.number_of(work.call));
         if let Some((call, from)) = call {

@@ -4,9 +4,13 @@
 //! cannot be before its first plus the edge's weight. The longest path through all of them is the
 //! critical path: what is not on it can take longer without making the whole longer. Linear in
 //! nodes and edges.
+//!
+//! No edge weighs more than the time between its nodes, so that no path is longer than the time
+//! from its first node to its last. Where clocks or rounding have something end before what it
+//! waited for, that time is negative.
 
 use crate::work::WorkClass;
-use aiprof_model::timeline::{Length, NONE};
+use aiprof_model::timeline::{Length, NONE, Time};
 
 /// What an edge stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,10 +32,12 @@ pub(super) enum EdgeKind {
 }
 
 /// What an event is in the graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum PathRole {
     /// A call or operator on the host.
     Host,
+    /// Another span of a thread: a function of Python, a note of the program, a wait for data.
+    Code,
     /// Work of a device.
     Device(WorkClass),
     /// The moment when all ranks have begun a collective.
@@ -47,6 +53,8 @@ pub(super) struct PathEvent {
     pub rank: u32,
     /// Its role.
     pub role: PathRole,
+    /// When its begin and its end were.
+    pub times: (Time, Time),
 }
 
 /// An edge.
@@ -60,7 +68,7 @@ pub(super) struct PathEdge {
     pub owner: u32,
     /// What it stands for.
     pub kind: EdgeKind,
-    /// Its time; never negative.
+    /// Its time.
     pub weight: Length,
 }
 
@@ -102,16 +110,24 @@ impl PathGraph {
         number
     }
 
-    /// Adds an edge. A negative time is none: clocks and rounding make children end behind
-    /// their parents.
+    /// Adds an edge. Its time is at most that between its nodes.
     pub(super) fn add(&mut self, kind: EdgeKind, from: u32, to: u32, owner: u32, weight: Length) {
+        let (Some(begins), Some(ends)) = (self.time(from), self.time(to)) else {
+            return;
+        };
         self.edges.push(PathEdge {
             from,
             to,
             owner,
             kind,
-            weight: weight.max(Length::ZERO),
+            weight: weight.max(Length::ZERO).min(ends - begins),
         });
+    }
+
+    /// When a node was.
+    pub(super) fn time(&self, node: u32) -> Option<Time> {
+        let (begin, end) = self.events.get(node as usize / 2)?.times;
+        Some(if node % 2 == 0 { begin } else { end })
     }
 
     /// The longest path of each group of ranks, with the weights that `weight` gives the
@@ -259,6 +275,10 @@ mod tests {
                 event,
                 rank: 0,
                 role: PathRole::Host,
+                times: (
+                    Time(100 * i64::from(event)),
+                    Time(100 * i64::from(event) + 50),
+                ),
             });
         }
         for (from, to, weight) in edges {
@@ -298,6 +318,14 @@ mod tests {
         let edges = [(0, 1, -5), (2, 3, 4), (3, 2, 4), (3, 5, 9)];
         let path = longest(&graph(3, &edges), &|edge| edge.weight);
         assert_eq!((path.length, path.circular), (Length::ZERO, 3));
+        // It ends 50 before what it waits for begins.
+        let back = longest(&graph(3, &[(0, 2, 70), (2, 1, 0), (1, 5, 200)]), &|edge| {
+            edge.weight
+        });
+        assert_eq!(back.length, Length(70 - 50 + 200));
+        // At most the time between its nodes.
+        let more = longest(&graph(2, &[(0, 3, 1000)]), &|edge| edge.weight);
+        assert_eq!(more.length, Length(150));
         let empty = longest(&PathGraph::default(), &|edge| edge.weight);
         assert_eq!(empty, LongestPath::default());
     }

@@ -1,12 +1,22 @@
 //! Edges between what a thread does: HTA's, by its call stack.
 //!
-//! Time between two top-level operations is free, as in HTA: what a program does there is
-//! in no trace. The time of a call that waits for a device is that device's.
+//! Besides calls and operators there is what the trace has of the code around them: functions of
+//! Python, notes of the program, waits for data. Time that none of these has is free, as in HTA:
+//! what a program does there is in no trace. A step of training does not show what is done in it.
+//! Such code counts on threads that launch work; where no thread does, on those with operators. Of
+//! other threads it is mostly a wait for something that the trace does not have.
+//!
+//! The time of a call that waits for a device is that device's. While a note lasts, or the function
+//! that runs the backward pass, a thread may wait for another: what others did then is on the path
+//! instead.
 
 use super::build::Builder;
-use super::graph::{EdgeKind, begin, end};
-use crate::work::SpanRole;
-use aiprof_model::timeline::{Length, Time, TrackId};
+use super::graph::{EdgeKind, PathRole, begin, end};
+use crate::findings::host::is_loader;
+use crate::work::{RankWork, SpanRole, name_of};
+use aiprof_model::timeline::{Event, Length, Time, Timeline, TrackId};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
 
 /// A call or operator that is open.
 struct OpenCall {
@@ -31,39 +41,229 @@ struct Thread {
     last: Option<LastNode>,
     /// The last top-level operation.
     top: Option<u32>,
+    /// Code in which the thread may wait for others.
+    may_wait: FxHashSet<u32>,
+    /// Time of such code, of this thread and those before.
+    waits: Vec<OwnTime>,
 }
 
-/// Adds the calls and operators of a rank's threads.
+/// Time of a thread between two nodes.
+#[derive(Clone, Copy)]
+struct OwnTime {
+    from: u32,
+    to: u32,
+    owner: u32,
+    took: Length,
+}
+
+/// What a thread did: by thread, begin and depth.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ThreadSpan {
+    track: TrackId,
+    start: Time,
+    end: Reverse<Time>,
+    event: u32,
+    role: PathRole,
+}
+
+/// Adds what a rank's threads did.
 pub(super) fn add(builder: &mut Builder<'_>, rank: usize) {
     let Some(work) = builder.index.ranks.get(rank) else {
         return;
     };
     let mut thread = Thread::default();
     let mut track: Option<TrackId> = None;
-    for at in &work.host {
-        let Some(event) = builder.timeline.events.get(*at as usize) else {
+    let spans = spans(builder, work, rank);
+    let operations = operations(&spans);
+    for span in &spans {
+        let Some(event) = builder.timeline.events.get(span.event as usize) else {
             continue;
         };
-        let role = builder.index.role(event);
-        let counts = matches!(role, SpanRole::Call | SpanRole::Operator);
-        if !counts || event.length <= Length::ZERO || !builder.is_within(rank, event.start) {
-            continue;
-        }
-        if track.is_some_and(|track| track != event.track) {
+        if track.is_some_and(|track| track != span.track) {
             thread.close(builder, Time(i64::MAX));
-            thread = Thread::default();
+            thread.top = None;
         }
-        track = Some(event.track);
-        thread.close(builder, event.start);
-        let waits = role == SpanRole::Call && builder.waits(event);
-        let number = builder.add_host(*at, rank);
-        thread.enter(builder, number, event.start, event.end(), waits);
+        track = Some(span.track);
+        thread.close(builder, span.start);
+        let is_call = builder.index.role(event) == SpanRole::Call;
+        let waits = is_call && builder.waits(event);
+        let times = (span.start, span.end.0);
+        let number = builder.add_host(span.event, rank, span.role, times);
+        if span.role == PathRole::Code && may_wait(builder.timeline, event) {
+            thread.may_wait.insert(number);
+        }
+        thread.enter(builder, number, times, waits);
     }
     thread.close(builder, Time(i64::MAX));
+    for own in thread.waits {
+        wait(builder, own, &operations);
+    }
+}
+
+/// Adds time in which a thread may have waited for others: its own where they did nothing.
+fn wait(builder: &mut Builder<'_>, own: OwnTime, operations: &[Vec<ThreadSpan>]) {
+    let (Some(from), Some(to)) = (builder.graph.time(own.from), builder.graph.time(own.to)) else {
+        return;
+    };
+    let event = builder.graph.events.get(own.owner as usize);
+    let event = event.and_then(|event| builder.timeline.events.get(event.event as usize));
+    let track = event.map(|event| builder.timeline.home(event));
+    let mut took = own.took;
+    for done in elsewhere(operations, track, (from, to)) {
+        join(builder, own, (from, to), done);
+        took = Length::ZERO;
+    }
+    let OwnTime {
+        from, to, owner, ..
+    } = own;
+    builder.graph.add(EdgeKind::Own, from, to, owner, took);
+}
+
+/// Whether a thread may wait for another in code.
+fn may_wait(timeline: &Timeline, event: &Event) -> bool {
+    let name = name_of(timeline, event);
+    match timeline.name(event.cat) {
+        "python_function" => name.contains(BACKWARD),
+        _ => !is_loader(name),
+    }
+}
+
+/// In names of functions of Python that run the backward pass, mostly on other threads.
+const BACKWARD: &str = "run_backward";
+/// Operations of one thread that are looked at for one backward pass.
+const MOST_JOINED: usize = 1 << 16;
+
+/// Calls and operators by thread, as they stand in `spans`: by begin.
+fn operations(spans: &[ThreadSpan]) -> Vec<Vec<ThreadSpan>> {
+    let threads = spans.chunk_by(|a, b| a.track == b.track);
+    let only = |thread: &[ThreadSpan]| {
+        let all = thread.iter().filter(|span| span.role == PathRole::Host);
+        all.copied().collect()
+    };
+    threads.map(only).collect()
+}
+
+/// What other threads began in a stretch of time, by thread.
+fn elsewhere(
+    operations: &[Vec<ThreadSpan>],
+    track: Option<TrackId>,
+    (from, to): (Time, Time),
+) -> impl Iterator<Item = &[ThreadSpan]> {
+    operations.iter().filter_map(move |thread| {
+        let first = thread.partition_point(|one| one.start < from);
+        let behind = thread.partition_point(|one| one.start < to);
+        let within = thread.get(first..behind)?;
+        let is_other = Some(within.first()?.track) != track;
+        is_other.then(|| within.get(..MOST_JOINED).unwrap_or(within))
+    })
+}
+
+/// Has time of a thread begin what another thread did in it, and wait for the last of that.
+fn join(builder: &mut Builder<'_>, own: OwnTime, (from, to): (Time, Time), done: &[ThreadSpan]) {
+    let ended = done.iter().filter(|one| one.end.0 <= to);
+    // Of those that end together the outermost, which stands first.
+    let last = ended.min_by_key(|one| one.end);
+    let first = done.first();
+    if let Some((one, first)) = first.and_then(|one| Some((one, builder.number_of(one.event)?))) {
+        let took = one.start - from;
+        let graph = &mut builder.graph;
+        graph.add(EdgeKind::Own, own.from, begin(first), own.owner, took);
+    }
+    if let Some((one, last)) = last.and_then(|one| Some((one, builder.number_of(one.event)?))) {
+        let took = to - one.end.0;
+        let graph = &mut builder.graph;
+        graph.add(EdgeKind::Own, end(last), own.to, own.owner, took);
+    }
+}
+
+/// What is known of a rank's threads, by thread, as it was before rows were moved.
+fn spans(builder: &Builder<'_>, work: &RankWork, rank: usize) -> Vec<ThreadSpan> {
+    let timeline = builder.timeline;
+    let span = |at: u32, event: &Event, role: PathRole| ThreadSpan {
+        track: timeline.home(event),
+        start: event.start,
+        end: Reverse(event.end()),
+        event: at,
+        role,
+    };
+    let (mut spans, mut code) = (Vec::new(), Vec::new());
+    for at in &work.host {
+        let Some(event) = timeline.events.get(*at as usize) else {
+            continue;
+        };
+        if is_step(timeline, event) {
+            continue;
+        }
+        match builder.index.role(event) {
+            SpanRole::Call | SpanRole::Operator => {
+                if event.length > Length::ZERO && builder.is_within(rank, event.start) {
+                    spans.push(span(*at, event, PathRole::Host));
+                }
+            }
+            _ => code.push(span(*at, event, PathRole::Code)),
+        }
+    }
+    let python = builder.python.get(rank).into_iter().flatten();
+    code.extend(python.filter_map(|at| {
+        let event = timeline.events.get(*at as usize)?;
+        Some(span(*at, event, PathRole::Code))
+    }));
+    let launches = work.work.iter();
+    let launches = launches.filter_map(|work| timeline.events.get(work.call as usize));
+    let mut threads: FxHashSet<TrackId> = launches.map(|call| timeline.home(call)).collect();
+    if threads.is_empty() {
+        threads.extend(spans.iter().map(|span| span.track));
+    }
+    code.retain(|span| threads.contains(&span.track));
+    spans.extend(code.into_iter().filter_map(|mut span| {
+        // Code that began before is looked at from then on.
+        let (from, to) = builder.cut(rank, span.start, span.end.0)?;
+        (span.start, span.end) = (from, Reverse(to));
+        (from < to).then_some(span)
+    }));
+    spans.sort_unstable();
+    spans
+}
+
+/// Whether an event is a step of training.
+fn is_step(timeline: &Timeline, event: &Event) -> bool {
+    name_of(timeline, event).starts_with("ProfilerStep#")
+}
+
+/// The functions of Python of each rank's threads: those that have calls, operators or notes.
+pub(super) fn python(builder: &Builder<'_>) -> Vec<Vec<u32>> {
+    let timeline = builder.timeline;
+    let mut ranks: FxHashMap<TrackId, usize> = FxHashMap::default();
+    for (rank, work) in builder.index.ranks.iter().enumerate() {
+        let host = work.host.iter();
+        for event in host.filter_map(|at| timeline.events.get(*at as usize)) {
+            ranks.insert(timeline.home(event), rank);
+        }
+    }
+    let mut found = vec![Vec::new(); builder.index.ranks.len()];
+    for (at, event) in (0u32..).zip(&timeline.events) {
+        let is_one = event.is_slice()
+            && !event.dropped
+            && !event.start.is_edge()
+            && timeline.name(event.cat) == "python_function";
+        if is_one
+            && let Some(rank) = ranks.get(&timeline.home(event))
+            && let Some(of_rank) = found.get_mut(*rank)
+        {
+            of_rank.push(at);
+        }
+    }
+    found
 }
 
 impl Thread {
-    fn enter(&mut self, builder: &mut Builder<'_>, number: u32, at: Time, ends: Time, waits: bool) {
+    fn enter(
+        &mut self,
+        builder: &mut Builder<'_>,
+        number: u32,
+        (at, ends): (Time, Time),
+        waits: bool,
+    ) {
         if self.open.is_empty()
             && let Some(top) = self.top
         {
@@ -81,9 +281,15 @@ impl Thread {
                 true => last.number,
                 false => last.parent,
             };
-            let from = last.node();
-            let graph = &mut builder.graph;
-            graph.add(EdgeKind::Own, from, begin(number), owner, at - last.at);
+            self.own(
+                builder,
+                OwnTime {
+                    from: last.node(),
+                    to: begin(number),
+                    owner,
+                    took: at - last.at,
+                },
+            );
         }
         self.last = Some(LastNode {
             number,
@@ -98,6 +304,20 @@ impl Thread {
         });
     }
 
+    /// Adds time of the thread; where it may wait for others, behind all threads.
+    fn own(&mut self, builder: &mut Builder<'_>, own: OwnTime) {
+        if self.may_wait.contains(&own.owner) && own.took > Length::ZERO {
+            return self.waits.push(own);
+        }
+        let OwnTime {
+            from,
+            to,
+            owner,
+            took,
+        } = own;
+        builder.graph.add(EdgeKind::Own, from, to, owner, took);
+    }
+
     /// Ends what ended by then.
     fn close(&mut self, builder: &mut Builder<'_>, by: Time) {
         while let Some(call) = self.open.pop_if(|call| call.end <= by) {
@@ -110,8 +330,13 @@ impl Thread {
                     true => Length::ZERO,
                     false => call.end - last.at,
                 };
-                let graph = &mut builder.graph;
-                graph.add(EdgeKind::Own, last.node(), end(call.number), owner, took);
+                let own = OwnTime {
+                    from: last.node(),
+                    to: end(call.number),
+                    owner,
+                    took,
+                };
+                self.own(builder, own);
             }
             if self.open.is_empty() {
                 self.last = None;

@@ -13,9 +13,11 @@ mod device;
 mod graph;
 mod host;
 mod syncs;
+mod unknown;
 mod what_if;
 
 pub use graph::LongestPath;
+pub use unknown::unknown_names;
 pub use what_if::WhatIf;
 
 use crate::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of};
@@ -37,6 +39,8 @@ pub struct PathOptions {
 pub enum BoundBy {
     /// Calls and operators on the host.
     Cpu,
+    /// Other code of the host that the trace has: functions of Python, notes, waits for data.
+    Code,
     /// Kernels that compute.
     Compute,
     /// Collectives.
@@ -51,8 +55,9 @@ pub enum BoundBy {
 
 impl BoundBy {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Cpu,
+        Self::Code,
         Self::Compute,
         Self::Communication,
         Self::Copy,
@@ -60,10 +65,11 @@ impl BoundBy {
         Self::Launch,
     ];
 
-    /// The word for it: HTA's, but that HTA takes copies for computing.
+    /// The word for it: HTA's, but that HTA takes copies for computing and has no `code_bound`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Cpu => "cpu_bound",
+            Self::Code => "code_bound",
             Self::Compute => "compute_bound",
             Self::Communication => "communication_bound",
             Self::Copy => "copy_bound",
@@ -80,6 +86,9 @@ pub struct GroupPath {
     pub ranks: Vec<usize>,
     /// The path.
     pub path: LongestPath,
+    /// From the first to the last of what these ranks' threads and devices did, as far as it is
+    /// looked at. No path is longer.
+    pub wall: Length,
 }
 
 /// Critical paths of all ranks.
@@ -119,7 +128,8 @@ pub struct PathPart {
 pub fn run(timeline: &Timeline, index: &WorkIndex, options: &PathOptions) -> CriticalPath {
     let windows = index.ranks.iter();
     let windows = windows.map(|rank| window(timeline, index, rank, options));
-    let (graph, arrivals) = build::graph(timeline, index, windows.collect());
+    let windows: Vec<(Time, Time)> = windows.collect();
+    let (graph, arrivals) = build::graph(timeline, index, &windows);
     let (group_of, count) = groups(index.ranks.len(), &arrivals.pairs);
     let paths = graph.longest(&group_of, count, &|edge| edge.weight);
     let ranks_of = |group: usize| {
@@ -127,13 +137,17 @@ pub fn run(timeline: &Timeline, index: &WorkIndex, options: &PathOptions) -> Cri
         let its = all.filter(|(_, of)| **of == group);
         its.map(|(rank, _)| rank).collect()
     };
-    let groups = paths
-        .into_iter()
-        .enumerate()
-        .map(|(group, path)| GroupPath {
-            ranks: ranks_of(group),
+    let extents = extents(timeline, index, &graph, &windows);
+    let groups = paths.into_iter().enumerate().map(|(group, path)| {
+        let ranks: Vec<usize> = ranks_of(group);
+        let all = ranks.iter().filter_map(|rank| *extents.get(*rank)?);
+        let all = all.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
+        GroupPath {
+            ranks,
             path,
-        });
+            wall: all.map_or(Length::ZERO, |(from, to)| to - from),
+        }
+    });
     let groups = groups.collect();
     let is_estimated =
         |rank: &&RankWork| rank.syncs.is_empty() && !rank.work.is_empty() && !rank.calls.is_empty();
@@ -145,6 +159,38 @@ pub fn run(timeline: &Timeline, index: &WorkIndex, options: &PathOptions) -> Cri
         graph,
         group_of,
     }
+}
+
+/// From the first to the last of what each rank did that is looked at.
+fn extents(
+    timeline: &Timeline,
+    index: &WorkIndex,
+    graph: &PathGraph,
+    windows: &[(Time, Time)],
+) -> Vec<Option<(Time, Time)>> {
+    let mut extents = vec![None; index.ranks.len()];
+    let mut add = |rank: usize, (from, to): (Time, Time)| {
+        if let Some(slot) = extents.get_mut(rank) {
+            let (first, last) = slot.unwrap_or((from, to));
+            *slot = Some((from.min(first), to.max(last)));
+        }
+    };
+    for event in &graph.events {
+        add(event.rank as usize, event.times);
+    }
+    for (rank, (work, window)) in index.ranks.iter().zip(windows).enumerate() {
+        let host = work.host.iter();
+        let host = host.filter_map(|at| timeline.events.get(*at as usize));
+        let host = host.map(|event| (event.start, event.end()));
+        let devices = work.work.iter().map(|work| (work.start, work.end));
+        for (from, to) in host.chain(devices) {
+            let (from, to) = (from.max(window.0), to.min(window.1));
+            if from <= to {
+                add(rank, (from, to));
+            }
+        }
+    }
+    extents
 }
 
 impl CriticalPath {
@@ -165,6 +211,7 @@ impl CriticalPath {
                 let owner = self.graph.events.get(edge.owner as usize)?;
                 Some(match owner.role {
                     PathRole::Host | PathRole::Arrival => BoundBy::Cpu,
+                    PathRole::Code => BoundBy::Code,
                     PathRole::Device(WorkClass::Compute) => BoundBy::Compute,
                     PathRole::Device(WorkClass::Communication) => BoundBy::Communication,
                     PathRole::Device(WorkClass::Copy) => BoundBy::Copy,
@@ -193,8 +240,8 @@ impl CriticalPath {
     }
 
     /// A path's time by what bounds it, as [`BoundBy::ALL`], and by rank.
-    pub fn bounds(&self, path: &LongestPath) -> Vec<(u32, [Length; 6])> {
-        let mut ranks: BTreeMap<u32, [Length; 6]> = BTreeMap::new();
+    pub fn bounds(&self, path: &LongestPath) -> Vec<(u32, [Length; 7])> {
+        let mut ranks: BTreeMap<u32, [Length; 7]> = BTreeMap::new();
         for part in self.parts(path) {
             let sums = ranks.entry(part.rank).or_default();
             if let Some(sum) = sums.get_mut(part.bound as usize) {
@@ -246,14 +293,7 @@ pub fn window(
     let Some(wanted) = &options.annotation else {
         return (Time(i64::MIN), Time(i64::MAX));
     };
-    let notes = rank.host.iter().filter_map(|at| {
-        let event = timeline.events.get(*at as usize)?;
-        let is_one =
-            index.role(event) == SpanRole::Note && name_of(timeline, event).contains(&**wanted);
-        is_one.then_some((event.start, event.end()))
-    });
-    let mut notes: Vec<(Time, Time)> = notes.collect();
-    notes.sort_unstable();
+    let notes = notes(timeline, index, rank, wanted);
     let notes = match options.instance {
         Some(instance) => notes.get(instance..=instance).unwrap_or_default(),
         None => &notes,
@@ -262,6 +302,24 @@ pub fn window(
     let all = all.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
     // Nothing is looked at where there is no such annotation.
     all.unwrap_or((Time(i64::MAX), Time(i64::MIN)))
+}
+
+/// When a rank's annotations were whose name contains a text, by begin.
+fn notes(
+    timeline: &Timeline,
+    index: &WorkIndex,
+    rank: &RankWork,
+    wanted: &str,
+) -> Vec<(Time, Time)> {
+    let notes = rank.host.iter().filter_map(|at| {
+        let event = timeline.events.get(*at as usize)?;
+        let is_one =
+            index.role(event) == SpanRole::Note && name_of(timeline, event).contains(wanted);
+        is_one.then_some((event.start, event.end()))
+    });
+    let mut notes: Vec<(Time, Time)> = notes.collect();
+    notes.sort_unstable();
+    notes
 }
 
 /// The group of each rank, and how many there are.

@@ -46,14 +46,14 @@ pub(super) struct Waits {
 /// How far to look for the next launch of a thread among those of its stream.
 const MOST_LAUNCHES: usize = 1024;
 
-/// Finds the waits of a rank.
+/// Finds the waits of a rank. Blocking copies have no rows: they are estimated in any case.
 pub(super) fn find(builder: &mut Builder<'_>, rank: &RankWork) -> Waits {
     if rank.syncs.is_empty() {
-        return estimated(builder, rank);
+        return estimated(builder, rank, |_| true);
     }
     let timeline = builder.timeline;
     let launches = Launches::new(timeline, rank);
-    let mut waits = Waits::default();
+    let mut waits = estimated(builder, rank, |name| name.contains("emcpy"));
     for at in &rank.syncs {
         let Some(row) = timeline.events.get(*at as usize) else {
             continue;
@@ -148,14 +148,18 @@ impl Launches {
         let is_its = |(_, work): &&(Time, u32)| {
             let launch = rank.work.get(*work as usize).map(|work| work.call);
             let launch = launch.and_then(|call| timeline.events.get(call as usize));
-            launch.is_some_and(|launch| launch.track == call.track)
+            launch.is_some_and(|launch| timeline.home(launch) == timeline.home(call))
         };
         later.clone().find(is_its).map(|(_, work)| *work)
     }
 }
 
-/// Waits by the times alone.
-fn estimated(builder: &mut Builder<'_>, rank: &RankWork) -> Waits {
+/// Waits by the times alone, of calls with wanted names.
+fn estimated(
+    builder: &mut Builder<'_>,
+    rank: &RankWork,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Waits {
     let timeline = builder.timeline;
     let mut waits = Waits::default();
     let mut calls: Vec<(Time, u32)> = Vec::new();
@@ -163,7 +167,10 @@ fn estimated(builder: &mut Builder<'_>, rank: &RankWork) -> Waits {
         let Some(event) = timeline.events.get(*at as usize) else {
             continue;
         };
-        if builder.index.role(event) == SpanRole::Call && builder.waits(event) {
+        if builder.index.role(event) == SpanRole::Call
+            && is_wanted(name_of(timeline, event))
+            && builder.waits(event)
+        {
             calls.push((event.end(), *at));
         }
     }

@@ -228,6 +228,117 @@ fn the_kernels_of_a_graph_follow_each_other() {
     assert_eq!(scene.lengths(&[("k", 0.0)]), [30.0]);
 }
 
+/// One operator at each end, and a function of Python or another span round both or between them.
+#[test]
+fn code_between_operators_is_on_the_path() {
+    for (cat, name, at, code) in [
+        ("python_function", "train.py(1): step", (0.0, 100.0), 80.0),
+        (
+            "user_annotation",
+            "enumerate(DataLoader)#It",
+            (20.0, 80.0),
+            60.0,
+        ),
+        ("user_annotation", "ProfilerStep#1", (0.0, 100.0), 0.0),
+    ] {
+        let mut scene = Scene::new();
+        scene.add(0, "aten::mm", "cpu_op", (0.0, 10.0), 0, "");
+        scene.add(0, name, cat, at, 0, "");
+        scene.add(0, "aten::add", "cpu_op", (90.0, 100.0), 0, "");
+        assert_eq!(scene.lengths(&[]), [20.0 + code], "{name}");
+        let found = scene.path();
+        assert_eq!(found.groups[0].wall.micros(), 100.0);
+        let bounds = found.bounds(&found.groups[0].path);
+        let of = |bound: BoundBy| bounds[0].1[bound as usize].micros();
+        assert_eq!((of(BoundBy::Cpu), of(BoundBy::Code)), (20.0, code));
+    }
+}
+
+/// The host is in Python nearly all the time, and kernels end long before it waits.
+#[test]
+fn faster_kernels_do_not_help_a_busy_host() {
+    let mut scene = Scene::new();
+    scene.add(0, "loop", "python_function", (0.0, 1000.0), 0, "");
+    scene.host(0, "cudaLaunchKernel", (1.0, 2.0), 1);
+    scene.work(0, "gemm", (10.0, 500.0), 1, 1);
+    scene.host(0, "cudaDeviceSynchronize", (900.0, 901.0), 2);
+    // But for the wait, which takes no time of its own.
+    assert_eq!(scene.lengths(&[("gemm", 0.5)]), [999.0]);
+    assert_eq!(scene.lengths(&[]), [999.0]);
+}
+
+/// The backward pass runs on a thread of its own while Python waits for it.
+#[test]
+fn the_backward_pass_is_that_of_its_thread() {
+    let mut scene = Scene::new();
+    scene.add(0, "train", "python_function", (0.0, 100.0), 0, "");
+    scene.host(0, "cudaLaunchKernel", (1.0, 2.0), 1);
+    let frame = "<built-in method run_backward of torch._C._EngineBase object>";
+    scene.add(0, frame, "python_function", (10.0, 90.0), 0, "");
+    let home = scene.timeline.events[0].track;
+    for (name, at) in [
+        ("MulBackward0", (15.0, 45.0)),
+        ("MmBackward0", (45.0, 85.0)),
+    ] {
+        scene.add(0, name, "cpu_op", at, 0, "");
+        if let Some(event) = scene.timeline.events.last_mut() {
+            let thread = aiprof_model::timeline::Id::Number(2);
+            scene.timeline.tracks.set_tid(event, thread);
+            assert_ne!(event.track, home);
+        }
+    }
+    scene.work(0, "gemm", (3.0, 9.0), 1, 1);
+    assert_eq!(scene.lengths(&[]), [100.0]);
+    assert_eq!(scene.lengths(&[("MmBackward0", 0.5)]), [80.0]);
+    assert_eq!(scene.lengths(&[("gemm", 0.5)]), [100.0]);
+}
+
+/// Spans that overlap in part were moved to a row of their own: they are one thread's.
+#[test]
+fn rows_that_were_moved_are_one_thread() {
+    let mut scene = Scene::new();
+    for at in 0..6 {
+        let from = 10.0 * f64::from(at);
+        scene.add(0, "aten::mm", "cpu_op", (from, from + 11.0), 0, "");
+    }
+    let home = scene.timeline.events[0].track;
+    for event in scene.timeline.events.iter_mut().skip(1).step_by(2) {
+        scene
+            .timeline
+            .tracks
+            .set_tid(event, aiprof_model::timeline::Id::Number(9));
+        scene.timeline.moved.insert(event.track, home);
+    }
+    let found = scene.path();
+    assert_eq!(found.groups[0].wall.micros(), 61.0);
+    assert!(found.groups[0].path.length <= found.groups[0].wall);
+}
+
+/// A copy of pageable memory has no row of its wait, also where other waits have.
+#[test]
+fn blocking_copies_wait_beside_rows_of_waits() {
+    for name in ["cudaMemcpyAsync", "hipMemcpyWithStream"] {
+        let mut scene = Scene::new();
+        scene.host(0, "cudaLaunchKernel", (0.0, 1.0), 1);
+        scene.work(0, "gemm", (5.0, 50.0), 1, 1);
+        scene.host(0, "cudaDeviceSynchronize", (1.0, 1.5), 3);
+        let args = "\"stream\":-1";
+        scene.add(0, "Context Sync", "cuda_sync", (1.0, 1.5), 3, args);
+        scene.host(0, name, (2.0, 61.0), 2);
+        scene.add(
+            0,
+            "Memcpy DtoH (Device -> Pageable)",
+            "gpu_memcpy",
+            (50.0, 60.0),
+            2,
+            "\"stream\":1,\"device\":0",
+        );
+        scene.host(0, "cudaMalloc", (61.0, 70.0), 4);
+        // 45 and 10 of the device, 9 of what follows the wait.
+        assert_eq!(scene.lengths(&[]), [64.0], "{name}");
+    }
+}
+
 #[test]
 fn the_events_on_the_path_are_marked() {
     let mut scene = two_streams();

@@ -51,7 +51,7 @@ impl Factors {
         for event in &graph.events {
             let [host, device] = &mut names;
             match event.role {
-                PathRole::Host => host.insert(sym(timeline, event.event)),
+                PathRole::Host | PathRole::Code => host.insert(sym(timeline, event.event)),
                 PathRole::Device(_) => device.insert(sym(timeline, event.event)),
                 PathRole::Arrival => false,
             };
@@ -90,14 +90,16 @@ impl Factors {
         };
         let factors = match owner.role {
             PathRole::Device(_) => &self.device,
-            PathRole::Host | PathRole::Arrival => &self.host,
+            PathRole::Host | PathRole::Code | PathRole::Arrival => &self.host,
         };
         if factors.is_empty() {
             return edge.weight;
         }
         match factors.get(&sym(timeline, owner.event)) {
-            Some(factor) => Length((edge.weight.0 as f64 * factor).round() as i64),
-            None => edge.weight,
+            Some(factor) if edge.weight > Length::ZERO => {
+                Length((edge.weight.0 as f64 * factor).round() as i64)
+            }
+            _ => edge.weight,
         }
     }
 }

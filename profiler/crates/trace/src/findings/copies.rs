@@ -4,7 +4,7 @@ use super::device::is_pageable;
 use super::host::event;
 use super::rules::{keep, ns, time};
 use super::{Scene, cut, measure, percent, times};
-use crate::device_time::DeviceTime;
+use crate::device_time::{DeviceTime, begins_before};
 use crate::finding::{Finding, FindingKind};
 use crate::stretches::Stretches;
 use crate::work::{RankedWork, WorkClass, name_of};
@@ -65,7 +65,7 @@ impl<'s> Alone<'s> {
             true => Stretches::of(ran.chain(blocked(timeline, device, &copies))),
             false => Stretches::of(ran),
         };
-        let alone = all.without(&kernels);
+        let alone = all.without(&kernels).and(&Stretches::one(from, to));
         let us = match wants_pageable {
             true => alone.us(),
             false => alone.us().min(kernels.without(&all).us()),
@@ -93,7 +93,7 @@ fn blocked<'a>(
             let end = free.entry(work.stream).or_insert(work.end);
             *end = work.end.max(*end);
         }
-        let call = event(timeline, copy.call)?;
+        let call = event(timeline, copy.call).filter(|call| !begins_before(copy, call))?;
         let from = free.get(&copy.stream).copied().max(Some(call.start))?;
         Some((from, call.end().min(copy.end)))
     })

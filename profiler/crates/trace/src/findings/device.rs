@@ -1,32 +1,18 @@
 //! Why a device idles, by what the host did meanwhile.
+//!
+//! Each gap is cut into stretches of one reason each, so that nothing is charged twice. What is
+//! left of it behind one reason is looked at by itself: what the gap as a whole is full of may be
+//! what was taken off.
 
-use super::host::{HostPart, HostRows, event};
-use crate::device_time::{DeviceTime, behind_each_other};
+use super::host::{HostPart, HostRows, HostSample, HostSpan, event};
+use super::idle::preparing;
+use crate::device_time::{
+    DeviceTime, IdleBlame, IdlePlace, IdleStretch, begins_before, behind_each_other,
+};
 use crate::stretches::Stretches;
-use crate::work::{RankedWork, WorkClass, name_of};
-use aiprof_model::timeline::{Event, Id, Length, ProcessKey, Quality, Time, Timeline, TrackId};
+use crate::work::{RankedWork, WorkClass, name_of, sym_of};
+use aiprof_model::timeline::{Event, Length, ProcessKey, Quality, Sym, Time, Timeline, TrackId};
 use rustc_hash::{FxHashMap, FxHashSet};
-
-/// Why a device idles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum IdleBlame {
-    /// Its thread waited for data.
-    Loader,
-    /// Its thread compiled.
-    Compile,
-    /// A copy from pageable memory was being made ready.
-    Pageable,
-    /// Its thread had waited for the device.
-    Sync,
-    /// Kernels are shorter than their launches.
-    Short,
-    /// Nothing was launched.
-    Starved,
-    /// The work was launched before, and began late.
-    Queued,
-    /// Its launch is not known.
-    Unknown,
-}
 
 /// Idle time with one cause.
 #[derive(Clone, Debug, Default)]
@@ -37,16 +23,16 @@ pub(crate) struct IdlePart {
     pub(crate) gaps: u64,
     /// The last of them.
     last: Option<(Time, Time)>,
-    /// How much of that it has.
-    last_ps: i64,
+    /// Where in that it begins and ends, and how much of it it has.
+    last_part: ((Time, Time), i64),
     /// The most that a gap has of it.
     longest_ps: i64,
-    /// The gap with most of it.
+    /// Where that begins and ends.
     pub(crate) longest: Option<(Time, Time)>,
     /// By what the host did, picoseconds.
-    pub(crate) places: FxHashMap<String, i64>,
-    /// By thread of the host: process and thread.
-    pub(crate) threads: FxHashMap<(ProcessKey, Id), i64>,
+    pub(crate) places: FxHashMap<IdlePlace, i64>,
+    /// By thread of the host.
+    threads: FxHashMap<TrackId, i64>,
 }
 
 impl IdlePart {
@@ -55,22 +41,25 @@ impl IdlePart {
         Length(self.ps).micros()
     }
 
-    /// Takes off what has another name.
-    pub(crate) fn less(&mut self, us: f64) {
-        self.ps = self.ps.saturating_sub(Length::from_micros(us).0).max(0);
-    }
-
-    fn add(&mut self, ps: i64, gap: (Time, Time)) {
-        self.ps = self.ps.saturating_add(ps);
-        match self.last.replace(gap) == Some(gap) {
-            true => self.last_ps = self.last_ps.saturating_add(ps),
+    fn add(&mut self, one: &IdleStretch) {
+        let ps = (one.to - one.from).0;
+        add_to(&mut self.ps, ps);
+        let (mut part, mut sum) = match self.last.replace(one.gap) == Some(one.gap) {
+            true => self.last_part,
             false => {
                 self.gaps += 1;
-                self.last_ps = ps;
+                ((one.from, one.to), 0)
             }
+        };
+        part = (part.0.min(one.from), part.1.max(one.to));
+        add_to(&mut sum, ps);
+        self.last_part = (part, sum);
+        if sum > self.longest_ps {
+            (self.longest, self.longest_ps) = (Some(part), sum);
         }
-        if self.last_ps > self.longest_ps {
-            (self.longest, self.longest_ps) = (Some(gap), self.last_ps);
+        add_to(self.places.entry(one.place).or_default(), ps);
+        if let Some(thread) = one.thread {
+            add_to(self.threads.entry(thread).or_default(), ps);
         }
     }
 
@@ -80,36 +69,68 @@ impl IdlePart {
     }
 
     /// Places, the one with most time first, microseconds. For paths of samples: the innermost
-    /// function that most of them have. What no sample fell into is shared out alike.
-    pub(crate) fn by_place(&self) -> Vec<(String, f64)> {
-        let known = self.places.iter().filter(|(path, _)| !path.is_empty());
-        let mut known: Vec<(&str, i64)> = known.map(|(path, ps)| (path.as_str(), *ps)).collect();
-        known.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
-        known.truncate(MOST_PATHS);
-        let mut sums: FxHashMap<String, i64> = FxHashMap::default();
-        for (path, ps) in &known {
-            add_to(sums.entry(function(path, &known)).or_default(), *ps);
-        }
-        let all = sum(self.places.values().copied());
-        let known = sum(known.iter().map(|(_, ps)| *ps));
-        let more = all as f64 / known.max(1) as f64;
-        let mut places: Vec<_> = sums
-            .into_iter()
-            .map(|(name, ps)| (name, Length(ps).micros() * more))
-            .collect();
-        places.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        places
+    /// function that most of them have. Time of which nothing shows the place has none.
+    pub(crate) fn by_place(&self, timeline: &Timeline) -> Vec<(String, f64)> {
+        let texts = self.places.iter();
+        let texts = texts.filter_map(|(place, ps)| Some((text(timeline, *place)?, *ps)));
+        let texts: Vec<(String, i64)> = texts.collect();
+        sums_by_function(&texts)
     }
 
     /// The thread with most of it.
-    pub(crate) fn thread(&self) -> Option<(ProcessKey, Id)> {
+    pub(crate) fn thread(&self) -> Option<TrackId> {
         let most = self.threads.iter().max_by_key(|(id, ps)| (**ps, **id));
         most.map(|(id, _)| *id)
     }
 }
 
+/// What a place is called; `None`: it is not known.
+fn text(timeline: &Timeline, place: IdlePlace) -> Option<String> {
+    let name = |sym: Sym| timeline.name(sym);
+    Some(match place {
+        IdlePlace::Unknown => return None,
+        IdlePlace::Name(sym) => name(sym).to_owned(),
+        IdlePlace::Step => "ProfilerStep".to_owned(),
+        IdlePlace::Before(sym) => format!("{BEFORE}{}", name(sym)),
+        IdlePlace::Stopped(sym) => format!("(the thread does not run) {BEFORE}{}", name(sym)),
+    })
+}
+
+/// Times of paths by the innermost function that most of them have.
+fn sums_by_function(paths: &[(String, i64)]) -> Vec<(String, f64)> {
+    let known = paths.iter().filter(|(path, _)| !path.is_empty());
+    let known = known.map(|(path, ps)| (path.as_str(), *ps));
+    // A wait is of no function.
+    let is_wait = |path: &str| path.starts_with('[') && !path.contains(FRAMES);
+    let (waits, mut known): (Vec<_>, Vec<_>) = known.partition(|(path, _)| is_wait(path));
+    known.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+    known.truncate(MOST_PATHS);
+    let mut sums: FxHashMap<String, i64> = FxHashMap::default();
+    for (wait, ps) in waits {
+        add_to(sums.entry(wait.to_owned()).or_default(), ps);
+    }
+    for (path, ps) in &known {
+        add_to(sums.entry(function(path, &known)).or_default(), *ps);
+    }
+    let mut places: Vec<_> = sums
+        .into_iter()
+        .map(|(name, ps)| (name, Length(ps).micros()))
+        .collect();
+    places.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    places
+}
+
 /// Idle time of a device by cause.
 pub(crate) type Idle = FxHashMap<IdleBlame, IdlePart>;
+
+/// Adds stretches up by cause.
+pub(crate) fn by_blame(stretches: &[IdleStretch]) -> Idle {
+    let mut idle = Idle::default();
+    for one in stretches {
+        idle.entry(one.blame).or_default().add(one);
+    }
+    idle
+}
 
 /// Gaps before kernels that are shorter than their launch are blamed on that up to here:
 /// what is longer is the host's doing something else.
@@ -120,6 +141,8 @@ const MOST_PATHS: usize = 500;
 const FRAMES: char = ';';
 /// Most functions that are named: one, and those that call it.
 const CALLERS: usize = 6;
+/// Most spans that one gap is named after.
+const MOST_NAMES: usize = 4;
 /// A thread without a sample for so long does not run.
 const LONG_GAP: Length = Length(50_000_000_000);
 /// Prefix for a gap of which nothing but its end is known.
@@ -130,107 +153,181 @@ const SLACK_US: f64 = 20.0;
 /// What looks at gaps.
 pub(crate) struct GapBlame<'t> {
     /// The events.
-    pub(crate) timeline: &'t Timeline,
+    timeline: &'t Timeline,
     /// The threads.
-    pub(crate) host: &'t HostRows,
+    host: &'t HostRows,
+    /// When computations of each rank are prepared.
+    preparing: FxHashMap<u32, Stretches>,
 }
 
-impl GapBlame<'_> {
-    /// Gives the reasons for all idle time of a device.
-    pub(crate) fn of(&self, device: &DeviceTime<'_>) -> Idle {
-        let mut idle = Idle::default();
-        let mut processes: FxHashSet<ProcessKey> = FxHashSet::default();
-        for (ended, work) in behind_each_other(device.work.iter().copied()) {
-            let call = event(self.timeline, work.call);
-            let process = call.map(|call| self.timeline.process(call));
-            // A process that begins later has nothing to do with what was before.
-            let is_known = process.is_none_or(|process| !processes.insert(process));
-            if let Some(before) = ended.filter(|before| is_known && *before < work.start) {
-                self.gap((before, work.start), work, &mut idle);
+/// What of a gap has no reason yet.
+struct Shares<'s> {
+    gap: (Time, Time),
+    left: Stretches,
+    thread: Option<TrackId>,
+    into: &'s mut Vec<IdleStretch>,
+}
+
+impl Shares<'_> {
+    /// Gives what is left of some time a reason.
+    fn take(&mut self, blame: IdleBlame, what: &Stretches, place: IdlePlace) {
+        let taken = self.left.and(what);
+        if !taken.is_empty() {
+            self.left = self.left.without(&taken);
+            for time in taken.iter() {
+                self.into.push(self.stretch(blame, time, place));
             }
         }
-        idle
     }
 
-    fn gap(&self, gap: (Time, Time), next: &RankedWork, idle: &mut Idle) {
-        let (from, to) = gap;
-        let mut add = |blame, length: Length| {
-            idle.entry(blame).or_default().add(length.0, gap);
-        };
-        let Some(call) = event(self.timeline, next.call) else {
-            return add(IdleBlame::Unknown, to - from);
-        };
+    /// The same of many times that are by begin and apart from each other, with places.
+    fn starve(&mut self, times: impl Iterator<Item = (Time, Time, IdlePlace)>) {
+        let mut done = self.gap.0;
+        let mut taken = Vec::new();
+        for (from, to, place) in times {
+            let from = from.max(done);
+            done = done.max(to);
+            for time in self.left.cut(from, to) {
+                self.into
+                    .push(self.stretch(IdleBlame::Starved, time, place));
+                taken.push(time);
+            }
+        }
+        if !taken.is_empty() {
+            self.left = self.left.without(&Stretches::of(taken));
+        }
+    }
+
+    fn stretch(&self, blame: IdleBlame, (from, to): (Time, Time), place: IdlePlace) -> IdleStretch {
+        IdleStretch {
+            from,
+            to,
+            blame,
+            place,
+            thread: self.thread,
+            gap: self.gap,
+        }
+    }
+
+    /// Gives all that is left a reason.
+    fn rest(&mut self, blame: IdleBlame, place: IdlePlace) {
+        let left = std::mem::take(&mut self.left);
+        self.left = left.clone();
+        self.take(blame, &left, place);
+    }
+}
+
+impl<'t> GapBlame<'t> {
+    /// Looks at the events and what threads did.
+    pub(crate) fn new(timeline: &'t Timeline, host: &'t HostRows) -> Self {
+        Self {
+            timeline,
+            host,
+            preparing: preparing(timeline),
+        }
+    }
+
+    /// The reasons for all idle time of a device: stretches apart from each other, which together
+    /// are all its gaps, gap by gap.
+    pub(crate) fn of(&self, device: &DeviceTime<'_>) -> Vec<IdleStretch> {
+        let mut found = Vec::new();
+        let mut processes: FxHashSet<ProcessKey> = FxHashSet::default();
+        let mut begun: FxHashSet<u32> = FxHashSet::default();
+        // What takes no time ends no gap.
+        let works = device.work.iter().copied();
+        for (ended, work) in behind_each_other(works.filter(|work| work.start < work.end)) {
+            let call = event(self.timeline, work.call);
+            let process = call.map(|call| self.timeline.process(call));
+            let is_first = process.is_some_and(|process| processes.insert(process));
+            let is_begun = !begun.insert(work.call);
+            let Some(before) = ended.filter(|before| *before < work.start) else {
+                continue;
+            };
+            let gap = (before, work.start);
+            let mut shares = Shares {
+                gap,
+                left: Stretches::one(gap.0, gap.1),
+                thread: None,
+                into: &mut found,
+            };
+            match call.filter(|call| !begins_before(work, call)) {
+                // A process that begins later has nothing to do with what was before.
+                Some(_) if is_first => shares.rest(IdleBlame::First, IdlePlace::Unknown),
+                // The launch of a graph may return when some of its work is done.
+                Some(call) if is_begun && is_graph(self.timeline, call) => {
+                    shares.rest(IdleBlame::Queued, IdlePlace::Unknown);
+                }
+                Some(call) => self.gap(call, work, &mut shares),
+                None => {
+                    if let Some(preparing) = self.preparing.get(&device.rank.rank) {
+                        shares.take(IdleBlame::Prepared, preparing, IdlePlace::Unknown);
+                    }
+                    shares.rest(IdleBlame::Unknown, IdlePlace::Unknown);
+                }
+            }
+        }
+        found
+    }
+
+    fn gap(&self, call: &Event, next: &RankedWork, shares: &mut Shares<'_>) {
+        let (from, to) = shares.gap;
         let ended = self.end_of(call, next);
         if ended <= from {
-            return add(IdleBlame::Queued, to - from);
+            return shares.rest(IdleBlame::Queued, IdlePlace::Unknown);
         }
+        let track = self.timeline.home(call);
+        shares.thread = Some(track);
         let is_short = next.class == WorkClass::Compute
             && next.us() < (ended - call.start).micros()
             && (to - from) <= SHORT_GAP;
         // Once the launch has returned, the host is not what the device waits for. Kernels
         // that are shorter than their launches are the exception: what begins them costs more
         // than they do.
-        let to = if is_short { to } else { to.min(ended) };
-        if to < gap.1 {
-            add(IdleBlame::Queued, gap.1 - to);
-        }
-        let mut left = (to - from).0;
-        let thread = self.timeline.tracks.get(self.timeline.home(call));
-        let thread = (thread.process(), thread.tid);
-        let mut take = |blame: IdleBlame, ps: i64, place: Option<String>| {
-            let ps = ps.clamp(0, left);
-            if ps == 0 {
-                return;
-            }
-            left -= ps;
-            let part = idle.entry(blame).or_default();
-            part.add(ps, gap);
-            add_to(part.threads.entry(thread).or_default(), ps);
-            if let Some(place) = place {
-                add_to(part.places.entry(place).or_default(), ps);
-            }
-        };
-        let spans = self.host.within(self.timeline.home(call), from, to);
-        let part_of = |part: HostPart| {
-            let with = spans.iter().filter(|span| span.part == part);
-            let name = with
-                .clone()
-                .next()
-                .map(|span| self.host.name(self.timeline, span));
-            let clipped = with.map(|span| (span.start.max(from), span.end.min(to)));
-            let time = Length::from_micros(Stretches::of(clipped).us()).0;
-            (time, name.map(|name| name.into_owned()))
-        };
+        let until = if is_short { to } else { to.min(ended) };
+        let behind = Stretches::one(until, to);
+        shares.take(IdleBlame::Queued, &behind, IdlePlace::Unknown);
+        let spans = self.host.within(track, from, until);
         for (part, blame) in [
             (HostPart::Loader, IdleBlame::Loader),
             (HostPart::Compile, IdleBlame::Compile),
         ] {
-            let (time, name) = part_of(part);
-            take(blame, time, name);
+            self.take_part(&spans, part, blame, shares);
+        }
+        if let Some((all, name)) = self.host.profiler(self.timeline, track, from, until) {
+            shares.take(IdleBlame::Profiler, &all, IdlePlace::Name(name));
         }
         let work = event(self.timeline, next.event);
-        let name = work.map_or("", |work| name_of(self.timeline, work));
-        if next.class == WorkClass::Copy && is_pageable(name) {
-            take(IdleBlame::Pageable, (to - call.start.max(from)).0, None);
+        let name = work.map_or(Sym::EMPTY, sym_of);
+        if next.class == WorkClass::Copy && is_pageable(self.timeline.name(name)) {
+            let called = Stretches::one(call.start.max(from), until);
+            shares.take(IdleBlame::Pageable, &called, IdlePlace::Unknown);
         }
-        if let Some(wait) = self.host.wait_at(self.timeline.home(call), from, SLACK_US) {
-            let name = self.host.name(self.timeline, &wait).into_owned();
-            take(IdleBlame::Sync, (from - wait.start).0, Some(name));
+        self.take_part(&spans, HostPart::CpuWait, IdleBlame::Starved, shares);
+        if let Some(wait) = self.host.wait_at(track, from, SLACK_US) {
+            let first = shares.left.first(from - wait.start);
+            let place = self.host.place(self.timeline, &wait);
+            shares.take(IdleBlame::Sync, &first, place);
         }
-        let rest = (to - from).0;
-        let place = || {
-            self.place(
-                self.timeline.home(call),
-                from,
-                call.start.clamp(from, to),
-                to,
-                name,
-            )
-        };
         match is_short {
-            true => take(IdleBlame::Short, rest, Some(name.to_owned())),
-            false => self.starve(self.timeline.home(call), (from, to), place(), &mut take),
+            true => shares.rest(IdleBlame::Short, IdlePlace::Name(name)),
+            false => self.starve(&spans, call.start, name, shares),
         }
+    }
+
+    /// Takes the time of one kind of spans.
+    fn take_part(
+        &self,
+        spans: &[HostSpan],
+        part: HostPart,
+        blame: IdleBlame,
+        shares: &mut Shares<'_>,
+    ) {
+        let with = spans.iter().filter(|span| span.part == part);
+        let Some(first) = with.clone().next() else {
+            return;
+        };
+        let all = Stretches::of(with.map(|span| (span.start, span.end)));
+        shares.take(blame, &all, self.host.place(self.timeline, first));
     }
 
     /// When a launch returned. Where that was not recorded, it was before the thread went on and
@@ -244,57 +341,84 @@ impl GapBlame<'_> {
         next.map_or(work.start, |next| next.min(work.start))
     }
 
-    /// Spreads what is left of a gap over what samples saw there, else over one place.
-    fn starve(
-        &self,
-        track: TrackId,
-        (from, to): (Time, Time),
-        place: String,
-        take: &mut dyn FnMut(IdleBlame, i64, Option<String>),
-    ) {
-        let samples = self.host.samples(self.timeline, track, from, to);
-        let whole = (to - from).0;
-        let sleeps = samples.as_ref().is_some_and(Vec::is_empty) && to - from > LONG_GAP;
-        let is_sampled = samples.is_some();
-        let place = match place.starts_with(BEFORE) {
-            true if sleeps => format!("(the thread does not run) {place}"),
-            // Too short for a sample: it is what the others are.
-            true if is_sampled => String::new(),
-            _ => place,
-        };
-        let seen = samples.filter(|seen| !seen.is_empty());
-        for (sym, count) in seen.iter().flatten() {
-            let all: usize = seen.iter().flatten().map(|(_, count)| *count).sum();
-            let part = i128::from(whole) * (*count as i128) / (all.max(1) as i128);
-            let name = self.timeline.name(*sym).to_owned();
-            take(
-                IdleBlame::Starved,
-                i64::try_from(part).unwrap_or(whole),
-                Some(name),
-            );
+    /// Names what the thread did in what is left of a gap until its launch: first its recorded
+    /// waits, then samples, then spans.
+    fn starve(&self, spans: &[HostSpan], called: Time, next: Sym, shares: &mut Shares<'_>) {
+        let waits = spans.iter().filter(|span| span.part == HostPart::Wait);
+        let place = |wait: &HostSpan| self.host.place(self.timeline, wait);
+        shares.starve(waits.map(|wait| (wait.start, wait.end, place(wait))));
+        let samples = shares.thread.and_then(|track| {
+            let (from, to) = shares.left.ends()?;
+            self.host.samples(self.timeline, track, from, to)
+        });
+        if let Some(samples) = samples {
+            shares.starve(times_of(samples));
         }
-        take(IdleBlame::Starved, whole, Some(place));
+        self.take_spans(spans, called, shares);
+        let place = match samples {
+            None => IdlePlace::Before(next),
+            Some(_) if shares.left.length() > LONG_GAP => IdlePlace::Stopped(next),
+            // Too short for a sample.
+            Some(_) => IdlePlace::Unknown,
+        };
+        shares.rest(IdleBlame::Starved, place);
     }
 
-    /// What the thread did for most of a gap: the innermost Python function, else the
-    /// innermost span; else what it launched next.
-    fn place(&self, track: TrackId, from: Time, until: Time, to: Time, next: &str) -> String {
-        let until = if until > from { until } else { to };
-        let half = (until - from).0 / 2;
-        let spans = self.host.within(track, from, until);
-        let covering = || {
-            let long = spans.iter().rev();
-            long.filter(|span| (span.end.min(until) - span.start.max(from)).0 > half)
-        };
-        let named = |part: HostPart| covering().find(|span| span.part == part);
-        let found = named(HostPart::Python)
-            .or_else(|| covering().find(|span| span.part != HostPart::Step))
-            .or_else(|| named(HostPart::Step));
-        match found {
-            Some(span) => self.host.name(self.timeline, span).into_owned(),
-            None => format!("{BEFORE}{next}"),
+    /// Gives what is left to the spans that have most of what is left: the innermost Python
+    /// function, else the innermost span. The launch itself is one only where nothing is left
+    /// before it.
+    fn take_spans(&self, spans: &[HostSpan], called: Time, shares: &mut Shares<'_>) {
+        let before = Stretches::one(shares.gap.0, called.max(shares.gap.0));
+        for _ in 0..MOST_NAMES {
+            let early = shares.left.and(&before);
+            let left = match early.is_empty() {
+                true => &shares.left,
+                false => &early,
+            };
+            let half = left.length().0 / 2;
+            let covers = |span: &&HostSpan| left.within(span.start, span.end).0 > half;
+            let named = |wanted: &dyn Fn(HostPart) -> bool| {
+                let inner = spans.iter().rev().filter(|span| wanted(span.part));
+                inner.into_iter().find(&covers)
+            };
+            let found = named(&|part| part == HostPart::Python)
+                .or_else(|| named(&|part| part != HostPart::Step))
+                .or_else(|| named(&|part| part == HostPart::Step));
+            let Some(span) = found else {
+                return;
+            };
+            let time = Stretches::one(span.start, span.end);
+            let place = self.host.place(self.timeline, span);
+            shares.take(IdleBlame::Starved, &time, place);
+            if shares.left.is_empty() {
+                return;
+            }
         }
     }
+}
+
+/// The time that each of some samples stands for: up to one period before and behind it, and not
+/// beyond the middle between two.
+fn times_of(samples: &[HostSample]) -> impl Iterator<Item = (Time, Time, IdlePlace)> + '_ {
+    let middle = |a: &HostSample, b: &HostSample| Time(a.at.0.midpoint(b.at.0));
+    samples.iter().enumerate().map(move |(at, sample)| {
+        let reach = match sample.period > Length::ZERO {
+            true => sample.period,
+            false => LONG_GAP,
+        };
+        let before = at.checked_sub(1).and_then(|at| samples.get(at));
+        let from = before.map(|before| middle(before, sample));
+        let to = samples.get(at + 1).map(|behind| middle(sample, behind));
+        let (first, last) = (sample.at - reach, sample.at + reach);
+        let from = from.map_or(first, |from| from.max(first));
+        let to = to.map_or(last, |to| to.min(last));
+        (from, to, IdlePlace::Name(sample.place))
+    })
+}
+
+/// Whether all work of a call is launched at once: it is a graph's, or what has its number.
+fn is_graph(timeline: &Timeline, call: &Event) -> bool {
+    call.correlation != 0 || name_of(timeline, call).contains("Graph")
 }
 
 /// The innermost function of a path whose time, with what it calls, is at least half of that of all

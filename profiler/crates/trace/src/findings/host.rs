@@ -1,9 +1,11 @@
 //! What threads did at a time: spans of theirs, and samples.
 
-use crate::work::{SpanRole, WorkIndex};
-use aiprof_model::timeline::{Event, NONE, ProcessKey, Sym, Time, Timeline, TrackId};
+use crate::device_time::IdlePlace;
+use crate::stretches::Stretches;
+use crate::work::{SpanRole, WorkIndex, sym_of};
+use aiprof_model::timeline::{Event, Length, NONE, ProcessKey, Sym, Time, Timeline, TrackId};
+use aiprof_model::wire::WaitReason;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::borrow::Cow;
 
 /// What a span of a thread is for waste.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,10 @@ pub(crate) enum HostPart {
     Python,
     /// A step of training: it does not show what is done in it.
     Step,
+    /// A wait of the thread for a CPU.
+    CpuWait,
+    /// Another wait of the thread, as it was recorded.
+    Wait,
     /// Anything else.
     Other,
 }
@@ -37,15 +43,46 @@ pub(crate) struct HostSpan {
     pub(crate) part: HostPart,
 }
 
+/// A CPU sample of a thread, and the time that it stands for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostSample {
+    /// When it was taken.
+    pub(crate) at: Time,
+    /// The time between samples.
+    pub(crate) period: Length,
+    /// Where the thread was.
+    pub(crate) place: Sym,
+}
+
+/// Work of the profiler itself.
+#[derive(Clone, Copy, Debug)]
+struct ProfilerSpan {
+    start: Time,
+    end: Time,
+    event: u32,
+    /// Its thread; `None`: the trace has it beside all threads.
+    track: Option<TrackId>,
+}
+
 /// Spans and samples of the threads that launch.
 #[derive(Default)]
 pub(crate) struct HostRows {
     rows: FxHashMap<TrackId, Vec<HostSpan>>,
-    samples: FxHashMap<(ProcessKey, i64), Vec<(Time, Sym)>>,
+    samples: FxHashMap<(ProcessKey, i64), Vec<HostSample>>,
+    /// Work of profilers by the file that has it, by begin; and the longest.
+    profilers: FxHashMap<u32, (Vec<ProfilerSpan>, Length)>,
 }
 
 /// Spans of a thread that are looked at for a gap, round it and in it.
 const MOST_SPANS: usize = 4096;
+/// What profilers do for themselves, of the kinds of CUPTI's overhead; others, as loading a
+/// module, happen without a profiler, too.
+const PROFILER: [&str; 4] = [
+    "activity buffer",
+    "buffer flush",
+    "instrumentation",
+    "uvm activity",
+];
 /// Added by aiprof to a thread's number for the row of its samples.
 const SAMPLES: i64 = 2_000_000_000;
 
@@ -75,32 +112,20 @@ impl HostRows {
                 continue;
             }
             if timeline.name(event.cat) == "sample" {
-                let row = timeline.track(event);
-                let Some(tid) = row.tid.number() else {
-                    continue;
-                };
-                let place = match event.work.is_empty() {
-                    true => event.name,
-                    false => event.work,
-                };
-                let of = rows.samples.entry((row.process(), tid)).or_default();
-                of.push((event.start, place));
+                rows.add_sample(timeline, event);
+                continue;
+            }
+            if is_profiler(timeline, event) {
+                rows.add_profiler(timeline, at, event);
                 continue;
             }
             let track = timeline.home(event);
             if !tracks.contains(&track) {
                 continue;
             }
-            let role = index.role(event);
             let known = parts.get(event.name.index()).copied();
-            let part = match known.unwrap_or(HostPart::Other) {
-                HostPart::Sync if role != SpanRole::Call => HostPart::Other,
-                HostPart::Other if timeline.name(event.cat) == "python_function" => {
-                    HostPart::Python
-                }
-                HostPart::Other if timeline.name(event.cat) == "synchronize" => HostPart::Sync,
-                part => part,
-            };
+            let part = known.unwrap_or(HostPart::Other);
+            let part = part_by_category(timeline, index, event, part);
             rows.rows.entry(track).or_default().push(HostSpan {
                 event: at,
                 start: event.start,
@@ -112,8 +137,62 @@ impl HostRows {
         rows.rows.values_mut().for_each(|row| nest(row));
         rows.samples
             .values_mut()
-            .for_each(|row| row.sort_unstable_by_key(|one| one.0));
+            .for_each(|row| row.sort_unstable_by_key(|one| one.at));
+        for (spans, _) in rows.profilers.values_mut() {
+            spans.sort_unstable_by_key(|span| span.start);
+        }
         rows
+    }
+
+    fn add_sample(&mut self, timeline: &Timeline, event: &Event) {
+        let row = timeline.track(event);
+        let Some(tid) = row.tid.number() else {
+            return;
+        };
+        let place = match event.work.is_empty() {
+            true => event.name,
+            false => event.work,
+        };
+        let of_thread = self.samples.entry((row.process(), tid)).or_default();
+        of_thread.push(HostSample {
+            at: event.end(),
+            period: event.length,
+            place,
+        });
+    }
+
+    fn add_profiler(&mut self, timeline: &Timeline, at: u32, event: &Event) {
+        let track = timeline.home(event);
+        let is_thread = timeline.pid(event).number().is_some_and(|pid| pid > 0)
+            && timeline.tid(event).number().is_some_and(|tid| tid > 0);
+        let (spans, longest) = self.profilers.entry(timeline.job(event)).or_default();
+        *longest = event.length.max(*longest);
+        spans.push(ProfilerSpan {
+            start: event.start,
+            end: event.end(),
+            event: at,
+            track: is_thread.then_some(track),
+        });
+    }
+
+    /// When the profiler itself worked on a thread in a stretch of time, and at what first.
+    pub(crate) fn profiler(
+        &self,
+        timeline: &Timeline,
+        track: TrackId,
+        from: Time,
+        to: Time,
+    ) -> Option<(Stretches, Sym)> {
+        let (spans, longest) = self.profilers.get(&timeline.tracks.get(track).job)?;
+        let first = spans.partition_point(|span| span.start < from - *longest);
+        let near = spans.get(first..)?.iter();
+        let near = near.take_while(|span| span.start < to);
+        let its = near
+            .filter(|span| span.end > from && span.track.is_none_or(|on| on == track))
+            .take(MOST_SPANS);
+        let name = its.clone().next()?.event;
+        let all = Stretches::of(its.map(|span| (span.start, span.end)));
+        Some((all, event(timeline, name).map_or(Sym::EMPTY, sym_of)))
     }
 
     /// Spans of a thread that have a part of a stretch: those that begin before it from the
@@ -161,26 +240,21 @@ impl HostRows {
         None
     }
 
-    /// Places of the thread's samples in a stretch, each as often as it was seen; `None`: it was
-    /// not sampled.
+    /// The thread's samples that were taken in a stretch; `None`: it was never sampled.
     pub(crate) fn samples(
         &self,
         timeline: &Timeline,
         track: TrackId,
         from: Time,
         to: Time,
-    ) -> Option<Vec<(Sym, usize)>> {
+    ) -> Option<&[HostSample]> {
         let track = timeline.tracks.get(track);
         let row = self
             .samples
             .get(&(track.process(), track.tid.number()?.checked_add(SAMPLES)?))?;
-        let first = row.partition_point(|(at, _)| *at < from);
-        let mut seen: FxHashMap<Sym, usize> = FxHashMap::default();
-        let behind = row.get(first..).unwrap_or_default().iter();
-        for (_, place) in behind.take_while(|(at, _)| *at < to) {
-            *seen.entry(*place).or_default() += 1;
-        }
-        Some(seen.into_iter().collect())
+        let first = row.partition_point(|sample| sample.at < from);
+        let behind = row.partition_point(|sample| sample.at < to);
+        row.get(first..behind)
     }
 
     /// When the thread's next span begins behind a moment.
@@ -191,16 +265,40 @@ impl HostRows {
     }
 
     /// What a span is called; all steps alike.
-    pub(crate) fn name<'t>(&self, timeline: &'t Timeline, span: &HostSpan) -> Cow<'t, str> {
-        let Some(event) = event(timeline, span.event) else {
-            return Cow::Borrowed("");
-        };
-        let name = crate::work::name_of(timeline, event);
-        match span.part {
-            HostPart::Step => Cow::Borrowed("ProfilerStep"),
-            _ => Cow::Borrowed(name),
+    pub(crate) fn place(&self, timeline: &Timeline, span: &HostSpan) -> IdlePlace {
+        match (span.part, event(timeline, span.event)) {
+            (HostPart::Step, _) => IdlePlace::Step,
+            (_, Some(event)) => IdlePlace::Name(sym_of(event)),
+            (_, None) => IdlePlace::Unknown,
         }
     }
+}
+
+/// The part of an event whose name has a part: some names mean it in some categories only.
+fn part_by_category(
+    timeline: &Timeline,
+    index: &WorkIndex,
+    event: &Event,
+    part: HostPart,
+) -> HostPart {
+    let cat = timeline.name(event.cat);
+    match part {
+        HostPart::Sync if index.role(event) != SpanRole::Call => HostPart::Other,
+        HostPart::Other if cat == "python_function" => HostPart::Python,
+        HostPart::Other if cat == "synchronize" => HostPart::Sync,
+        HostPart::Wait | HostPart::CpuWait if cat != "wait" => HostPart::Other,
+        part => part,
+    }
+}
+
+/// Whether an event is work of the profiler that wrote the trace, which the program does not do
+/// without it.
+fn is_profiler(timeline: &Timeline, event: &Event) -> bool {
+    if !timeline.name(event.cat).eq_ignore_ascii_case("overhead") {
+        return false;
+    }
+    let name = timeline.name(event.name).to_ascii_lowercase();
+    name == "resource" || PROFILER.iter().any(|part| name.contains(part))
 }
 
 /// An event by its number.
@@ -225,10 +323,10 @@ fn is_sync(name: &str) -> bool {
         || name.starts_with("clWaitForEvents")
 }
 
-/// Whether a name is of a wait for data: of a DataLoader of PyTorch.
+/// Whether a name is of a wait for data: of a DataLoader or DataPipe of PyTorch.
 pub(crate) fn is_loader(name: &str) -> bool {
     let small = name.to_ascii_lowercase();
-    small.contains("dataloader") && !small.contains("__init__")
+    (small.contains("dataloader") || small.contains("datapipe")) && !small.contains("__init__")
 }
 
 /// Steps of the compiler that have notes: `dynamo_data: compile_id=0/0` is of `dynamo`.
@@ -250,6 +348,10 @@ fn part_of(name: &str) -> HostPart {
         HostPart::Compile
     } else if name.starts_with("ProfilerStep#") {
         HostPart::Step
+    } else if name == WaitReason::Cpu.name() {
+        HostPart::CpuWait
+    } else if name.starts_with("[waits") || name == WaitReason::Sleep.name() {
+        HostPart::Wait
     } else {
         HostPart::Other
     }

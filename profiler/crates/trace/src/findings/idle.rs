@@ -1,12 +1,12 @@
 //! A device idles, by what the host did meanwhile.
 
-use super::device::{BEFORE, GapBlame, Idle, IdleBlame, IdlePart};
+use super::device::{BEFORE, GapBlame, Idle, IdlePart, by_blame};
 use super::rules::{keep, ns, time};
 use super::{Scene, cut, measure, percent, short, times};
-use crate::device_time::DeviceTime;
+use crate::device_time::{DeviceTime, IdleBlame};
 use crate::finding::{Finding, FindingKind};
 use crate::stretches::Stretches;
-use aiprof_model::timeline::{Kind, Kinds, Time};
+use aiprof_model::timeline::{Kind, Kinds, NONE, Time, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Idle time of one kind, of all devices.
@@ -16,34 +16,30 @@ struct IdleFinding<'s> {
     parts: Vec<(&'s DeviceTime<'s>, IdlePart)>,
 }
 
+/// From this part of idle time on, percent, the text has that its place is unknown.
+const UNKNOWN: f64 = 10.0;
+
 /// Looks for idle devices.
 pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
-    let blame = GapBlame {
-        timeline: scene.timeline,
-        host: &scene.host,
-    };
-    let prepared = preparing(scene);
-    let mut idle: Vec<Idle> = scene.devices.iter().map(|one| blame.of(one)).collect();
-    for (idle, prepared) in idle.iter_mut().zip(&prepared) {
-        if let Some(part) = idle.get_mut(&IdleBlame::Unknown) {
-            part.less(prepared.us());
-        }
-    }
+    let blame = GapBlame::new(scene.timeline, &scene.host);
+    let idle = scene.devices.iter().map(|one| by_blame(&blame.of(one)));
+    let mut idle: Vec<Idle> = idle.collect();
     for (kind, cause) in [
         (FindingKind::LaunchStarved, IdleBlame::Starved),
         (FindingKind::SynchronousWait, IdleBlame::Sync),
         (FindingKind::ShortKernels, IdleBlame::Short),
         (FindingKind::DataloaderStall, IdleBlame::Loader),
+        (FindingKind::ProfilerOverhead, IdleBlame::Profiler),
+        (FindingKind::PrepQueueStarved, IdleBlame::Prepared),
         (FindingKind::DeviceIdle, IdleBlame::Unknown),
     ] {
-        let parts = scene.devices.iter().zip(&idle);
+        let parts = scene.devices.iter().zip(&mut idle);
         let mut parts: Vec<_> = parts
-            .filter_map(|(device, idle)| Some((device, idle.get(&cause)?.clone())))
+            .filter_map(|(device, idle)| Some((device, idle.remove(&cause)?)))
             .collect();
         parts.sort_by(|a, b| b.1.us().total_cmp(&a.1.us()));
         add(scene, &IdleFinding { kind, parts }, findings);
     }
-    add_prepared(scene, &prepared, findings);
 }
 
 fn add(scene: &Scene<'_>, idle: &IdleFinding<'_>, findings: &mut Vec<Finding>) {
@@ -51,13 +47,52 @@ fn add(scene: &Scene<'_>, idle: &IdleFinding<'_>, findings: &mut Vec<Finding>) {
         return;
     };
     let (us, whole) = (part.us(), device.elapsed_us());
-    let by_place = part.by_place();
-    let place = by_place.first().map_or("", |(name, _)| name.as_str());
-    let head = format!("{} of {}", time(us), time(whole));
+    let timeline = scene.timeline;
+    let by_place = part.by_place(timeline);
     let name = scene.device(device);
-    let text = match idle.kind {
+    let places = idle.parts.iter().map(|(device, part)| {
+        let mut at = scene.at(device, part.longest, part.us());
+        let thread = part.thread().map(|track| timeline.tracks.get(track));
+        at.pid = thread.and_then(|row| row.process().pid.number());
+        at.tid = thread.and_then(|row| row.tid.number());
+        let mut names = part.by_place(timeline).into_iter().map(|(name, _)| name);
+        at.name = names.next();
+        at
+    });
+    let finding = Finding {
+        kind: idle.kind,
+        subject: by_place
+            .first()
+            .map_or(name.clone(), |(place, _)| place.clone()),
+        text: first_large(sentence(idle.kind, &name, part, whole, &by_place)),
+        cost_ns: Some(ns(us)),
+        numbers: vec![
+            measure("idle", us / 1e6, "s"),
+            measure("of", whole / 1e6, "s"),
+            measure("share", percent(us, whole), "percent"),
+            measure("gaps", part.gaps as f64, ""),
+        ],
+        places: places.collect(),
+        evidence: evidence(scene, idle, &by_place),
+        ..Finding::default()
+    };
+    keep(finding, whole, findings);
+}
+
+/// What idle time of a kind is, in words.
+fn sentence(
+    kind: FindingKind,
+    name: &str,
+    part: &IdlePart,
+    whole: f64,
+    by_place: &[(String, f64)],
+) -> String {
+    let us = part.us();
+    let head = format!("{} of {}", time(us), time(whole));
+    let place = by_place.first().map_or("", |(name, _)| name.as_str());
+    match kind {
         FindingKind::LaunchStarved => {
-            format!("{name} waits {head} for launches: {}.", most(&by_place, us))
+            format!("{name} waits {head} for launches: {}.", most(by_place, us))
         }
         FindingKind::SynchronousWait => format!(
             "{name} is idle for {head} because the host waits in {place} before it launches more \
@@ -71,15 +106,25 @@ fn add(scene: &Scene<'_>, idle: &IdleFinding<'_>, findings: &mut Vec<Finding>) {
             short(place)
         ),
         FindingKind::DataloaderStall => {
-            format!("{name} waits {head} for data: {}.", most(&by_place, us))
+            format!("{name} waits {head} for data: {}.", most(by_place, us))
+        }
+        FindingKind::ProfilerOverhead => format!(
+            "{name} waits {head} for launches that the profiler itself delays: {}.",
+            short(place)
+        ),
+        FindingKind::PrepQueueStarved => {
+            format!("{name} is idle for {head} while computations are being prepared for it.")
         }
         _ => format!("{name} was idle for {head} between its first and last operation."),
-    };
-    let mut lines: Vec<String> = by_place
+    }
+}
+
+/// The places of the device that idles most, and the idle time of each device.
+fn evidence(scene: &Scene<'_>, idle: &IdleFinding<'_>, by_place: &[(String, f64)]) -> Vec<String> {
+    let lines = by_place
         .iter()
-        .map(|(name, us)| format!("{}: {name}", time(*us)))
-        .collect();
-    lines = cut(lines);
+        .map(|(name, us)| format!("{}: {name}", time(*us)));
+    let mut lines = cut(lines.collect());
     let each = idle.parts.iter().map(|(device, part)| {
         let (us, whole) = (part.us(), device.elapsed_us());
         let longest = part.longest_us();
@@ -94,34 +139,7 @@ fn add(scene: &Scene<'_>, idle: &IdleFinding<'_>, findings: &mut Vec<Finding>) {
         )
     });
     lines.extend(cut(each.collect()));
-    let places = idle.parts.iter().map(|(device, part)| {
-        let mut at = scene.at(device, part.longest, part.us());
-        let thread = part.thread();
-        at.pid = thread.and_then(|(process, _)| process.pid.number());
-        at.tid = thread.and_then(|(_, tid)| tid.number());
-        at.name = part.by_place().into_iter().next().map(|(name, _)| name);
-        at
-    });
-    let finding = Finding {
-        kind: idle.kind,
-        subject: if place.is_empty() {
-            name.clone()
-        } else {
-            place.to_owned()
-        },
-        text: first_large(text),
-        cost_ns: Some(ns(us)),
-        numbers: vec![
-            measure("idle", us / 1e6, "s"),
-            measure("of", whole / 1e6, "s"),
-            measure("share", percent(us, whole), "percent"),
-            measure("gaps", part.gaps as f64, ""),
-        ],
-        places: places.collect(),
-        evidence: lines,
-        ..Finding::default()
-    };
-    keep(finding, whole, findings);
+    lines
 }
 
 /// Where the host is for how much of it.
@@ -130,10 +148,22 @@ fn most(by_place: &[(String, f64)], whole: f64) -> String {
         return "the host's activity is unknown".to_owned();
     };
     let share = percent(*us, whole);
-    match place.strip_prefix(BEFORE) {
-        Some(next) => format!("{share:.0} % of it before {}", short(next)),
-        None => format!("the host is in {} for {share:.0} % of it", short(place)),
+    if let Some(next) = place.strip_prefix(BEFORE) {
+        return format!("{share:.0} % of it before {}", short(next));
     }
+    let wait = place
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let mut text = match wait {
+        Some(wait) => format!("the launching thread {wait} for {share:.0} % of it"),
+        None => format!("the host is in {} for {share:.0} % of it", short(place)),
+    };
+    let known: f64 = by_place.iter().map(|(_, us)| us).sum();
+    let unknown = percent(whole - known, whole);
+    if unknown >= UNKNOWN {
+        text += &format!(", and in an unknown place for {unknown:.0} %");
+    }
+    text
 }
 
 fn first_large(text: String) -> String {
@@ -144,67 +174,23 @@ fn first_large(text: String) -> String {
     }
 }
 
-/// When each AIU idles while a computation is prepared for it.
-fn preparing(scene: &Scene<'_>) -> Vec<Stretches> {
-    let timeline = scene.timeline;
+/// When computations of each rank are prepared for its AIUs.
+pub(super) fn preparing(timeline: &Timeline) -> FxHashMap<u32, Stretches> {
     let kinds = Kinds::new(timeline);
     let mut preps: FxHashMap<u32, Vec<(Time, Time)>> = FxHashMap::default();
-    for event in timeline
-        .events
-        .iter()
-        .filter(|e| e.is_slice() && !e.dropped)
-    {
+    let slices = timeline.events.iter();
+    for event in slices.filter(|event| event.is_slice() && !event.dropped) {
         if kinds.of(event.name).is(Kind::PREP) {
-            let of_rank = preps.entry(scene.rank(event)).or_default();
+            let rank = match timeline.rank(event) {
+                NONE => 0,
+                rank => rank,
+            };
+            let of_rank = preps.entry(rank).or_default();
             of_rank.push((event.start, event.end()));
         }
     }
-    let preps: FxHashMap<u32, Stretches> = preps
-        .into_iter()
+    let joined = preps.into_iter();
+    joined
         .map(|(rank, all)| (rank, Stretches::of(all)))
-        .collect();
-    let none = Stretches::default();
-    let idle = scene.devices.iter().map(|device| {
-        let preps = preps.get(&device.rank.rank).unwrap_or(&none);
-        device.busy.gaps().and(preps)
-    });
-    idle.collect()
-}
-
-fn add_prepared(scene: &Scene<'_>, prepared: &[Stretches], findings: &mut Vec<Finding>) {
-    let found: Vec<(&DeviceTime<'_>, &Stretches)> = scene.devices.iter().zip(prepared).collect();
-    let Some((device, idle)) = found.iter().max_by(|a, b| a.1.us().total_cmp(&b.1.us())) else {
-        return;
-    };
-    let (us, whole) = (idle.us(), device.elapsed_us());
-    let name = scene.device(device);
-    let lines = found.iter().map(|(device, idle)| {
-        let whole = device.elapsed_us();
-        format!(
-            "{}: {} of {} ({:.1} %)",
-            scene.device(device),
-            time(idle.us()),
-            time(whole),
-            percent(idle.us(), whole)
-        )
-    });
-    let finding = Finding {
-        kind: FindingKind::PrepQueueStarved,
-        subject: name.clone(),
-        text: first_large(format!(
-            "{name} is idle for {} of {} while computations are being prepared for it.",
-            time(us),
-            time(whole)
-        )),
-        cost_ns: Some(ns(us)),
-        numbers: vec![
-            measure("idle", us / 1e6, "s"),
-            measure("of", whole / 1e6, "s"),
-            measure("share", percent(us, whole), "percent"),
-        ],
-        places: vec![scene.at(device, idle.longest(), us)],
-        evidence: cut(lines.collect()),
-        ..Finding::default()
-    };
-    keep(finding, whole, findings);
+        .collect()
 }

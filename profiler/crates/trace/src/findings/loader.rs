@@ -25,7 +25,7 @@ pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         let known = is_wait.get(event.name.index()).copied().unwrap_or(false);
         let is_span = event.is_slice() && timeline.name(event.cat) != "sample";
         if known && is_span && !event.dropped {
-            let spans = threads.entry(event.track).or_default();
+            let spans = threads.entry(timeline.home(event)).or_default();
             spans.push((event.start, event.end(), at));
         }
     }
@@ -40,7 +40,7 @@ pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let all = timeline
         .events
         .iter()
-        .filter(|e| e.track == track && e.is_slice());
+        .filter(|e| e.is_slice() && timeline.home(e) == track);
     let all = Stretches::of(all.map(|event| (event.start, event.end())));
     let whole = all.ends().map_or(0.0, |(from, to)| (to - from).micros());
     let longest = spans.iter().max_by_key(|(from, to, _)| *to - *from);

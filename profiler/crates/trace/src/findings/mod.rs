@@ -6,8 +6,8 @@
 mod collectives;
 mod compile;
 mod copies;
-mod device;
-mod host;
+pub(crate) mod device;
+pub(crate) mod host;
 mod idle;
 mod kernels;
 mod loader;
@@ -207,5 +207,7 @@ fn percent(part: f64, whole: f64) -> f64 {
     }
 }
 
+#[cfg(test)]
+mod generated;
 #[cfg(test)]
 mod tests;

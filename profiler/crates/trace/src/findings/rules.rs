@@ -75,6 +75,14 @@ pub(super) const SEARCHES: [Search; 7] = [
                  lists), or give each kernel more work.",
             ),
             rule(
+                Kind::ProfilerOverhead,
+                2.0,
+                "idle time of the device while the profiler that wrote the trace worked for itself \
+                 before or in the next launch",
+                "The program does not lose this time without the profiler. For a truer trace, begin to \
+                 record a few steps earlier (warmup), or record fewer kinds of events.",
+            ),
+            rule(
                 Kind::PrepQueueStarved,
                 5.0,
                 "idle time of the device while a computation was being prepared for it",
