@@ -27,6 +27,7 @@ use aiprof_trace::findings;
 use aiprof_trace::work::SharedWork;
 use anyhow::{Context, Result, bail};
 pub(super) use inputs::files;
+pub(super) use outputs::merged_path;
 use outputs::{
     check_places, trace_kind, trace_path, worker, workers, write_intermediate, write_page,
     write_trace,
@@ -140,8 +141,9 @@ impl Analysis<'_> {
             return Ok(report);
         };
         // Nothing stands beside a device or a pipe.
-        let (place, is_file) = (file.path().to_owned(), file.directory().is_some());
+        let is_file = file.directory().is_some();
         if config.format == Format::Html {
+            let place = file.path().to_owned();
             write_page(&report, file)?;
             self.written.add(&place, export::formats::PAGE.what);
             return Ok(report);
@@ -156,11 +158,21 @@ impl Analysis<'_> {
         let of_ranks = ranks.keys().map(|rank| worker(&config.output, *rank));
         check_places(self.report_places().chain(of_ranks))?;
         self.write_tables(&tables)?;
+        let file = match config.tensorboard && is_own && !ranks.is_empty() {
+            // It is no worker of its own.
+            true => OutputFile::create(&merged_path(config))?,
+            false => file,
+        };
+        let place = file.path().to_owned();
         if config.tensorboard {
             self.write_workers(timeline, &header, ranks)?;
         }
         write_trace(timeline, &header, &order, file, config, self.messages)?;
-        self.written.add(&place, trace_kind(config));
+        let kind = match place == trace_path(config) {
+            true => trace_kind(config),
+            false => "the trace of all ranks",
+        };
+        self.written.add(&place, kind);
         if self.has_report() {
             self.write_report(&report)?;
         }

@@ -9,14 +9,15 @@ use serde_json::{Value, json};
 const HOST_PID: i64 = 1000;
 
 /// Takes the numbers out of the names of device events; what they were stays with
-/// the event.
-pub(crate) fn shorten_names(timeline: &mut Timeline, kinds: &Kinds) {
+/// the event. Numbers tell Kineto's kernels apart: only with `all` they go there, too.
+pub(crate) fn shorten_names(timeline: &mut Timeline, kinds: &Kinds, all: bool) {
     let mut known: FxHashMap<Sym, Sym> = FxHashMap::default();
     for index in 0..timeline.events.len() {
         let Some(event) = timeline.events.get(index).copied() else {
             break;
         };
-        if !event.is_slice() || !kinds.is_device(timeline, &event) {
+        let is_named = all || timeline.dialect(&event) == Dialect::Flex;
+        if !is_named || !event.is_slice() || !kinds.is_device(timeline, &event) {
             continue;
         }
         let name = match known.get(&event.name) {

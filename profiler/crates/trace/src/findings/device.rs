@@ -145,7 +145,9 @@ impl GapBlame<'_> {
             let process = call.map(|call| self.timeline.process(call));
             // A process that begins later has nothing to do with what was before.
             let is_known = process.is_none_or(|process| !processes.insert(process));
-            if let Some(before) = ended.filter(|before| is_known && *before < work.start) {
+            let is_seen = |before: Time| device.seen.within(before, work.start) > Length::ZERO;
+            let ended = ended.filter(|before| *before < work.start && is_seen(*before));
+            if let Some(before) = ended.filter(|_| is_known) {
                 self.gap((before, work.start), work, &mut idle);
             }
         }
@@ -176,7 +178,7 @@ impl GapBlame<'_> {
         }
         let mut left = (to - from).0;
         let thread = self.timeline.tracks.get(self.timeline.home(call));
-        let thread = (thread.process(), thread.tid);
+        let thread = (self.timeline.identity.process(thread.pid), thread.tid);
         let mut take = |blame: IdleBlame, ps: i64, place: Option<String>| {
             let ps = ps.clamp(0, left);
             if ps == 0 {

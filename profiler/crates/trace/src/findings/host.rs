@@ -83,7 +83,10 @@ impl HostRows {
                     true => event.name,
                     false => event.work,
                 };
-                let of = rows.samples.entry((row.process(), tid)).or_default();
+                let of = rows
+                    .samples
+                    .entry((timeline.process(event), tid))
+                    .or_default();
                 of.push((event.start, place));
                 continue;
             }
@@ -171,9 +174,10 @@ impl HostRows {
         to: Time,
     ) -> Option<Vec<(Sym, usize)>> {
         let track = timeline.tracks.get(track);
-        let row = self
-            .samples
-            .get(&(track.process(), track.tid.number()?.checked_add(SAMPLES)?))?;
+        let row = self.samples.get(&(
+            timeline.identity.process(track.pid),
+            track.tid.number()?.checked_add(SAMPLES)?,
+        ))?;
         let first = row.partition_point(|(at, _)| *at < from);
         let mut seen: FxHashMap<Sym, usize> = FxHashMap::default();
         let behind = row.get(first..).unwrap_or_default().iter();

@@ -166,7 +166,7 @@ fn preparing(scene: &Scene<'_>) -> Vec<Stretches> {
     let none = Stretches::default();
     let idle = scene.devices.iter().map(|device| {
         let preps = preps.get(&device.rank.rank).unwrap_or(&none);
-        device.busy.gaps().and(preps)
+        device.busy.gaps().and(&device.seen).and(preps)
     });
     idle.collect()
 }
