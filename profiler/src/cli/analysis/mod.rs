@@ -8,6 +8,7 @@ use super::output::OutputFile;
 use super::sibling_files::Written;
 use super::wanted_tables::WantedTables;
 use aiprof_formats::export;
+use aiprof_formats::export::tables::FileTable;
 use aiprof_formats::import::compiler_info;
 use aiprof_formats::import::recording;
 use aiprof_model::timeline::recorded::Recorded;
@@ -148,7 +149,29 @@ impl Analysis<'_> {
             self.written.add(&place, export::formats::PAGE.what);
             return Ok(report);
         }
-        let header = self.header(timeline, outcome.devices.clone(), &report);
+        self.write_traces(timeline, outcome.devices, &report, &tables, file)?;
+        if self.has_report() {
+            self.write_report(&report)?;
+        }
+        if self.is_own() && is_file {
+            self.written.remove_older(&config.output);
+        }
+        Ok(report)
+    }
+
+    /// Writes the trace to `file`, and beside it tables, and a trace for each rank where those are
+    /// wanted: then the trace of all ranks has a name by which TensorBoard does not take it for
+    /// one more.
+    fn write_traces(
+        &mut self,
+        timeline: &mut Timeline,
+        devices: Vec<Value>,
+        report: &Report,
+        tables: &[FileTable],
+        file: OutputFile,
+    ) -> Result<()> {
+        let config = self.config;
+        let header = self.header(timeline, devices, report);
         let order = pipeline::restore(timeline);
         let ranks = match config.tensorboard {
             true => workers(timeline, &order),
@@ -157,9 +180,8 @@ impl Analysis<'_> {
         // All or none: what is refused shows before the first has its name.
         let of_ranks = ranks.keys().map(|rank| worker(&config.output, *rank));
         check_places(self.report_places().chain(of_ranks))?;
-        self.write_tables(&tables)?;
-        let file = match config.tensorboard && is_own && !ranks.is_empty() {
-            // It is no worker of its own.
+        self.write_tables(tables)?;
+        let file = match config.tensorboard && self.is_own() && !ranks.is_empty() {
             true => OutputFile::create(&merged_path(config))?,
             false => file,
         };
@@ -173,13 +195,7 @@ impl Analysis<'_> {
             false => "the trace of all ranks",
         };
         self.written.add(&place, kind);
-        if self.has_report() {
-            self.write_report(&report)?;
-        }
-        if self.is_own() && is_file {
-            self.written.remove_older(&config.output);
-        }
-        Ok(report)
+        Ok(())
     }
 
     fn analyse(&mut self, timeline: &mut Timeline, compiler: &CompilerInfo) -> Result<Outcome> {

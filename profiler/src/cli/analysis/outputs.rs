@@ -421,3 +421,23 @@ pub(super) fn write_page(report: &Report, mut file: OutputFile) -> Result<()> {
     html::write(report, &mut file).with_context(|| format!("cannot write {shown}"))?;
     file.commit()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// TensorBoard takes each name that ends in `.pt.trace.json` for a rank.
+    #[test]
+    fn the_trace_of_all_ranks_is_none_of_a_rank() {
+        for output in ["d/x.pt.trace.json", "d/x.json"] {
+            let config = AnalysisPlan {
+                output: PathBuf::from(output),
+                tensorboard: true,
+                ..AnalysisPlan::default()
+            };
+            assert_eq!(merged_path(&config), Path::new("d/x_merged.json"));
+            let rank = worker(&config.output, 3);
+            assert_eq!(rank, Path::new("d/x_worker_3.pt.trace.json"));
+        }
+    }
+}

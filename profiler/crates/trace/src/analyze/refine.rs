@@ -259,6 +259,20 @@ fn name_process(timeline: &mut Timeline, name: &str, sort_index: i64, place: Nam
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aiprof_testkit::timelines;
+
+    /// Numbers tell kernels of GPUs apart; acelyzer takes them away.
+    #[test]
+    fn kernels_of_gpus_keep_their_numbers() {
+        for (all, name) in [(false, "sgemm_128x64_2"), (true, "sgemmx")] {
+            let mut timeline = timelines::timeline(Dialect::Torch);
+            let at = timelines::slice(&mut timeline, "sgemm_128x64_2", 0, 0.0, 1.0);
+            timeline.events[at].cat = timeline.names.intern("kernel");
+            let kinds = Kinds::new(&timeline);
+            shorten_names(&mut timeline, &kinds, all);
+            assert_eq!(timeline.name(timeline.events[at].name), name);
+        }
+    }
 
     #[test]
     fn numbers_of_collectives_are_found() {

@@ -4,11 +4,14 @@ use super::merged;
 use crate::analyze::recordings::Recording;
 use crate::work::{SpanRole, role_of};
 use aiprof_model::timeline::{Dialect, Event, Id, NONE, Sym, Timeline, TrackId};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash as _, Hasher as _};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// In a microsecond.
+const PICOSECONDS: i128 = 1_000_000;
 /// Files of one process have no more in common than this part of the shorter.
 const ALSO_COMMON: f64 = 0.1;
 
@@ -47,11 +50,11 @@ pub(super) struct Part {
     to_us: f64,
     /// Slices.
     slices: usize,
-    /// Their lengths together.
-    length: i128,
+    /// A digest of their names, begins and lengths, whatever their order.
+    digest: u64,
 }
 
-/// What decides on the order of processes: rank, host, process, times, sizes, and the file only
+/// What decides on the order of processes: rank, host, process, times, slices, and the file only
 /// where all of these are equal.
 type Order = (
     u32,
@@ -59,7 +62,7 @@ type Order = (
     (i64, String),
     [i64; 2],
     usize,
-    i128,
+    u64,
     String,
 );
 
@@ -77,7 +80,7 @@ impl Part {
             pid,
             [self.from_us as i64, self.to_us as i64],
             self.slices,
-            self.length,
+            self.digest,
             job.map_or(String::new(), |job| job.path.clone()),
         )
     }
@@ -127,7 +130,7 @@ impl Part {
     }
 
     /// Takes an event.
-    fn add(&mut self, timeline: &Timeline, event: &Event, role: SpanRole, origin: f64) {
+    fn add(&mut self, timeline: &Timeline, event: &Event, role: SpanRole, origin: i64) {
         if !event.is_slice() {
             return;
         }
@@ -137,8 +140,12 @@ impl Part {
             row.is_device = true;
         }
         self.slices += 1;
-        self.length += i128::from(event.length.0);
+        let mut hasher = FxHasher::default();
+        let start = i128::from(event.start.0) + i128::from(origin) * PICOSECONDS;
+        (timeline.name(event.name), start, event.length).hash(&mut hasher);
+        self.digest = self.digest.wrapping_add(hasher.finish());
         // Times that cannot be true make no process long.
+        let origin = origin as f64;
         let start = event.ts() + origin;
         if role != SpanRole::Other && !event.start.is_edge() && start > 1.0 {
             self.from_us = self.from_us.min(start);
@@ -195,7 +202,7 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<Part> {
             continue;
         };
         let role = roles.of(timeline, event);
-        part.add(timeline, event, role, file.origin as f64);
+        part.add(timeline, event, role, file.origin);
         if role == SpanRole::Device && seen.insert((event.track, number), ()).is_none() {
             let device = timeline
                 .arg(event, "device")

@@ -2,21 +2,52 @@
 //!
 //! Numbers of correlations are a process's own. So the work of a device is of the process that
 //! launched it: on rows whose work only one process can have launched, of that. On others the
-//! order of the events in the file decides, if each process has a block of it, else time.
+//! order of the events in the file decides, if each process has a block of it, else what was
+//! ready when the work began.
 
 use super::gather::Roles;
 use crate::work::SpanRole;
 use aiprof_model::timeline::{Event, Id, Ph, Time, Timeline};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 
 /// Most processes of a file.
 const MOST: usize = 4096;
+
+/// When the last work ended, by process and stream.
+type Ends = FxHashMap<(u32, Id), Time>;
 
 /// A call that launched something.
 #[derive(Clone, Copy)]
 struct Call {
     process: u32,
     start: Time,
+}
+
+/// From the calls of a process to the work of some rows.
+#[derive(Clone, Copy, Default)]
+struct Delays {
+    /// Work that it can have launched.
+    work: u64,
+    count: i128,
+    /// Nanoseconds.
+    sum: i128,
+    squares: i128,
+}
+
+impl Delays {
+    fn add(&mut self, ps: i64) {
+        let ns = i128::from(ps / 1000);
+        self.count += 1;
+        self.sum += ns;
+        self.squares = self.squares.saturating_add(ns * ns);
+    }
+
+    /// How much they differ: their variance, by what it takes to compare it.
+    fn unevenness(&self) -> i128 {
+        let squares = self.squares.saturating_mul(self.count);
+        squares.saturating_sub(self.sum.saturating_mul(self.sum))
+    }
 }
 
 /// What is known of a file while it is split.
@@ -135,13 +166,12 @@ impl Split<'_> {
     }
 
     /// The one process that launched all work of some rows, if there is one: of several that
-    /// can be it the one whose calls are nearest.
+    /// can be it the one whose launches the work follows most evenly.
     fn owner(&self, places: &[usize], taken: &[u32]) -> Option<u32> {
-        let work = || places.iter().filter_map(|place| self.events.get(*place));
-        let work = || work().filter(|event| event.correlation != 0);
-        let mut sums: FxHashMap<u32, (u64, i128)> = FxHashMap::default();
+        let work = places.iter().filter_map(|place| self.events.get(*place));
+        let mut delays: FxHashMap<u32, Delays> = FxHashMap::default();
         let (mut all, mut seen) = (0u64, FxHashMap::<u64, u64>::default());
-        for event in work() {
+        for event in work.filter(|event| event.correlation != 0) {
             let Some(calls) = self.calls.get(&event.correlation) else {
                 continue;
             };
@@ -149,9 +179,9 @@ impl Split<'_> {
             *seen.entry(event.correlation).or_default() += 1;
             let mut last = None;
             for call in calls.iter().filter(|call| call.start <= event.start) {
-                let sum = sums.entry(call.process).or_default();
-                sum.0 += u64::from(last.replace(call.process) != Some(call.process));
-                sum.1 += i128::from((event.start - call.start).0);
+                let of = delays.entry(call.process).or_default();
+                of.work += u64::from(last.replace(call.process) != Some(call.process));
+                of.add((event.start - call.start).0);
             }
         }
         let shared = seen.iter().filter(|(number, _)| self.is_shared(**number));
@@ -160,14 +190,17 @@ impl Split<'_> {
         if self.are_blocks || again * 2 > shared.count() {
             return None;
         }
-        let mut whole: Vec<(u32, i128)> = sums
-            .into_iter()
-            .filter(|(_, (count, _))| *count >= all)
-            .map(|(process, (_, delay))| (process, delay))
-            .collect();
-        let taken = |process: u32| taken.get(process as usize).copied().unwrap_or(0);
-        whole.sort_by_key(|(process, delay)| (*delay, taken(*process), *process));
-        whole.first().map(|(process, _)| *process)
+        let rows = |process: u32| taken.get(process as usize).copied().unwrap_or(0);
+        if all == 0 {
+            // Nothing shows whose they are, but that they are of one process.
+            return (0..self.hosts.len() as u32).min_by_key(|process| rows(*process));
+        }
+        let whole = delays.into_iter().filter(|(_, of)| of.work >= all);
+        let best = whole.min_by_key(|(process, of)| {
+            let process = *process;
+            (of.unevenness(), rows(process), of.sum, process)
+        });
+        best.map(|(process, _)| process)
     }
 
     /// Whether several processes have calls with a number.
@@ -179,33 +212,75 @@ impl Split<'_> {
 
     /// Finds the process of each piece of work on rows of several.
     fn each(&self, places: &[usize], blocks: &[u32], of: &mut [u32]) {
-        let mut alike: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
+        let mut alike: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for place in places {
             if let Some(event) = self.events.get(*place) {
                 alike.entry(event.correlation).or_default().push(*place);
             }
         }
-        for (correlation, mut places) in alike {
-            let calls = self.calls.get(&correlation).map_or(&[][..], Vec::as_slice);
-            let start = |place: &usize| self.events.get(*place).map(|event| event.start);
-            places.sort_by_key(|place| (start(place), *place));
-            for (turn, place) in places.iter().enumerate() {
+        let mut ends = Ends::default();
+        for (correlation, places) in &alike {
+            let calls = self.calls.get(correlation).map_or(&[][..], Vec::as_slice);
+            let found = match self.are_blocks || places.len() * calls.len() > MOST {
+                true => Vec::new(),
+                false => self.nearest(places, calls, &ends),
+            };
+            for (at, place) in places.iter().enumerate() {
                 let block = blocks.get(*place).copied().unwrap_or(0);
-                let began = start(place);
-                let before = calls.iter().filter(|call| Some(call.start) <= began);
-                let of_block = || before.clone().any(|call| call.process == block);
-                let process = match (calls, calls.len() == places.len()) {
-                    _ if correlation == 0 || calls.is_empty() => block,
-                    ([only], _) => only.process,
-                    _ if self.are_blocks && of_block() => block,
-                    (_, true) => calls.get(turn).map_or(block, |call| call.process),
-                    _ => before.clone().last().map_or(block, |call| call.process),
+                let launched = calls.iter().any(|call| call.process == block);
+                let process = match (found.get(at).copied().flatten(), calls) {
+                    (Some(process), _) => process,
+                    (None, [only]) => only.process,
+                    (None, [.., last]) if !launched => last.process,
+                    _ => block,
                 };
                 if let Some(of) = of.get_mut(*place) {
                     *of = process;
                 }
+                if let Some(event) = self.events.get(*place) {
+                    let end = ends.entry((process, self.timeline.tid(event)));
+                    let end = end.or_insert(event.end());
+                    *end = event.end().max(*end);
+                }
             }
         }
+    }
+
+    /// The processes of pieces of work with one correlation: work begins when it is launched, or
+    /// when the work before it on its stream ends. `ends` has the last end by process and stream.
+    fn nearest(&self, places: &[usize], calls: &[Call], ends: &Ends) -> Vec<Option<u32>> {
+        let mut pairs = Vec::new();
+        for (at, place) in places.iter().enumerate() {
+            let Some(event) = self.events.get(*place) else {
+                continue;
+            };
+            let tid = self.timeline.tid(event);
+            for (number, call) in calls.iter().enumerate() {
+                let before = ends.get(&(call.process, tid)).copied();
+                let ready = before.map_or(call.start, |end| end.max(call.start));
+                let (is_early, gap) = match event.start < ready {
+                    true => (true, ready - event.start),
+                    false => (false, event.start - ready),
+                };
+                if call.start <= event.start {
+                    pairs.push((is_early, gap.0, number, at, call.process));
+                }
+            }
+        }
+        pairs.sort_unstable();
+        // As many calls as work: each has one.
+        let is_one_each = calls.len() == places.len();
+        let mut used = vec![false; calls.len()];
+        let mut found = vec![None; places.len()];
+        for (_, _, number, at, process) in pairs {
+            let (Some(used), Some(found)) = (used.get_mut(number), found.get_mut(at)) else {
+                continue;
+            };
+            if found.is_none() && !(is_one_each && *used) {
+                (*used, *found) = (true, Some(process));
+            }
+        }
+        found
     }
 
     /// Finds the process of what is neither of a thread nor a device's work: as its row, an

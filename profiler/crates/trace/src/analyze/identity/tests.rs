@@ -426,9 +426,14 @@ fn what_an_analysis_wrote_keeps_ranks_and_files() {
 
 #[test]
 fn names_of_files_decide_nothing() {
+    // As many slices of the same length together, from the same begin to the same end.
+    let without = |gpus: &[(i64, u32)]| Made {
+        rank: None,
+        ..Made::new(0, 100, gpus)
+    };
     let made = [
-        Made::new(0, 100, &[(0, 300)]),
-        Made::new(2, 100, &[(0, 500)]),
+        without(&[(0, 300), (1, 400), (2, 500)]),
+        without(&[(0, 400), (1, 300), (2, 500)]),
     ];
     let files = made.each_ref().map(Made::file);
     let named = |a: &str, b: &str| {
