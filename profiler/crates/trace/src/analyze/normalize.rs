@@ -86,6 +86,12 @@ fn processed_ranks(timeline: &mut Timeline, events: Range<usize>) {
         true => &MADE_OF_COPIES[..],
         false => &MADE[..],
     };
+    let kinds = Kinds::new(timeline);
+    let is_prep = |event: &Event| event.is_slice() && kinds.of(event.name).is(Kind::PREP);
+    let has_preps = its.iter().any(is_prep);
+    let names = timeline.names.iter();
+    let preparations = names.filter(|(_, text)| has_preps && text.starts_with("ConcurrentPreps"));
+    let preparations: Vec<Sym> = preparations.map(|(sym, _)| sym).collect();
     let given = |event: &Event| timeline.arg(event, "rank")?.parse::<u32>().ok();
     let noted: FxHashMap<Id, u32> = its
         .iter()
@@ -98,6 +104,7 @@ fn processed_ranks(timeline: &mut Timeline, events: Range<usize>) {
         .filter(|(_, text)| made.iter().any(|made| text.starts_with(made)))
         .map(|(sym, _)| sym)
         .collect();
+    let made: Vec<Sym> = made.into_iter().chain(preparations).collect();
     let Timeline {
         events: all,
         tracks,

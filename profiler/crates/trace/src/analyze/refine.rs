@@ -227,6 +227,10 @@ fn first_number(name: &str) -> Option<&str> {
 /// The process of counters that belong to no rank gets a name.
 fn name_bandwidth(timeline: &mut Timeline) {
     let pid = Id::Number(-1);
+    let is_named = |event: &Event| event.ph == Ph::Metadata && timeline.pid(event) == pid;
+    if timeline.events.iter().any(is_named) {
+        return;
+    }
     let mut counters = timeline.events.iter();
     let Some(first) = counters.find(|event| event.ph == Ph::Counter && timeline.pid(event) == pid)
     else {
