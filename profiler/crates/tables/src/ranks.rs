@@ -317,7 +317,7 @@ fn bus_share(name: &str, ranks: u64) -> Option<f64> {
 mod tests {
     use super::super::{Cell, Options, SharedWork};
     use super::*;
-    use aiprof_model::timeline::{Dialect, Event, Id, Job, Ph, Time, Track};
+    use aiprof_model::timeline::{Dialect, Event, Id, Job, Ph, Stated, Time, Track};
     use aiprof_trace::analyze::pipeline::Outcome;
     use aiprof_trace::findings;
 
@@ -332,6 +332,7 @@ mod tests {
                 dialect: Dialect::Torch,
                 rank: Some(rank),
                 is_processed: false,
+                stated: Stated::default(),
                 is_recording: false,
             });
         }

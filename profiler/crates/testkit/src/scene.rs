@@ -2,7 +2,7 @@
 
 use aiprof_model::calibrate::cycles::{Times, host_times};
 use aiprof_model::timeline::{
-    Device, Dialect, Event, Id, Job, NONE, Ph, Phase, Time, Timeline, Track, Transfer,
+    Device, Dialect, Event, Id, Job, NONE, Ph, Phase, Stated, Time, Timeline, Track, Transfer,
 };
 use std::cmp::Reverse;
 
@@ -44,6 +44,7 @@ pub fn empty(dialect: Dialect) -> Timeline {
         dialect,
         rank: None,
         is_processed: false,
+        stated: Stated::default(),
         is_recording: false,
     });
     timeline

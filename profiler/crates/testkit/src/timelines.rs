@@ -1,7 +1,7 @@
 //! Small timelines for the tests of analyses.
 
 use aiprof_model::timeline::{
-    Device, Dialect, Event, Id, Job, Ph, Phase, Time, Timeline, Track, Transfer,
+    Device, Dialect, Event, Id, Job, Ph, Phase, Stated, Time, Timeline, Track, Transfer,
 };
 
 /// A timeline of one file, at 1000 ticks per microsecond.
@@ -18,6 +18,7 @@ pub fn timeline(dialect: Dialect) -> Timeline {
         dialect,
         rank: None,
         is_processed: false,
+        stated: Stated::default(),
         is_recording: false,
     });
     timeline

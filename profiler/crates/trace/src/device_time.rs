@@ -18,14 +18,19 @@ use rustc_hash::FxHashMap;
 
 /// A device, what it ran, and when.
 pub(crate) struct DeviceTime<'w> {
-    /// Its rank.
+    /// Its rank: the first, where several use it.
     pub(crate) rank: &'w RankWork,
+    /// All of its ranks.
+    pub(crate) ranks: Vec<u32>,
     /// The device.
     pub(crate) device: DeviceKey,
     /// Its work, by begin.
     pub(crate) work: Vec<&'w RankedWork>,
     /// When it ran something.
     pub(crate) busy: Stretches,
+    /// From the first to the last of its work, in each of its process's files: what lies
+    /// between was not recorded.
+    pub(crate) seen: Stretches,
 }
 
 impl<'w> DeviceTime<'w> {
@@ -37,22 +42,50 @@ impl<'w> DeviceTime<'w> {
                 by_device.entry(stream.device).or_default().push(work);
             }
         }
-        let devices = by_device.into_iter().map(|(device, work)| Self {
-            rank,
-            device,
-            busy: Stretches::of(work.iter().map(|work| (work.start, work.end))),
-            work,
+        let devices = by_device.into_iter().map(|(device, work)| {
+            let busy = Stretches::of(work.iter().map(|work| (work.start, work.end)));
+            Self {
+                rank,
+                ranks: vec![rank.rank],
+                device,
+                seen: Stretches::of(busy.ends()),
+                busy,
+                work,
+            }
         });
         let mut devices: Vec<_> = devices.collect();
         devices.sort_by_key(|one| one.device);
         devices
     }
 
+    /// The devices of all ranks: one that several files or processes name is one.
+    pub(crate) fn of_all(ranks: &'w [RankWork]) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        let mut places: FxHashMap<DeviceKey, usize> = FxHashMap::default();
+        for one in ranks.iter().flat_map(Self::all) {
+            // Without a process only its number is known.
+            let place = one.device.process.map(|_| places.entry(one.device));
+            let known = place.map(|place| *place.or_insert(all.len()));
+            match known.and_then(|known| all.get_mut(known)) {
+                Some(known) => known.join(one),
+                None => all.push(one),
+            }
+        }
+        all
+    }
+
+    fn join(&mut self, other: Self) {
+        self.work.extend(other.work);
+        self.work.sort_by_key(|work| (work.start, work.end));
+        self.busy = Stretches::of(self.busy.iter().chain(other.busy.iter()));
+        self.seen = Stretches::of(self.seen.iter().chain(other.seen.iter()));
+        self.ranks.extend(other.ranks);
+        self.ranks.dedup();
+    }
+
     /// From the first work's begin to the last one's end, microseconds.
     pub(crate) fn elapsed_us(&self) -> f64 {
-        self.busy
-            .ends()
-            .map_or(0.0, |(from, to)| (to - from).micros())
+        self.seen.us()
     }
 
     /// When work of some classes ran.

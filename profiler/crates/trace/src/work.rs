@@ -273,12 +273,16 @@ pub fn stream_of(timeline: &Timeline, event: &Event) -> StreamKey {
     let is_torch = timeline.dialect(event) == Dialect::Torch;
     let given = |key: &str| is_torch.then(|| given(key)).flatten();
     // A recording has many processes, each with its own streams.
-    let device = match is_recording(timeline, event) {
-        true => None,
-        false => given("device"),
-    };
     StreamKey {
-        device: DeviceKey::of_number(device.unwrap_or(timeline.pid(event))),
+        device: match is_recording(timeline, event) {
+            true => DeviceKey::of_number(timeline.pid(event)),
+            false => {
+                let pid = timeline.pid(event);
+                timeline
+                    .identity
+                    .device(pid, given("device").unwrap_or(pid))
+            }
+        },
         number: given("stream").unwrap_or(timeline.tid(event)),
     }
 }
@@ -384,7 +388,8 @@ fn links_of(timeline: &Timeline, event: &Event) -> impl Iterator<Item = LaunchLi
         .map(move |number| LaunchLink { process, number })
 }
 
-fn role_of(cat: &str) -> SpanRole {
+/// What an event of a category is.
+pub(crate) fn role_of(cat: &str) -> SpanRole {
     let small = cat.to_ascii_lowercase();
     match small.as_str() {
         "kernel" | "gpu_memcpy" | "gpu_memset" | "memcpy" | "memset" => SpanRole::Device,

@@ -12,9 +12,9 @@ use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
 use aiprof_system::memory;
 use aiprof_tables::unitrace;
-use aiprof_trace::analyze::normalize;
 use aiprof_trace::analyze::recordings::{self, Recording};
 use aiprof_trace::analyze::report::{self, Input};
+use aiprof_trace::analyze::{identity, normalize};
 use anyhow::{Context, Result, anyhow, bail};
 use glob::Pattern;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,10 @@ impl Analysis<'_> {
     ) -> Recording {
         let one_rank = self.config.analysis.compatibility.has_bugs();
         let events = reading.events.clone();
-        normalize::assign_ranks(timeline, reading.job, events, one_rank);
+        normalize::assign_ranks(timeline, reading.job, events.clone(), one_rank);
+        if !self.is_own() {
+            normalize::number_devices(timeline, reading.job, events);
+        }
         let job = timeline.jobs.get(reading.job as usize);
         let dialect = job.map_or(Dialect::Flex, |job| job.dialect);
         let problems = self.tell_reading(path, &reading, dialect);
@@ -95,9 +98,18 @@ impl Analysis<'_> {
 
     /// Makes one timeline of the files.
     pub(super) fn join(&mut self, timeline: &mut Timeline, recordings: Vec<Recording>) {
+        if self.is_own() {
+            identity::resolve(timeline, &recordings, self.messages);
+        }
         recordings::bring_together(timeline, &recordings, self.messages);
+        if self.is_own() {
+            identity::restore_files(timeline);
+        }
         let ranges: Vec<_> = recordings.into_iter().map(|r| r.events).collect();
         normalize::merge_files(timeline, &ranges);
+        if self.is_own() {
+            identity::name_hosts(timeline);
+        }
         timeline.sweep();
     }
 

@@ -8,6 +8,7 @@ use super::output::OutputFile;
 use super::sibling_files::WrittenFiles;
 use super::wanted_tables::WantedTables;
 use aiprof_formats::export;
+use aiprof_formats::export::tables::FileTable;
 use aiprof_formats::import::compiler_info;
 use aiprof_formats::import::recording;
 use aiprof_model::timeline::recorded::Recorded;
@@ -27,6 +28,7 @@ use aiprof_trace::findings;
 use aiprof_trace::work::SharedWork;
 use anyhow::{Context, Result, bail};
 pub(super) use inputs::files;
+pub(super) use outputs::merged_path;
 use outputs::{
     check_places, trace_kind, trace_path, worker, workers, write_intermediate, write_page,
     write_trace,
@@ -143,13 +145,36 @@ impl Analysis<'_> {
             return Ok(report);
         };
         // Nothing stands beside a device or a pipe.
-        let (place, is_file) = (file.path().to_owned(), file.directory().is_some());
+        let is_file = file.directory().is_some();
         if config.format == Format::Html {
+            let place = file.path().to_owned();
             write_page(&report, file)?;
             self.written.add(&place, export::formats::PAGE.what);
             return Ok(report);
         }
-        let header = self.header(timeline, outcome.devices.clone(), &report);
+        self.write_traces(timeline, outcome.devices, &report, &tables, file)?;
+        if self.has_report() {
+            self.write_report(&report)?;
+        }
+        if self.is_own() && is_file {
+            self.written.remove_older(&config.output);
+        }
+        Ok(report)
+    }
+
+    /// Writes the trace to `file`, and beside it tables, and a trace for each rank where those are
+    /// wanted: then the trace of all ranks has a name by which TensorBoard does not take it for
+    /// one more.
+    fn write_traces(
+        &mut self,
+        timeline: &mut Timeline,
+        devices: Vec<Value>,
+        report: &Report,
+        tables: &[FileTable],
+        file: OutputFile,
+    ) -> Result<()> {
+        let config = self.config;
+        let header = self.header(timeline, devices, report);
         let order = pipeline::restore(timeline);
         let ranks = match config.tensorboard {
             true => workers(timeline, &order),
@@ -158,19 +183,22 @@ impl Analysis<'_> {
         // All or none: what is refused shows before the first has its name.
         let of_ranks = ranks.keys().map(|rank| worker(&config.output, *rank));
         check_places(self.report_places().chain(of_ranks))?;
-        self.write_tables(&tables)?;
+        self.write_tables(tables)?;
+        let file = match config.tensorboard && self.is_own() && !ranks.is_empty() {
+            true => OutputFile::create(&merged_path(config))?,
+            false => file,
+        };
+        let place = file.path().to_owned();
         if config.tensorboard {
             self.write_workers(timeline, &header, ranks)?;
         }
         write_trace(timeline, &header, &order, file, config, self.messages)?;
-        self.written.add(&place, trace_kind(config));
-        if self.has_report() {
-            self.write_report(&report)?;
-        }
-        if self.is_own() && is_file {
-            self.written.remove_older(&config.output);
-        }
-        Ok(report)
+        let kind = match place == trace_path(config) {
+            true => trace_kind(config),
+            false => "the trace of all ranks",
+        };
+        self.written.add(&place, kind);
+        Ok(())
     }
 
     fn analyse(&mut self, timeline: &mut Timeline, compiler: &CompilerInfo) -> Result<Outcome> {

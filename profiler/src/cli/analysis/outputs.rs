@@ -8,7 +8,7 @@ use aiprof_formats::export;
 use aiprof_formats::export::html;
 use aiprof_formats::export::tables::{self, FileTable, frame};
 use aiprof_formats::export::trace_events::{self, Header, Words};
-use aiprof_model::timeline::{Dialect, Event, NONE, Timeline};
+use aiprof_model::timeline::{Dialect, Event, Id, NONE, Timeline};
 use aiprof_trace::analyze::classes;
 use aiprof_trace::analyze::messages::Messages;
 use aiprof_trace::analyze::pipeline::Outcome;
@@ -16,8 +16,8 @@ use aiprof_trace::analyze::report::Report;
 use anyhow::{Context, Result};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use serde_json::Value;
-use std::collections::BTreeMap;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -98,9 +98,13 @@ impl Analysis<'_> {
         for (rank, order) in ranks {
             let mut header = header.clone();
             header.time_unit = "ms".to_owned();
-            header
-                .devices
-                .retain(|device| device.get("id").and_then(Value::as_u64) == Some(rank.into()));
+            let own = self.is_own().then(|| devices_of(timeline, Some(rank)));
+            match own.filter(|devices| !devices.is_empty()) {
+                Some(devices) => header.devices = devices,
+                None => header
+                    .devices
+                    .retain(|device| device.get("id").and_then(Value::as_u64) == Some(rank.into())),
+            }
             let path = worker(&self.config.output, rank);
             write_json(timeline, &header, &order, OutputFile::create(&path)?)?;
             self.written.add(&path, "the trace of one rank");
@@ -131,9 +135,14 @@ impl Analysis<'_> {
             let brief = serde_json::to_value(&brief).unwrap_or_default();
             other.insert("aiprof".to_owned(), brief);
         }
+        if self.is_own() {
+            add_devices(&mut header.devices, Some(devices_of(timeline, None).into()));
+            add_processes(&mut header.other, timeline);
+        }
         for (key, text) in &timeline.metadata {
             let value = || serde_json::from_str::<Value>(text).ok();
             match key.as_str() {
+                "deviceProperties" if self.is_own() => {}
                 "deviceProperties" => add_devices(&mut header.devices, value()),
                 "traceName" => {
                     if let Some(Value::String(name)) = value() {
@@ -210,14 +219,93 @@ pub(super) fn trace_path(config: &AnalysisPlan) -> PathBuf {
     }
 }
 
+/// Where the trace of all ranks goes beside a trace for each: TensorBoard takes every
+/// `.pt.trace.json` for a rank.
+pub(in crate::cli) fn merged_path(config: &AnalysisPlan) -> PathBuf {
+    let text = config.output.to_string_lossy();
+    let base = base(&text);
+    PathBuf::from(format!("{base}_merged.json"))
+}
+
+/// The name of an output without what shows its format.
+fn base(name: &str) -> &str {
+    name.strip_suffix(".pt.trace.json")
+        .or_else(|| name.strip_suffix(".json"))
+        .unwrap_or(name)
+}
+
 /// `out.pt.trace.json` and 3: `out_worker_3.pt.trace.json`.
 pub(super) fn worker(output: &Path, rank: u32) -> PathBuf {
     let text = output.to_string_lossy();
-    let base = text
-        .strip_suffix(".pt.trace.json")
-        .or_else(|| text.strip_suffix(".json"))
-        .unwrap_or(&text);
+    let base = base(&text);
     PathBuf::from(format!("{base}_worker_{rank}.pt.trace.json"))
+}
+
+/// `deviceProperties` of the files of a rank, or of all: of a file with a rank those of its
+/// devices, which each file lists whether it uses them or not.
+fn devices_of(timeline: &Timeline, rank: Option<u32>) -> Vec<Value> {
+    let mut used: BTreeMap<u32, BTreeSet<i64>> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for event in timeline.events.iter().filter(|event| event.is_slice()) {
+        let is_wanted = rank.is_none_or(|rank| rank == timeline.rank(event));
+        if is_wanted && seen.insert(event.track) {
+            let device = timeline.arg(event, "device");
+            let device = device.and_then(|text| text.parse::<i64>().ok());
+            used.entry(timeline.job(event)).or_default().extend(device);
+        }
+    }
+    let mut all = Vec::new();
+    for (job, used) in (0u32..)
+        .zip(&timeline.jobs)
+        .filter_map(|(number, job)| Some((job, used.get(&number)?)))
+    {
+        let stated = serde_json::from_str(&job.stated.devices).ok();
+        let Some(Value::Array(mut stated)) = stated else {
+            continue;
+        };
+        if job.rank.is_some() {
+            let id = |device: &Value| device.get("id").and_then(Value::as_i64);
+            let is_used = |device: &Value| id(device).is_some_and(|id| used.contains(&id));
+            match stated.iter().any(is_used) {
+                true => stated.retain(is_used),
+                false => stated.truncate(1),
+            }
+        }
+        add_devices(&mut all, Some(stated.into()));
+    }
+    all
+}
+
+/// Notes in `otherData` which groups of rows are of which host and device, where their numbers do
+/// not show it: so that the trace can be read again.
+fn add_processes(other: &mut Value, timeline: &Timeline) {
+    let identity = &timeline.identity;
+    let mut groups: Vec<_> = identity.groups.iter().collect();
+    groups.sort_by_key(|(pid, _)| **pid);
+    let processes: BTreeSet<Id> = groups.iter().map(|(_, group)| group.process).collect();
+    let entries = groups.into_iter().filter_map(|(pid, group)| {
+        let host = identity.host_name(group.host);
+        let gpu = identity.gpus.get(pid).filter(|_| processes.len() > 1);
+        let pid: Value = match pid {
+            Id::Number(number) => (*number).into(),
+            Id::Token(text) => serde_json::from_str(timeline.name(*text)).ok()?,
+        };
+        let is_known = host.is_some() || gpu.is_some();
+        is_known.then(|| json!({"pid": pid, "host": host, "gpu": gpu}))
+    });
+    let entries: Vec<Value> = entries.collect();
+    if let Value::Object(other) = other
+        && !entries.is_empty()
+    {
+        other.insert("processes".to_owned(), entries.into());
+    }
+}
+
+/// What tells devices with equal numbers apart.
+fn identity(device: &Value) -> Option<&Value> {
+    ["uuid", "pciBusId", "pci_bus_id"]
+        .iter()
+        .find_map(|key| device.get(key))
 }
 
 /// One entry per device.
@@ -226,8 +314,11 @@ fn add_devices(devices: &mut Vec<Value>, more: Option<Value>) {
         return;
     };
     for device in more {
-        let is_known =
-            |known: &Value| known.get("id").is_some() && known.get("id") == device.get("id");
+        let is_known = |known: &Value| {
+            known.get("id").is_some()
+                && known.get("id") == device.get("id")
+                && (identity(known).is_none() || identity(known) == identity(&device))
+        };
         if !devices.iter().any(is_known) {
             devices.push(device);
         }
@@ -329,4 +420,24 @@ pub(super) fn write_page(report: &Report, mut file: OutputFile) -> Result<()> {
     let shown = file.path().display().to_string();
     html::write(report, &mut file).with_context(|| format!("cannot write {shown}"))?;
     file.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// TensorBoard takes each name that ends in `.pt.trace.json` for a rank.
+    #[test]
+    fn the_trace_of_all_ranks_is_none_of_a_rank() {
+        for output in ["d/x.pt.trace.json", "d/x.json"] {
+            let config = AnalysisPlan {
+                output: PathBuf::from(output),
+                tensorboard: true,
+                ..AnalysisPlan::default()
+            };
+            assert_eq!(merged_path(&config), Path::new("d/x_merged.json"));
+            let rank = worker(&config.output, 3);
+            assert_eq!(rank, Path::new("d/x_worker_3.pt.trace.json"));
+        }
+    }
 }

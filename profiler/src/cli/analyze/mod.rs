@@ -494,6 +494,9 @@ fn files(config: &AnalysisPlan, also: &[&Path]) -> Result<Vec<PathBuf>> {
     }
     let mut written = sibling_files::places(output);
     written.push(output.clone());
+    if config.tensorboard {
+        written.push(analysis::merged_path(config));
+    }
     let read = files.iter().chain(&config.compiler_info);
     output::keep_inputs(
         read.map(PathBuf::as_path).chain(also.iter().copied()),

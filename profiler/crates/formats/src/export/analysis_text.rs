@@ -28,6 +28,9 @@ pub fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
         };
         writeln!(out, "{path}: {events} events ({dialect}{made_up})")?;
     }
+    for text in &report.details.devices_assumed {
+        writeln!(out, "Devices: {}", plain(text))?;
+    }
     writeln!(out, "Total time: {:.3} ms\n", report.elapsed_us / 1000.0)?;
     findings(report, out)?;
     active(report, out)?;

@@ -8,8 +8,8 @@ use crate::timeline::{RowName, TimelineLayout};
 use aiprof_model::json::Object;
 use aiprof_model::profile::FrameKind;
 use aiprof_model::timeline::{
-    Dialect, Event, Id, Job, Members, NONE, Ph, Stretch, Sym, Time, Timeline, Track, TrackId,
-    TrackKind, members, recorded::Recorded,
+    Dialect, Event, Id, Job, Members, NONE, Ph, Stated, Stretch, Sym, Time, Timeline, Track,
+    TrackId, TrackKind, members, recorded::Recorded,
 };
 use aiprof_record::store::Store;
 use aiprof_system::memory;
@@ -44,6 +44,7 @@ pub fn read(
         dialect: Dialect::Torch,
         rank: None,
         is_processed: false,
+        stated: Stated::default(),
         is_recording: true,
     });
     let origin = *into.origin.get_or_insert(0);

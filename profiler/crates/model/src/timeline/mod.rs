@@ -22,7 +22,7 @@ mod tracks;
 
 pub use args::{Args, Members, Value, decimal, hex};
 pub use event::{Event, Quality};
-pub use identity::{DeviceKey, ProcessKey, StreamKey};
+pub use identity::{DeviceKey, Identity, ProcessKey, RowGroup, Stated, StatedRow, StreamKey};
 pub use kinds::{Kind, Kinds};
 pub use names::{Names, Sym};
 pub use phase::Phase;
@@ -192,6 +192,8 @@ pub struct Job {
     pub rank: Option<u32>,
     /// acelyzer or aiprof wrote it: its times are calibrated.
     pub is_processed: bool,
+    /// What it states about hosts and devices.
+    pub stated: Stated,
     /// aiprof recorded it: what ran on devices has Kineto's categories.
     pub is_recording: bool,
 }
@@ -235,6 +237,8 @@ pub struct Timeline {
     pub metadata: Vec<(String, String)>,
     /// What kernels are for, by their names.
     pub classes: KernelClasses,
+    /// What processes and devices the rows are of.
+    pub identity: Identity,
 }
 
 impl Timeline {
@@ -265,7 +269,7 @@ impl Timeline {
 
     /// The same with all that is known of it.
     pub fn process(&self, event: &Event) -> ProcessKey {
-        self.track(event).process()
+        self.identity.process(self.pid(event))
     }
 
     /// The event's thread, or row.

@@ -1,6 +1,6 @@
 //! Tracks: what the events of a timeline are of. An event has the number of its track.
 
-use super::{Event, Id, NONE, ProcessKey};
+use super::{Event, Id, NONE};
 use rustc_hash::FxHashMap;
 
 /// The number of a [`Track`] in [`Tracks`].
@@ -54,11 +54,6 @@ impl Track {
             tid,
             kind: TrackKind::Row,
         }
-    }
-
-    /// Its process, with all that is known of it.
-    pub fn process(&self) -> ProcessKey {
-        ProcessKey::of_pid(self.pid)
     }
 }
 

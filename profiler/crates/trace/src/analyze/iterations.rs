@@ -7,6 +7,7 @@
 //! sequence in linear time. It may hold the repeated one several times, where much runs
 //! before; [`Period::Smallest`] takes one of these.
 
+use crate::analyze::identity::file_of;
 use crate::analyze::messages::Messages;
 use crate::analyze::utilization::python::repr;
 use aiprof_model::timeline::{Id, Kinds, Sym, Timeline};
@@ -82,6 +83,7 @@ struct KernelRun {
     name: Sym,
     start: f64,
     end: f64,
+    file: u32,
 }
 
 /// Finds the iterations of each row group with kernels, in the order in which row
@@ -108,6 +110,7 @@ pub fn run(
             name: event.name,
             start: event.ts(),
             end: event.end_us(),
+            file: file_of(timeline, event),
         });
     }
     kernels.sort_by(|a, b| a.place.cmp(&b.place).then(a.start.total_cmp(&b.start)));
@@ -165,6 +168,8 @@ fn iterations(kernels: &[KernelRun], pid: Id, rank: u32, period: Period) -> Iter
 
 fn spans(kernels: &[KernelRun], begins: &[usize], len: usize) -> Vec<Iteration> {
     let followers = begins.iter().skip(1).map(Some).chain([None]);
+    let file = |at: &usize| kernels.get(*at).map(|kernel| kernel.file);
+    let is_same_file = |at: &usize, next: Option<&usize>| file(at) == next.and_then(file);
     let spans = begins.iter().zip(followers).filter_map(|(begin, next)| {
         let kernels = kernels.get(*begin..begin + len)?;
         let ends = kernels.iter().map(|kernel| kernel.end);
@@ -172,7 +177,7 @@ fn spans(kernels: &[KernelRun], begins: &[usize], len: usize) -> Vec<Iteration> 
             start_us: kernels.first()?.start,
             end_us: ends.fold(f64::NEG_INFINITY, f64::max),
             kernel_us: kernels.iter().map(|kernel| kernel.end - kernel.start).sum(),
-            is_followed: next == Some(&(begin + len)),
+            is_followed: next == Some(&(begin + len)) && is_same_file(begin, next),
         })
     });
     spans.collect()

@@ -20,6 +20,7 @@ pub mod energy_fit;
 pub mod exchanges;
 pub mod flows;
 pub mod frequency;
+pub mod identity;
 pub mod iterations;
 pub mod job_shifts_compat;
 pub mod launch_flows;

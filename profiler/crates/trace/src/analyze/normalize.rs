@@ -15,7 +15,8 @@ use std::ops::Range;
 const MAX_RANK: i64 = 1 << 20;
 
 /// Finds the rank of each event of a file. With `one_rank`, a file without a rank gets
-/// that of its first event, as in acelyzer 1.3.0; else each pid is a rank.
+/// that of its first event, as in acelyzer 1.3.0; else each pid is a rank. Kineto's files are one
+/// rank each, until [`identity`](super::identity) looks at their processes.
 pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one_rank: bool) {
     let Some(known) = timeline.jobs.get(job as usize) else {
         return;
@@ -46,43 +47,87 @@ pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one
         }
         Dialect::Torch => {
             let rank = given.unwrap_or(0);
-            let text = rank.to_string();
-            for index in events.clone() {
-                torch_rank(timeline, index, rank, &text);
+            let Timeline {
+                events: all,
+                tracks,
+                ..
+            } = timeline;
+            for event in all.get_mut(events.clone()).unwrap_or_default() {
+                tracks.set_rank(event, rank);
             }
             torch_phases(timeline, events);
         }
     }
 }
 
-/// In acelyzer's output hosts are 1000 and their rank. The counters that it made of
-/// others are made again.
+/// Gives the devices of a file of Kineto's the number of its rank, also in their arguments, as
+/// acelyzer does.
+pub fn number_devices(timeline: &mut Timeline, job: u32, events: Range<usize>) {
+    let Some(known) = timeline.jobs.get(job as usize) else {
+        return;
+    };
+    if known.dialect == Dialect::Torch && !known.is_processed {
+        let rank = known.rank.unwrap_or(0);
+        let text = rank.to_string();
+        for index in events {
+            torch_rank(timeline, index, rank, &text);
+        }
+    }
+}
+
+/// In the output of analyses hosts are 1000 and their rank; aiprof notes the rank with each
+/// slice. The counters that were made of others are made again.
 fn processed_ranks(timeline: &mut Timeline, events: Range<usize>) {
+    let its = timeline.events.get(events.clone()).unwrap_or_default();
+    let mut is_torch = its
+        .iter()
+        .map(|event| timeline.dialect(event) == Dialect::Torch);
+    let made = match is_torch.next() == Some(true) && !its.iter().any(Event::is_counted) {
+        true => &MADE_OF_COPIES[..],
+        false => &MADE[..],
+    };
+    let kinds = Kinds::new(timeline);
+    let is_prep = |event: &Event| event.is_slice() && kinds.of(event.name).is(Kind::PREP);
+    let has_preps = its.iter().any(is_prep);
+    let names = timeline.names.iter();
+    let preparations = names.filter(|(_, text)| has_preps && text.starts_with("ConcurrentPreps"));
+    let preparations: Vec<Sym> = preparations.map(|(sym, _)| sym).collect();
+    let given = |event: &Event| timeline.arg(event, "rank")?.parse::<u32>().ok();
+    let noted: FxHashMap<Id, u32> = its
+        .iter()
+        .filter(|event| event.is_slice())
+        .filter_map(|event| Some((timeline.pid(event), given(event)?)))
+        .collect();
     let made: Vec<Sym> = timeline
         .names
         .iter()
-        .filter(|(_, text)| MADE.iter().any(|made| text.starts_with(made)))
+        .filter(|(_, text)| made.iter().any(|made| text.starts_with(made)))
         .map(|(sym, _)| sym)
         .collect();
+    let made: Vec<Sym> = made.into_iter().chain(preparations).collect();
     let Timeline {
         events: all,
         tracks,
         ..
     } = timeline;
     for event in all.get_mut(events).unwrap_or_default() {
+        let noted = noted.get(&tracks.pid(event)).copied();
         let pid = tracks.pid(event).number().unwrap_or(0);
         let rank = if (1000..1000 + MAX_RANK).contains(&pid) {
             pid - 1000
         } else {
             pid
         };
-        tracks.set_rank(event, rank_of(Id::Number(rank)).unwrap_or(0));
+        let rank = noted.or(rank_of(Id::Number(rank)));
+        tracks.set_rank(event, rank.unwrap_or(0));
         event.dropped |= event.ph == Ph::Counter && made.contains(&event.name);
     }
 }
 
 /// Counters that are made of device events.
 const MADE: [&str; 3] = ["Power", "BW ", "TransferBW"];
+/// Those of them that are made of any device's copies.
+const MADE_OF_COPIES: [&str; 2] = ["BW Dma", "TransferBW"];
 
 fn rank_of(pid: Id) -> Option<u32> {
     let number = pid.number().filter(|n| (0..MAX_RANK).contains(n))?;
@@ -453,7 +498,9 @@ mod tests {
             {"ph":"M","name":"process_sort_index","pid":0,"ts":1,"args":{"sort_index":5000000}},
             {"ph":"M","name":"process_sort_index","pid":77,"ts":1,"args":{"sort_index":5}},
             {"ph":"M","name":"process_labels","pid":0,"ts":1,"args":{"labels":"AIU 0"}}]}"#;
-        let t = read(&[text], false);
+        let mut t = read(&[text], false);
+        let all = 0..t.events.len();
+        number_devices(&mut t, 0, all);
         let args: Vec<&str> = t.events.iter().map(|e| t.texts.get(e.args)).collect();
         assert_eq!(
             args,

@@ -28,8 +28,9 @@ pub struct Recording {
     pub events: Range<usize>,
     /// Microseconds.
     pub origin: i64,
-    /// Time of day at the origin of a recording of aiprof, which counts from its first
-    /// event: microseconds since 1970, if it is known.
+    /// Time of day at the origin of a file whose times are not such, if it is known,
+    /// microseconds since 1970: a recording of aiprof counts from its first event, Kineto from a
+    /// time that its file states.
     pub day_us: Option<i64>,
 }
 
@@ -111,14 +112,16 @@ fn by_day(timeline: &mut Timeline, files: &[Recording], messages: &mut Messages)
     if others().next().is_none() {
         return side_by_side(timeline, placed);
     }
-    let of_day = others().map(|file| file.origin);
-    let of_day = of_day.filter(|origin| DAYS_US.contains(origin)).min();
+    // The first origin of the others, and what its time of day is more.
+    let of_day = others().filter_map(|file| Some((file.origin, more_of_day(file)?)));
+    let of_day = of_day.min();
+    let is_of_other = others().any(|file| file.origin == timeline.origin());
     for file in placed.iter_mut().filter(|file| is_own(file)) {
         let job = timeline.jobs.get(file.job as usize);
         let path = job.map_or("", |job| &job.path);
         match (of_day, file.day_us) {
-            (Some(_), Some(day)) => {
-                (file.origin, is_placed) = (day, true);
+            (Some((_, more)), Some(day)) => {
+                (file.origin, is_placed) = (day.saturating_sub(more), true);
                 let text = format_args!(
                     "{path} is placed by its time of day, with an error of a few milliseconds"
                 );
@@ -134,10 +137,19 @@ fn by_day(timeline: &mut Timeline, files: &[Recording], messages: &mut Messages)
         }
     }
     // Times are far from the begin of a recording that was read first.
-    if let Some(day) = of_day.filter(|_| is_placed && !DAYS_US.contains(&timeline.origin())) {
-        timeline.origin = Some(day);
+    if let Some((origin, _)) = of_day.filter(|_| is_placed && !is_of_other) {
+        timeline.origin = Some(origin);
     }
     placed
+}
+
+/// What must be added to times of a file so that they are times of day, microseconds.
+fn more_of_day(file: &Recording) -> Option<i64> {
+    if DAYS_US.contains(&file.origin) {
+        return Some(0);
+    }
+    let day = file.day_us.filter(|day| DAYS_US.contains(day))?;
+    Some(day.saturating_sub(file.origin))
 }
 
 /// Places recordings of aiprof alone by their times of day, if all know them and were made
@@ -386,8 +398,20 @@ mod tests {
     fn recordings_are_placed_by_the_time_of_day() {
         let torch_us = 1_751_234_567_000_000;
         // Three seconds before the trace.
-        let texts = [recorded((torch_us - 3_000_000) * 1000), torch(torch_us)];
-        for texts in [texts.clone(), [texts[1].clone(), texts[0].clone()]] {
+        let recorded_then = || recorded((torch_us - 3_000_000) * 1000);
+        // Times of the day, and times since what the file states.
+        let since_us = 4_989_739_510_000;
+        let base = format!(
+            "{{\"baseTimeNanoseconds\":{},",
+            (torch_us - since_us) * 1000
+        );
+        let since = torch(since_us).replacen('{', &base, 1);
+        for texts in [
+            [recorded_then(), torch(torch_us)],
+            [torch(torch_us), recorded_then()],
+            [recorded_then(), since.clone()],
+            [since, recorded_then()],
+        ] {
             let (mut timeline, files) = read(&texts);
             let mut messages = Messages::new(Level::Info);
             bring_together(&mut timeline, &files, &mut messages);

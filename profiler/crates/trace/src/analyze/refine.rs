@@ -9,14 +9,15 @@ use serde_json::{Value, json};
 const HOST_PID: i64 = 1000;
 
 /// Takes the numbers out of the names of device events; what they were stays with
-/// the event.
-pub(crate) fn shorten_names(timeline: &mut Timeline, kinds: &Kinds) {
+/// the event. Numbers tell Kineto's kernels apart: only with `all` they go there, too.
+pub(crate) fn shorten_names(timeline: &mut Timeline, kinds: &Kinds, all: bool) {
     let mut known: FxHashMap<Sym, Sym> = FxHashMap::default();
     for index in 0..timeline.events.len() {
         let Some(event) = timeline.events.get(index).copied() else {
             break;
         };
-        if !event.is_slice() || !kinds.is_device(timeline, &event) {
+        let is_named = all || timeline.dialect(&event) == Dialect::Flex;
+        if !is_named || !event.is_slice() || !kinds.is_device(timeline, &event) {
             continue;
         }
         let name = match known.get(&event.name) {
@@ -226,6 +227,10 @@ fn first_number(name: &str) -> Option<&str> {
 /// The process of counters that belong to no rank gets a name.
 fn name_bandwidth(timeline: &mut Timeline) {
     let pid = Id::Number(-1);
+    let is_named = |event: &Event| event.ph == Ph::Metadata && timeline.pid(event) == pid;
+    if timeline.events.iter().any(is_named) {
+        return;
+    }
     let mut counters = timeline.events.iter();
     let Some(first) = counters.find(|event| event.ph == Ph::Counter && timeline.pid(event) == pid)
     else {
@@ -258,6 +263,20 @@ fn name_process(timeline: &mut Timeline, name: &str, sort_index: i64, place: Nam
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aiprof_testkit::timelines;
+
+    /// Numbers tell kernels of GPUs apart; acelyzer takes them away.
+    #[test]
+    fn kernels_of_gpus_keep_their_numbers() {
+        for (all, name) in [(false, "sgemm_128x64_2"), (true, "sgemmx")] {
+            let mut timeline = timelines::timeline(Dialect::Torch);
+            let at = timelines::slice(&mut timeline, "sgemm_128x64_2", 0, 0.0, 1.0);
+            timeline.events[at].cat = timeline.names.intern("kernel");
+            let kinds = Kinds::new(&timeline);
+            shorten_names(&mut timeline, &kinds, all);
+            assert_eq!(timeline.name(timeline.events[at].name), name);
+        }
+    }
 
     #[test]
     fn numbers_of_collectives_are_found() {

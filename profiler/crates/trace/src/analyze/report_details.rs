@@ -122,6 +122,9 @@ pub struct Details {
     pub faults: Vec<Fault>,
     /// Launches without device times, of recordings.
     pub untimed_launches: Vec<Untimed>,
+    /// Which devices were taken for one or for several, where their numbers do not show it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices_assumed: Vec<String>,
 }
 
 pub(super) fn details(timeline: &Timeline, outcome: &Outcome) -> Details {
@@ -133,6 +136,7 @@ pub(super) fn details(timeline: &Timeline, outcome: &Outcome) -> Details {
         reversed: outcome.reversed.clone(),
         faults: faults(outcome),
         untimed_launches: untimed::find(timeline),
+        devices_assumed: timeline.identity.assumed.clone(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Statistics of kernels: by name and row group, and how busy each device was.
 
 use crate::analyze::busy::BusySpans;
+use crate::analyze::identity::file_of;
 use aiprof_model::parallel;
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Sym, Timeline};
 use rustc_hash::FxHashMap;
@@ -106,12 +107,15 @@ pub struct ActiveRow {
     pub start_us: f64,
     /// End of the last.
     pub end_us: f64,
+    /// What lies between the files of its process, in which nothing was recorded.
+    pub unseen_us: f64,
 }
 
 impl ActiveRow {
-    /// From the first kernel's begin to the last one's end, microseconds.
+    /// From the first kernel's begin to the last one's end, microseconds: in each file of its
+    /// process, if there are several, one behind the other.
     pub fn elapsed_us(&self) -> f64 {
-        self.end_us - self.start_us
+        self.end_us - self.start_us - self.unseen_us
     }
 
     /// Kernel time in percent of that, which is more than 100 if kernels overlap.
@@ -150,15 +154,15 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, torch: bool) -> Statistics {
     let mut rows = Rows::default();
     // Row and event of each call, so that values are gathered for one row at a time.
     let mut calls: Vec<(u32, u32)> = Vec::new();
-    let mut spans: FxHashMap<Id, Vec<(f64, f64)>> = FxHashMap::default();
+    let mut spans: FxHashMap<Id, KernelSpans> = FxHashMap::default();
     for (index, event) in timeline.events.iter().enumerate() {
         if !is_kernel(timeline, kinds, event, torch) {
             continue;
         }
         let row = rows.of(timeline, event);
         calls.push((row as u32, index as u32));
-        let spans = spans.entry(timeline.pid(event)).or_default();
-        spans.push((event.ts(), event.end_us()));
+        let spans = spans.entry(row_group(timeline, event)).or_default();
+        spans.add(timeline, event);
     }
     // In place: they are many.
     calls.sort_unstable();
@@ -188,6 +192,30 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, torch: bool) -> Statistics {
         found.active.extend(active(rows, kernel_us, &mut spans));
     }
     found
+}
+
+/// The row group that stands for an event's device.
+fn row_group(timeline: &Timeline, event: &Event) -> Id {
+    timeline.identity.same(timeline.pid(event))
+}
+
+/// When kernels of a row group ran.
+#[derive(Debug, Default)]
+struct KernelSpans {
+    /// Begin and end of each, microseconds.
+    spans: Vec<(f64, f64)>,
+    /// Begin of the first and end of the last in each file; those of the AIU's runtime are one.
+    files: FxHashMap<u32, (f64, f64)>,
+}
+
+impl KernelSpans {
+    fn add(&mut self, timeline: &Timeline, event: &Event) {
+        let (from, to) = (event.ts(), event.end_us());
+        self.spans.push((from, to));
+        let file = file_of(timeline, event);
+        let file = self.files.entry(file).or_insert((from, to));
+        *file = (file.0.min(from), file.1.max(to));
+    }
 }
 
 fn is_kernel(timeline: &Timeline, kinds: &Kinds, event: &Event, torch: bool) -> bool {
@@ -222,7 +250,7 @@ fn row(timeline: &Timeline, calls: &[(u32, u32)], rows: &Rows) -> Option<KernelR
         }
     }
     Some(KernelRow {
-        pid: timeline.pid(first),
+        pid: row_group(timeline, first),
         rank: timeline.rank(first),
         name: rows.name(calls.first()?.0 as usize).to_owned(),
         percent: 0.0,
@@ -254,18 +282,26 @@ fn length(timeline: &Timeline, event: &Event) -> f64 {
 fn active(
     rows: &[KernelRow],
     kernel_us: f64,
-    spans: &mut FxHashMap<Id, Vec<(f64, f64)>>,
+    spans: &mut FxHashMap<Id, KernelSpans>,
 ) -> Option<ActiveRow> {
     let first = rows.first()?;
-    let spans = spans.remove(&first.pid)?;
-    let starts = spans.iter().map(|span| span.0);
-    let ends = spans.iter().map(|span| span.1);
+    let KernelSpans { spans, files } = spans.remove(&first.pid)?;
+    let (start_us, end_us) = files
+        .iter()
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(start, end), file| {
+            (start.min(file.1.0), end.max(file.1.1))
+        });
+    let unseen_us = match files.len() {
+        1 => 0.0,
+        _ => end_us - start_us - BusySpans::new(files.into_values().collect()).us(),
+    };
     Some(ActiveRow {
         pid: first.pid,
         rank: first.rank,
         kernel_us,
-        start_us: starts.fold(f64::INFINITY, f64::min),
-        end_us: ends.fold(f64::NEG_INFINITY, f64::max),
+        start_us,
+        end_us,
+        unseen_us,
         busy_us: BusySpans::new(spans).us(),
     })
 }
@@ -281,19 +317,17 @@ pub(crate) struct Rows {
 impl Rows {
     /// The row of an event.
     pub(crate) fn of(&mut self, timeline: &Timeline, event: &Event) -> usize {
-        if let Some(row) = self.by_sym.get(&(timeline.pid(event), event.name)) {
+        let group = row_group(timeline, event);
+        if let Some(row) = self.by_sym.get(&(group, event.name)) {
             return *row as usize;
         }
         let name = name_of(timeline, event);
         let next = self.names.len() as u32;
-        let row = *self
-            .by_name
-            .entry((timeline.pid(event), name))
-            .or_insert(next);
+        let row = *self.by_name.entry((group, name)).or_insert(next);
         if row == next {
             self.names.push(name_of(timeline, event));
         }
-        self.by_sym.insert((timeline.pid(event), event.name), row);
+        self.by_sym.insert((group, event.name), row);
         row as usize
     }
 

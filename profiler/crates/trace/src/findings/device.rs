@@ -244,9 +244,14 @@ impl<'t> GapBlame<'t> {
                 continue;
             };
             let gap = (before, work.start);
+            // Between two files of a process nothing was recorded.
+            let left = Stretches::one(gap.0, gap.1).and(&device.seen);
+            if left.is_empty() {
+                continue;
+            }
             let mut shares = Shares {
                 gap,
-                left: Stretches::one(gap.0, gap.1),
+                left,
                 thread: None,
                 into: &mut found,
             };

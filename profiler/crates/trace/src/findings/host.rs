@@ -153,7 +153,7 @@ impl HostRows {
             true => event.name,
             false => event.work,
         };
-        let of_thread = self.samples.entry((row.process(), tid)).or_default();
+        let of_thread = self.samples.entry((timeline.process(event), tid)).or_default();
         of_thread.push(HostSample {
             at: event.end(),
             period: event.length,
@@ -249,9 +249,9 @@ impl HostRows {
         to: Time,
     ) -> Option<&[HostSample]> {
         let track = timeline.tracks.get(track);
-        let row = self
-            .samples
-            .get(&(track.process(), track.tid.number()?.checked_add(SAMPLES)?))?;
+        let process = timeline.identity.process(track.pid);
+        let tid = track.tid.number()?.checked_add(SAMPLES)?;
+        let row = self.samples.get(&(process, tid))?;
         let first = row.partition_point(|sample| sample.at < from);
         let behind = row.partition_point(|sample| sample.at < to);
         row.get(first..behind)

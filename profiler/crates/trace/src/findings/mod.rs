@@ -82,7 +82,7 @@ fn find(
     let scene = Scene {
         timeline,
         outcome,
-        devices: index.ranks.iter().flat_map(DeviceTime::all).collect(),
+        devices: DeviceTime::of_all(&index.ranks),
         host: HostRows::new(timeline, index),
         index,
         groups: groups(timeline),
@@ -109,18 +109,22 @@ impl Scene<'_> {
     fn device(&self, device: &DeviceTime<'_>) -> String {
         let several = self.index.ranks.len() > 1;
         let name = match device.device.number {
-            Id::Number(number) if several => {
-                return format!("device {number} of rank {}", device.rank.rank);
-            }
+            Id::Number(number) if several => format!("device {number}"),
             Id::Number(number) => match self.groups.get(&device.device.number) {
                 Some(name) => name.clone(),
                 None => format!("device {number}"),
             },
             Id::Token(text) => self.timeline.name(text).trim_matches('"').to_owned(),
         };
-        match several {
-            true => format!("{name} of rank {}", device.rank.rank),
-            false => name,
+        let host = self.timeline.identity.host_name(device.device.host);
+        let host = host.map_or(String::new(), |host| format!(" on {host}"));
+        match (several, &device.ranks[..]) {
+            (false, _) => name + &host,
+            (true, [_] | []) => format!("{name} of rank {}{host}", device.rank.rank),
+            (true, [front @ .., last]) => {
+                let front: Vec<String> = front.iter().map(u32::to_string).collect();
+                format!("{name} of ranks {} and {last}{host}", front.join(", "))
+            }
         }
     }
 

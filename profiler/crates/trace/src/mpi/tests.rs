@@ -1,7 +1,7 @@
 use super::*;
 use crate::analyze::message_arrows;
 use crate::messages::Level;
-use aiprof_model::timeline::{Dialect, Event, Id, Job, Ph, Track};
+use aiprof_model::timeline::{Dialect, Event, Id, Job, Ph, Stated, Track};
 
 /// A call: rank, begin and end in microseconds, name, arguments.
 type Called<'c> = (u32, f64, f64, &'c str, &'c str);
@@ -20,6 +20,7 @@ fn timeline(files: &[u32], calls: &[Called<'_>]) -> Timeline {
             dialect: Dialect::Torch,
             rank: None,
             is_processed: false,
+            stated: Stated::default(),
             is_recording: true,
         });
     }

@@ -13,6 +13,7 @@ mod file;
 mod first;
 mod problem;
 mod rescue;
+mod stated;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
@@ -34,6 +35,8 @@ use std::io::Read;
 
 /// What acelyzer writes into `otherData.Application`.
 const ACELYZER: &str = "Acelyzer";
+/// How the same begins in what `aiprof analyze` writes.
+const AIPROF: &str = "aiprof ";
 /// Members that are not passed on: they are about the file, not the run.
 const NOT_PASSED_ON: [&str; 4] = ["traceEvents", "distributedInfo", "otherData", "stackFrames"];
 
@@ -55,8 +58,9 @@ pub struct Reading {
     pub is_acelyzer_output: bool,
     /// Its metadata mark it as made up, not recorded.
     pub is_synthetic: bool,
-    /// The time of day at the origin, microseconds since 1970. Only a recording of aiprof
-    /// has it: its times count from its begin.
+    /// The time of day at the origin, microseconds since 1970, of a recording of aiprof, whose
+    /// times count from its begin, and of a trace of Kineto that states what its times count
+    /// from.
     pub day_us: Option<i64>,
 }
 
@@ -108,7 +112,8 @@ pub fn read_within(
     into.origin = known;
     let members = outline.members;
     let is_acelyzer_output = is_by_acelyzer(&members);
-    let day_us = day_us(&members).map(|us| us.saturating_add(own));
+    let day_us = day_us(&members).or_else(|| base_us(&members));
+    let day_us = day_us.map(|us| us.saturating_add(own));
     let is_synthetic = says_synthetic(&members);
     let mut new = new_job(path, &members);
     new.dialect = dialect(into, start, &members);
@@ -152,11 +157,19 @@ fn member<'a>(members: &'a [(String, String)], key: &str) -> Option<&'a str> {
 }
 
 fn is_by_acelyzer(members: &[(String, String)]) -> bool {
-    let other = member(members, "otherData").and_then(|text| {
-        let value: serde_json::Value = serde_json::from_str(text).ok()?;
-        Some(value.get("Application")?.as_str()?.contains(ACELYZER))
-    });
-    other.unwrap_or(false)
+    application(members).is_some_and(|name| name.contains(ACELYZER))
+}
+
+/// Whether an analysis of acelyzer or aiprof wrote it.
+fn is_analyzed(members: &[(String, String)]) -> bool {
+    let is_by = |name: String| name.contains(ACELYZER) || name.starts_with(AIPROF);
+    application(members).is_some_and(is_by)
+}
+
+/// The program that wrote it.
+fn application(members: &[(String, String)]) -> Option<String> {
+    let other: serde_json::Value = serde_json::from_str(member(members, "otherData")?).ok()?;
+    Some(other.get("Application")?.as_str()?.to_owned())
 }
 
 /// When a recording of aiprof began, microseconds since 1970.
@@ -169,6 +182,12 @@ fn day_us(members: &[(String, String)]) -> Option<i64> {
     let began = about.get("start_unix_ns")?;
     let text = began.as_str().and_then(|text| text.parse().ok());
     super::recording::day_us(text.or_else(|| began.as_u64())?)
+}
+
+/// The time of day that Kineto's times count from, microseconds since 1970.
+fn base_us(members: &[(String, String)]) -> Option<i64> {
+    let nanos: i64 = member(members, "baseTimeNanoseconds")?.parse().ok()?;
+    Some(nanos / 1000).filter(|us| *us > 0)
 }
 
 /// Whether aiprof recorded it: what it analysed has no begin on the machine's clock.
@@ -184,11 +203,11 @@ fn is_recording(members: &[(String, String)]) -> bool {
 
 /// Which program wrote the events from `start` on. Kineto writes `deviceProperties` where
 /// there is a device, and has categories of its own; FLEX has counters by name. What
-/// acelyzer wrote has `deviceProperties` whatever it was made of.
+/// analyses wrote has `deviceProperties` whatever it was made of.
 fn dialect(timeline: &Timeline, start: usize, members: &[(String, String)]) -> Dialect {
     let events = timeline.events.get(start..).unwrap_or_default();
     let says = member(members, "deviceProperties").is_some();
-    if says && !is_by_acelyzer(members) || is_recording(members) {
+    if says && !is_analyzed(members) || is_recording(members) {
         return Dialect::Torch;
     }
     let is_counted = |event: &Event| {
@@ -234,7 +253,8 @@ fn new_job(path: &str, members: &[(String, String)]) -> Job {
         hash: job_hash(path),
         dialect: Dialect::Flex,
         rank,
-        is_processed: is_by_acelyzer(members),
+        is_processed: is_analyzed(members),
+        stated: stated::of(members),
         is_recording: is_recording(members),
     }
 }

@@ -19,7 +19,7 @@ mod tests;
 mod tracks;
 
 use super::json::{End, Reading, job_hash};
-use aiprof_model::timeline::{Dialect, Job, Ph, Timeline};
+use aiprof_model::timeline::{Dialect, Event, Job, Ph, Stated, Timeline};
 use frame::{Frames, Next};
 use reader::PacketReader;
 use std::io::{self, Read};
@@ -99,7 +99,8 @@ pub fn read(
             false => Dialect::Torch,
         },
         rank: None,
-        is_processed: false,
+        is_processed: !is_recording && is_analyzed(into, start),
+        stated: Stated::default(),
         is_recording,
     });
     Ok(Reading {
@@ -122,6 +123,14 @@ fn name_flows(timeline: &mut Timeline, start: usize) {
             (event.name, event.cat) = (name, name);
         }
     }
+}
+
+/// Whether an analysis wrote it: its slices have the rank and the file that they are of.
+fn is_analyzed(timeline: &Timeline, start: usize) -> bool {
+    let events = timeline.events.get(start..).unwrap_or_default();
+    let mut slices = events.iter().filter(|event| event.is_slice());
+    let has = |event: &Event, key| timeline.arg(event, key).is_some();
+    slices.any(|event| has(event, "rank") && has(event, "jobname"))
 }
 
 /// Whether aiprof recorded it, which a mark shows.

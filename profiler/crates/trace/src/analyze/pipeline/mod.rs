@@ -16,8 +16,8 @@ use super::token_times::{self, TokenTimes};
 use super::utilization::{self, CompilerInfo};
 use super::{
     alignment, alignment_compat, all_reduce_bandwidth, bandwidth, checks, classes, collectives,
-    comm_summary, exchanges, flows, job_shifts_compat, launch_flows, message_arrows, normalize,
-    overlap, overlap_share, power, prep_queue, refine, rows, sequence, split,
+    comm_summary, exchanges, flows, identity, job_shifts_compat, launch_flows, message_arrows,
+    normalize, overlap, overlap_share, power, prep_queue, refine, rows, sequence, split,
 };
 use crate::mpi::MpiTraffic;
 use crate::mpi::clocks::{self, ClockReport};
@@ -493,10 +493,12 @@ impl Run<'_> {
         // Names may have been added since.
         self.kinds = Kinds::new(self.timeline);
         if config.shorten_names {
-            refine::shorten_names(self.timeline, &self.kinds);
+            let all = !self.is_own();
+            refine::shorten_names(self.timeline, &self.kinds, all);
         }
         if config.steps.place_rows {
             self.outcome.devices = refine::place(self.timeline, &self.kinds);
         }
+        identity::separate_arrows(self.timeline);
     }
 }

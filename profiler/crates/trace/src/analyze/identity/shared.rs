@@ -1,0 +1,145 @@
+//! Devices that several processes use: known by what identifies them, never by their number.
+
+use super::gather::{Part, pid_text};
+use super::rows::Groups;
+use super::{Parts, Process};
+use aiprof_model::timeline::{Id, Timeline};
+use rustc_hash::FxHashMap;
+
+/// A device of a process.
+#[derive(Clone, Debug)]
+struct Used {
+    process: usize,
+    /// Its group of rows, and its number.
+    row: Id,
+    number: i64,
+    /// What identifies it, if the file states that.
+    gpu: Option<String>,
+}
+
+/// Finds the devices that several processes use, and notes what is assumed.
+pub(super) fn find(timeline: &mut Timeline, parts: &Parts, groups: &Groups) {
+    let used = used(timeline, parts, groups);
+    let known = used
+        .iter()
+        .filter_map(|one| Some((one.row, one.gpu.clone()?)));
+    timeline.identity.gpus = known.collect();
+    let mut first: FxHashMap<(String, Option<u32>), usize> = FxHashMap::default();
+    let mut shared: Vec<(usize, usize)> = Vec::new();
+    for (at, one) in used.iter().enumerate() {
+        let Some(gpu) = &one.gpu else { continue };
+        let host = parts
+            .processes
+            .get(one.process)
+            .and_then(|process| process.host);
+        // A UUID is of one device in the world, an address of one of a host.
+        let host = host.filter(|_| is_address(gpu));
+        match first.get(&(gpu.clone(), host)) {
+            Some(known) => shared.push((*known, at)),
+            None => {
+                first.insert((gpu.clone(), host), at);
+            }
+        }
+    }
+    for (first, at) in shared {
+        let Some((first, one)) = used.get(first).zip(used.get(at)) else {
+            continue;
+        };
+        if first.process == one.process {
+            continue;
+        }
+        let key = |used: &Used| {
+            let group = timeline.identity.groups.get(&used.row);
+            (
+                group.map_or(used.row, |group| group.process),
+                Id::Number(used.number),
+            )
+        };
+        let (known, own) = (key(first), key(one));
+        timeline.identity.shared.insert(own, known);
+        if let Some(group) = timeline.identity.groups.get_mut(&one.row) {
+            group.same = first.row;
+        }
+        let rank = |used: &Used| parts.processes.get(used.process).map_or(0, |one| one.rank);
+        let text = format!(
+            "ranks {} and {} use the same device ({})",
+            rank(first),
+            rank(one),
+            first.gpu.as_deref().unwrap_or_default()
+        );
+        timeline.identity.assumed.push(text);
+    }
+    if is_assumed(parts, &used) {
+        let text = "devices with equal numbers in different processes count as different devices: \
+                    no UUID or PCI address shows which are the same";
+        timeline.identity.assumed.push(text.to_owned());
+    }
+}
+
+/// The devices of all processes.
+fn used(timeline: &Timeline, parts: &Parts, groups: &Groups) -> Vec<Used> {
+    let mut used: Vec<Used> = Vec::new();
+    for (number, process) in parts.processes.iter().enumerate() {
+        for part in process.parts.iter().filter_map(|part| parts.all.get(*part)) {
+            for (pid, row) in part.devices() {
+                for device in &row.devices {
+                    let row = groups.of(parts, number, pid);
+                    let is_known =
+                        |one: &Used| (one.process, one.row, one.number) == (number, row, *device);
+                    if used.iter().any(is_known) {
+                        continue;
+                    }
+                    used.push(Used {
+                        process: number,
+                        row,
+                        number: *device,
+                        gpu: stated(timeline, part, pid, *device),
+                    });
+                }
+            }
+        }
+    }
+    used
+}
+
+/// What identifies a device, as its file states it. What states it for one process is not about
+/// the others of the file.
+fn stated(timeline: &Timeline, part: &Part, pid: Id, number: i64) -> Option<String> {
+    let stated = &timeline.jobs.get(part.job as usize)?.stated;
+    let text = pid_text(timeline, pid);
+    let row = stated.rows.iter().find(|(row, _)| *row == text);
+    let of_row = row.and_then(|(_, row)| row.gpu.clone());
+    let mut numbered = stated.gpus.iter().filter(|_| part.only.is_none());
+    let numbered = numbered.find(|(id, _)| *id == number);
+    of_row.or_else(|| numbered.map(|(_, gpu)| gpu.clone()))
+}
+
+/// Whether it is a PCI address: `0000:01:00.0`.
+fn is_address(gpu: &str) -> bool {
+    gpu.contains(':')
+}
+
+/// Whether two devices have one number in processes that may be of one host, and nothing shows
+/// whether they are the same.
+fn is_assumed(parts: &Parts, used: &[Used]) -> bool {
+    let host = |one: &Used| {
+        parts
+            .processes
+            .get(one.process)
+            .and_then(|process: &Process| process.host)
+    };
+    let mut seen: FxHashMap<i64, Vec<&Used>> = FxHashMap::default();
+    for one in used {
+        let known = seen.entry(one.number).or_default();
+        let is_doubtful = |other: &&&Used| {
+            let is_apart = host(one).zip(host(other)).is_some_and(|(a, b)| a != b);
+            let is_known = one.gpu.is_some() && other.gpu.is_some();
+            one.process != other.process && !is_apart && !is_known
+        };
+        if known.iter().any(|other| is_doubtful(&other)) {
+            return true;
+        }
+        known.push(one);
+    }
+    false
+}
