@@ -5,7 +5,7 @@
 
 use aiprof_model::parallel;
 use aiprof_model::timeline::number::{write_i64, write_micros, write_nanos, write_time, write_u64};
-use aiprof_model::timeline::{Device, Dialect, Event, Id, NONE, Ph, Timeline};
+use aiprof_model::timeline::{Device, Dialect, Event, Id, NONE, Ph, Timeline, members};
 use serde_json::Value;
 use std::io::{self, Write};
 
@@ -128,6 +128,26 @@ pub(super) fn arguments(timeline: &Timeline, words: Words, event: &Event, out: V
     writer.out
 }
 
+/// Members of the Trace Event Format beside the arguments that are kept among these.
+const OUTER: [&str; 11] = [
+    "s",
+    "scope",
+    "tts",
+    "tdur",
+    "cname",
+    "sf",
+    "esf",
+    "bind_id",
+    "flow_in",
+    "flow_out",
+    "use_async_tts",
+];
+
+/// Whether an event is written as it was read.
+fn is_plain(timeline: &Timeline, event: &Event) -> bool {
+    timeline.dialect(event) == Dialect::Plain
+}
+
 /// Writes events to memory, which cannot fail.
 struct EventWriter<'t> {
     timeline: &'t Timeline,
@@ -155,13 +175,20 @@ impl EventWriter<'_> {
         if event.ph != Ph::Counter && !self.is_of_process(event) {
             self.id("tid", track.tid);
         }
-        self.id("id", event.id);
+        // An id that counts within its process, or for all, is an object.
+        let key = match event.id {
+            Id::Token(sym) if self.timeline.name(sym).starts_with('{') => "id2",
+            _ => "id",
+        };
+        self.id(key, event.id);
         self.times(event);
         if event.binds_enclosing {
             self.raw(",\"bp\":\"e\"");
         }
-        // How wide a moment is drawn; kept among the arguments too.
-        if event.ph == Ph::Instant
+        if is_plain(self.timeline, event) {
+            self.outer(event);
+        } else if event.ph == Ph::Instant
+            // How wide a moment is drawn; kept among the arguments too.
             && let Some(scope) = self.timeline.arg(event, "s")
         {
             self.raw(",\"s\":");
@@ -190,7 +217,39 @@ impl EventWriter<'_> {
         let _ = write_nanos(&mut self.out, i128::from(to) - i128::from(from));
     }
 
+    /// The members of a plain trace's event that are no arguments.
+    fn outer(&mut self, event: &Event) {
+        let timeline = self.timeline;
+        for (key, value) in members(timeline.texts.get(event.args)) {
+            if OUTER.contains(&key) {
+                self.key(key);
+                self.raw(value);
+            }
+        }
+    }
+
+    /// The arguments of a plain trace's event, and nothing that was found about it.
+    fn plain_arguments(&mut self, event: &Event) {
+        let start = self.out.len();
+        self.out.extend_from_slice(ARGUMENTS);
+        let open = self.out.len();
+        let timeline = self.timeline;
+        for (key, value) in members(timeline.texts.get(event.args)) {
+            if !OUTER.contains(&key) {
+                self.key(key);
+                self.raw(value);
+            }
+        }
+        match self.out.len() == open {
+            true => self.out.truncate(start),
+            false => self.out.push(b'}'),
+        }
+    }
+
     fn arguments(&mut self, event: &Event) {
+        if is_plain(self.timeline, event) {
+            return self.plain_arguments(event);
+        }
         let text = self.timeline.texts.get(event.args);
         let start = self.out.len();
         self.out.extend_from_slice(ARGUMENTS);

@@ -71,11 +71,12 @@ kinds! {
     /// Name has "AIU Roundtrip".
     ROUND_TRIP = 11, t => t.contains("AIU Roundtrip");
     /// Category has "kernel".
-    CAT_KERNEL = 12, t => t.has(&["kernel"]);
+    CAT_KERNEL = 12, t => t.has(&["kernel"]) || t.small == "mtia_ccp_events";
     /// Category has "gpu".
     CAT_GPU = 13, t => t.has(&["gpu"]);
-    /// Category of copies and fills: `gpu_memcpy`, and `Memcpy` before 2022.
-    CAT_COPY = 18, t => t.has(&["memcpy", "memset"]);
+    /// Category of copies and fills: `gpu_memcpy`, and `Memcpy` before 2022; `memory_copy` of
+    /// rocprofv3.
+    CAT_COPY = 18, t => t.has(&["memcpy", "memset"]) || t.small == "memory_copy";
     /// Category of the program's own notes, also where they stand on a device's track.
     CAT_NOTE = 19, t => t.has(&["annotation"]);
     /// Category that only Kineto's traces have.
@@ -88,6 +89,12 @@ kinds! {
     FROM_DEVICE = 23, t => t.has(&OUTWARD);
     /// Name of a kernel by which a library moves data between devices.
     COMMUNICATION = 24, t => t.has(&LIBRARIES);
+    /// Category of all that a device did, in unitrace's traces: names show which is a kernel.
+    CAT_COMMAND = 25, t => t.small == "gpu_op";
+    /// Name of a command that is no kernel, as unitrace gives them.
+    COMMAND = 26, t => t.starts_with("zeCommandList") || t.starts_with("clEnqueue");
+    /// And that copies or fills memory.
+    COPY_COMMAND = 27, t => is_copy_command(&t);
     /// Name has "Barrier:" or "barrier:".
     BARRIER = 14, t => t.contains("Barrier:") || t.contains("barrier:");
     /// TORCH: name has "HCOLL".
@@ -113,9 +120,11 @@ const GLOBALS: [&str; 10] = [
 ];
 
 /// Categories of Kineto, of 2021 and since, without regard to case.
-const KINETO: [&str; 25] = [
+const KINETO: [&str; 27] = [
     // What devices did, in unitrace's traces, whose host calls are `cpu_op`, too.
     "gpu_op",
+    "mtia_ccp_events",
+    "mtia_workloadd",
     "cpu_op",
     "operator",
     "runtime",
@@ -142,7 +151,8 @@ const KINETO: [&str; 25] = [
     "overhead",
 ];
 /// Parts of names of copies to the device: those of CUDA, HIP and Level Zero.
-const INWARD: [&str; 8] = [
+const INWARD: [&str; 9] = [
+    "host_to_device",
     "htod",
     "h2d",
     "hosttodevice",
@@ -153,7 +163,8 @@ const INWARD: [&str; 8] = [
     "managed -> device",
 ];
 /// And that they come from it.
-const OUTWARD: [&str; 8] = [
+const OUTWARD: [&str; 9] = [
+    "device_to_host",
     "dtoh",
     "d2h",
     "devicetohost",
@@ -167,6 +178,13 @@ const OUTWARD: [&str; 8] = [
 /// Microsoft and Intel. `nccl` is in `rccl`'s too, which keeps the names.
 const LIBRARIES: [&str; 5] = ["nccl", "rccl", "msccl", "oneccl", "nvshmem"];
 
+/// `zeCommandListAppendMemoryCopy(M2D)[64]`, `clEnqueueReadBuffer`.
+fn is_copy_command(name: &str) -> bool {
+    let parts = ["Memory", "Image", "Copy", "Fill", "Read", "Write"];
+    let is_command = name.starts_with("zeCommandList") || name.starts_with("clEnqueue");
+    is_command && parts.iter().any(|part| name.contains(part))
+}
+
 fn has_memcpy(text: &str, direction: &str) -> bool {
     ["Memcpy ", "memcpy "]
         .iter()
@@ -178,6 +196,11 @@ impl Kind {
     pub fn is(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
+}
+
+/// Whether a device event of Kineto's kind with this name and category copies or fills memory.
+fn copies(name: Kind, cat: Kind) -> bool {
+    cat.is(Kind::CAT_COPY) || cat.is(Kind::CAT_COMMAND) && name.is(Kind::COPY_COMMAND)
 }
 
 /// The kinds of all names.
@@ -209,6 +232,7 @@ impl Kinds {
                 let is_one = [Kind::CAT_GPU, Kind::CAT_KERNEL, Kind::CAT_COPY];
                 is_one.into_iter().any(|kind| cat.is(kind)) && !cat.is(Kind::CAT_NOTE)
             }
+            Dialect::Plain => false,
         }
     }
 
@@ -216,7 +240,12 @@ impl Kinds {
     pub fn is_kernel(&self, timeline: &Timeline, event: &Event) -> bool {
         match timeline.dialect(event) {
             Dialect::Flex => self.of(event.name).is(Kind::EXEC),
-            Dialect::Torch => self.of(event.cat).is(Kind::CAT_KERNEL),
+            Dialect::Torch => {
+                let cat = self.of(event.cat);
+                let is_command = self.of(event.name).is(Kind::COMMAND);
+                cat.is(Kind::CAT_KERNEL) || cat.is(Kind::CAT_COMMAND) && !is_command
+            }
+            Dialect::Plain => false,
         }
     }
 
@@ -226,8 +255,9 @@ impl Kinds {
         match timeline.dialect(event) {
             Dialect::Flex => name.is(Kind::DMA_IN),
             Dialect::Torch => {
-                name.is(Kind::COPY_IN) || cat.is(Kind::CAT_COPY) && name.is(Kind::TO_DEVICE)
+                name.is(Kind::COPY_IN) || copies(name, cat) && name.is(Kind::TO_DEVICE)
             }
+            Dialect::Plain => false,
         }
     }
 
@@ -237,15 +267,17 @@ impl Kinds {
         match timeline.dialect(event) {
             Dialect::Flex => name.is(Kind::DMA_OUT),
             Dialect::Torch => {
-                name.is(Kind::COPY_OUT) || cat.is(Kind::CAT_COPY) && name.is(Kind::FROM_DEVICE)
+                name.is(Kind::COPY_OUT) || copies(name, cat) && name.is(Kind::FROM_DEVICE)
             }
+            Dialect::Plain => false,
         }
     }
 
     /// Whether the event copies or fills memory of the device, whichever way.
     pub fn is_copy(&self, timeline: &Timeline, event: &Event) -> bool {
+        let (name, cat) = (self.of(event.name), self.of(event.cat));
         let is_one = timeline.dialect(event) == Dialect::Torch
-            && self.of(event.cat).is(Kind::CAT_COPY)
+            && copies(name, cat)
             && self.is_device(timeline, event);
         is_one || self.is_data_in(timeline, event) || self.is_data_out(timeline, event)
     }
@@ -259,13 +291,14 @@ impl Kinds {
             Dialect::Torch => {
                 self.of(event.name).is(Kind::HCOLL) || self.is_communication(timeline, event)
             }
+            Dialect::Plain => false,
         }
     }
 
     /// Whether the event is a kernel of a GPU's library of communication.
     pub fn is_communication(&self, timeline: &Timeline, event: &Event) -> bool {
         timeline.dialect(event) == Dialect::Torch
-            && self.of(event.cat).is(Kind::CAT_KERNEL)
+            && self.is_kernel(timeline, event)
             && self.of(event.name).is(Kind::COMMUNICATION)
     }
 }

@@ -158,7 +158,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds) -> FaultReport {
 fn units(timeline: &Timeline, kinds: &Kinds) -> Vec<f64> {
     let mut units = vec![WHOLE_US; timeline.jobs.len()];
     for event in timeline.events.iter().filter(|event| event.is_slice()) {
-        let is_torch = timeline.dialect(event) == Dialect::Torch;
+        let is_torch = timeline.dialect(event) != Dialect::Flex;
         let is_fine = !event.start.is_whole_micros() || !event.length.is_whole_micros();
         let is_fine = is_fine && kinds.is_device(timeline, event);
         if (is_fine || !is_torch)
@@ -250,7 +250,7 @@ impl<'t> Checks<'t> {
     fn order(&mut self) {
         let mut last: FxHashMap<(u32, Id, Id), f64> = FxHashMap::default();
         for event in self.slices() {
-            if self.timeline.dialect(event) == Dialect::Torch {
+            if self.timeline.dialect(event) != Dialect::Flex {
                 continue;
             }
             let before = last
@@ -282,7 +282,7 @@ impl<'t> Checks<'t> {
             }
             let stream = match self.timeline.dialect(event) {
                 Dialect::Torch => self.timeline.arg(event, "stream").unwrap_or_default(),
-                Dialect::Flex => "",
+                Dialect::Flex | Dialect::Plain => "",
             };
             let timeline = self.timeline;
             let key = (timeline.rank(event), timeline.pid(event), stream);
@@ -428,7 +428,7 @@ impl<'t> Checks<'t> {
             return None;
         }
         let size = match timeline.dialect(event) {
-            Dialect::Flex => ["", ""],
+            Dialect::Flex | Dialect::Plain => ["", ""],
             Dialect::Torch if !kinds.is_kernel(timeline, event) => return None,
             Dialect::Torch if kinds.is_collective(timeline, event) => return None,
             Dialect::Torch => {

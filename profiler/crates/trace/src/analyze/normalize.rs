@@ -4,9 +4,9 @@
 use super::config::EventFilter;
 use super::limit::{EventLimit, EventLimiter};
 use aiprof_model::timeline::{
-    Dialect, Event, Id, Kind, Kinds, Length, NONE, Ph, Phase, Stretch, Sym, Time, Timeline,
+    Dialect, Event, Id, Kind, Kinds, Length, NONE, Ph, Phase, Stretch, Sym, Time, Timeline, TrackId,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -42,6 +42,11 @@ pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one
                     track.pid = fixed.unwrap_or(track.pid);
                     track.rank = rank_of(track.pid).unwrap_or(0);
                 });
+            }
+        }
+        Dialect::Plain => {
+            for event in timeline.events.get_mut(events).unwrap_or_default() {
+                timeline.tracks.set_rank(event, given.unwrap_or(0));
             }
         }
         Dialect::Torch => {
@@ -326,7 +331,9 @@ fn unify_names(timeline: &mut Timeline) {
         .into_iter()
         .map(|(sym, text)| (sym, timeline.names.intern(&text)))
         .collect();
-    for event in timeline.events.iter_mut().filter(|event| event.is_slice()) {
+    let plain = plain_tracks(timeline);
+    let slices = timeline.events.iter_mut().filter(|event| event.is_slice());
+    for event in slices.filter(|event| !plain.contains(&event.track)) {
         event.name = new.get(&event.name).copied().unwrap_or(event.name);
     }
 }
@@ -385,9 +392,22 @@ fn argument<'a>(timeline: &'a Timeline, event: &Event, key: &str) -> Option<Cow<
 
 /// Leaves out host events without information of their own.
 pub fn drop_globals(timeline: &mut Timeline, kinds: &Kinds) {
-    timeline
-        .events
-        .retain(|event| !(event.is_slice() && kinds.of(event.name).is(Kind::GLOBAL)));
+    let plain = plain_tracks(timeline);
+    timeline.events.retain(|event| {
+        let is_global = event.is_slice() && kinds.of(event.name).is(Kind::GLOBAL);
+        !is_global || plain.contains(&event.track)
+    });
+}
+
+/// Tracks of plain traces, whose names mean nothing to the analyses.
+fn plain_tracks(timeline: &Timeline) -> FxHashSet<TrackId> {
+    let tracks = timeline.tracks.iter();
+    let is_plain = |job: u32| {
+        let job = timeline.jobs.get(job as usize);
+        job.is_some_and(|job| job.dialect == Dialect::Plain)
+    };
+    let plain = tracks.filter(|(_, track)| is_plain(track.job));
+    plain.map(|(id, _)| id).collect()
 }
 
 /// Puts the events into order: by begin, of those that begin together the longer

@@ -122,6 +122,8 @@ pub struct Details {
     pub faults: Vec<Fault>,
     /// Launches without device times, of recordings.
     pub untimed_launches: Vec<Untimed>,
+    /// Launches of kernels, where no trace has a record of a device.
+    pub unrecorded_launches: u64,
 }
 
 pub(super) fn details(timeline: &Timeline, outcome: &Outcome) -> Details {
@@ -133,6 +135,7 @@ pub(super) fn details(timeline: &Timeline, outcome: &Outcome) -> Details {
         reversed: outcome.reversed.clone(),
         faults: faults(outcome),
         untimed_launches: untimed::find(timeline),
+        unrecorded_launches: untimed::unrecorded(timeline),
     }
 }
 

@@ -96,6 +96,8 @@ pub(super) struct Outline {
     pub origin: Option<i64>,
     /// What they would be counted from, if the file's clock is not another one.
     wanted: Option<i64>,
+    /// Nothing follows the last event, not even the end of the list.
+    end_is_open: bool,
 }
 
 /// A file's text, a window of it at a time.
@@ -282,12 +284,17 @@ pub(super) fn read(
         problems: Problems::default(),
         origin: None,
         wanted: origin,
+        end_is_open: false,
     };
     let first = window.peek();
     let result = match first {
         Some(b'[') => {
             window.at += 1;
             outline.events(&mut window, blocks);
+            if outline.end_is_open {
+                // The format does not want the bracket of a list that is all of the file.
+                outline.end = End::Whole;
+            }
             Ok(())
         }
         Some(b'{') => {
@@ -456,6 +463,8 @@ impl Outline {
                     let text = std::mem::take(&mut window.text);
                     let offset = window.offset;
                     window.offset += text.len() as u64;
+                    let is_skipped = |byte: &u8| byte.is_ascii_whitespace() || *byte == b',';
+                    self.end_is_open = text.iter().all(is_skipped);
                     if is_damaged(&text) {
                         self.send(text, offset, blocks);
                     }

@@ -22,9 +22,10 @@ pub(super) use file::FAR;
 pub use file::{End, JsonError};
 pub use problem::{Problems, Seen, Trouble};
 
+use super::dialects::{self, Header};
 use aiprof_model::parallel;
 use aiprof_model::timeline::{
-    Device, Dialect, Event, Id, Job, Kind, Kinds, Length, NONE, Ph, Stretch, Sym, Time, Timeline,
+    Device, Dialect, Event, Id, Job, Length, NONE, Ph, Stretch, Sym, Text, Texts, Time, Timeline,
     Track, TrackId,
 };
 use aiprof_system::memory;
@@ -111,7 +112,14 @@ pub fn read_within(
     let day_us = day_us(&members).map(|us| us.saturating_add(own));
     let is_synthetic = says_synthetic(&members);
     let mut new = new_job(path, &members);
-    new.dialect = dialect(into, start, &members);
+    let header = Header {
+        has_devices: has_devices(&members) && !is_acelyzer_output,
+        is_recording: new.is_recording,
+        name: &new.name,
+    };
+    let found = dialects::settle(into, start, header);
+    (new.dialect, new.writer) = (found.dialect, found.writer);
+    new.rank = new.rank.or(found.rank);
     into.jobs.push(new);
     let rank = into.jobs.last().and_then(|job| job.rank);
     let passed = members
@@ -182,28 +190,9 @@ fn is_recording(members: &[(String, String)]) -> bool {
     })
 }
 
-/// Which program wrote the events from `start` on. Kineto writes `deviceProperties` where
-/// there is a device, and has categories of its own; FLEX has counters by name. What
-/// acelyzer wrote has `deviceProperties` whatever it was made of.
-fn dialect(timeline: &Timeline, start: usize, members: &[(String, String)]) -> Dialect {
-    let events = timeline.events.get(start..).unwrap_or_default();
-    let says = member(members, "deviceProperties").is_some();
-    if says && !is_by_acelyzer(members) || is_recording(members) {
-        return Dialect::Torch;
-    }
-    let is_counted = |event: &Event| {
-        let device = timeline.devices.get(event.device as usize);
-        device.is_some_and(|device| !device.is_listed)
-    };
-    if events.iter().any(is_counted) {
-        return Dialect::Flex;
-    }
-    let kinds = Kinds::new(timeline);
-    let is_kineto = |event: &Event| event.is_slice() && kinds.of(event.cat).is(Kind::CAT_KINETO);
-    match says || events.iter().any(is_kineto) {
-        true => Dialect::Torch,
-        false => Dialect::Flex,
-    }
+/// Whether the file lists devices.
+fn has_devices(members: &[(String, String)]) -> bool {
+    member(members, "deviceProperties").is_some()
 }
 
 /// Whether a member `synthetic`, of the trace or of its `otherData`, is anything but
@@ -232,7 +221,8 @@ fn new_job(path: &str, members: &[(String, String)]) -> Job {
         path: path.to_owned(),
         name: path.rsplit('/').next().unwrap_or(path).to_owned(),
         hash: job_hash(path),
-        dialect: Dialect::Flex,
+        dialect: Dialect::Plain,
+        writer: "",
         rank,
         is_processed: is_by_acelyzer(members),
         is_recording: is_recording(members),
@@ -261,6 +251,20 @@ pub(super) fn job_hash(path: &str) -> u32 {
         hash => hash,
     };
     hash.rem_euclid(10_000) as u32
+}
+
+/// Adds the arguments of an end to those of its begin, which come first where both have one.
+pub(super) fn add_end_args(texts: &mut Texts, begin: &mut Event, end: Text) {
+    if end.is_empty() {
+        return;
+    }
+    let (known, more) = (texts.get(begin.args).to_owned(), texts.get(end));
+    let new = aiprof_model::timeline::members(more)
+        .filter(|(key, _)| aiprof_model::timeline::member(&known, key).is_none())
+        .map(|(key, value)| format!("\"{key}\":{value}"));
+    let known = Some(known.clone()).filter(|known| !known.is_empty());
+    let all: Vec<String> = known.into_iter().chain(new).collect();
+    begin.args = texts.add(&all.join(","));
 }
 
 /// A begin finds its end: it is a slice now.
@@ -415,6 +419,7 @@ impl Joiner<'_> {
         let Some(begin) = events.get_mut(index) else {
             return;
         };
+        add_end_args(&mut self.into.texts, begin, end.args);
         let devices = &self.into.devices;
         close(
             begin,
