@@ -41,6 +41,8 @@ pub(super) struct Verdict {
 pub(super) enum RowRole {
     /// Work of a device: kernels, and copies where names show it.
     Work,
+    /// The same, where loops and calls are around what they do: only the innermost count.
+    NestedWork,
     /// Copies of a device.
     Copies,
     /// Calls into a device's runtime: the category that they get.
@@ -148,6 +150,9 @@ static WRITERS: [Writer; 8] = [
 /// Decides what the events from `start` on are, gives those of devices their categories, and
 /// links calls to what they launched.
 pub(super) fn settle(timeline: &mut Timeline, start: usize, header: Header<'_>) -> Verdict {
+    if !header.has_devices && !header.is_recording {
+        rows::number_rows(timeline, start);
+    }
     let (verdict, key, roles) = {
         let found = Evidence::new(timeline, start, header);
         let writer = WRITERS.iter().find(|writer| (writer.is_it)(&found));

@@ -178,8 +178,8 @@ struct Checks<'t> {
     found: Vec<Found>,
 }
 
-/// A stream of a device: rank, pid and stream.
-type Stream<'t> = (u32, Id, &'t str);
+/// A stream of a device: rank, pid, row and stream.
+type Stream<'t> = (u32, Id, Id, &'t str);
 
 impl<'t> Checks<'t> {
     /// The unit of an event's times, microseconds.
@@ -280,12 +280,14 @@ impl<'t> Checks<'t> {
             if !self.kinds.is_kernel(self.timeline, event) {
                 continue;
             }
-            let stream = match self.timeline.dialect(event) {
-                Dialect::Torch => self.timeline.arg(event, "stream").unwrap_or_default(),
-                Dialect::Flex | Dialect::Plain => "",
-            };
             let timeline = self.timeline;
-            let key = (timeline.rank(event), timeline.pid(event), stream);
+            let (stream, row) = match (timeline.dialect(event), timeline.arg(event, "stream")) {
+                (Dialect::Torch, Some(stream)) => (stream, Id::NONE),
+                // Each row is a stream, unless it was made for slices that overlap.
+                (Dialect::Torch, None) => ("", timeline.tracks.get(timeline.home(event)).tid),
+                _ => ("", Id::NONE),
+            };
+            let key = (timeline.rank(event), timeline.pid(event), row, stream);
             let list = streams.entry(key).or_default();
             if list.is_empty() {
                 order.push(key);

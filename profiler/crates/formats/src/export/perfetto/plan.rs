@@ -110,7 +110,7 @@ impl<'t> Plan<'t> {
         let key = match event.ph {
             Ph::Counter => RowKey::Process,
             Ph::AsyncBegin | Ph::AsyncEnd | Ph::AsyncInstant => RowKey::Async(event.cat, event.id),
-            _ if !track.tid.is_given() => RowKey::Process,
+            _ if !track.tid.is_given() || is_of_process(self.timeline, event) => RowKey::Process,
             _ => RowKey::Thread(track.tid),
         };
         if let RowKey::Async(..) = key {
@@ -399,6 +399,13 @@ fn end_before(lane: &mut Lane, track: u64, ns: i64, sink: &mut impl Sink) -> boo
         }
     }
     true
+}
+
+/// Whether a moment of a plain trace is one of its process, or of all: `"s":"p"`.
+fn is_of_process(timeline: &Timeline, event: &Event) -> bool {
+    event.ph == Ph::Instant
+        && timeline.dialect(event) == Dialect::Plain
+        && matches!(timeline.arg(event, "s"), Some("\"p\"" | "\"g\""))
 }
 
 fn is_flow(event: &Event) -> bool {

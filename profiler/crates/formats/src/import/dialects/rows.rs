@@ -1,8 +1,9 @@
 //! What rows hold, by the names that each tool gives processes and threads.
 
 use super::{Evidence, ProcessNames, RowRole, number_of};
-use aiprof_model::timeline::{Event, Sym, Timeline, TrackId};
-use rustc_hash::FxHashMap;
+use aiprof_model::timeline::{Event, Id, Ph, Sym, Time, Timeline, TrackId};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
 
 /// Rows of tools whose categories show all.
 pub(super) fn others(_: &Evidence<'_>, _: &ProcessNames<'_>, _: &str) -> RowRole {
@@ -116,7 +117,10 @@ pub(super) fn of_xla(found: &Evidence<'_>, process: &ProcessNames<'_>, thread: &
     {
         thread.starts_with("Stream #")
     } else if process.threads.values().any(|row| row == "XLA Ops") {
-        thread == "XLA Ops"
+        return match thread == "XLA Ops" {
+            true => RowRole::NestedWork,
+            false => RowRole::Other,
+        };
     } else {
         let small = thread.to_ascii_lowercase();
         !DERIVED.contains(&thread) && !small.starts_with("source")
@@ -125,6 +129,70 @@ pub(super) fn of_xla(found: &Evidence<'_>, process: &ProcessNames<'_>, thread: &
         true => RowRole::Work,
         false => RowRole::Other,
     }
+}
+
+/// Makes numbers of the processes and threads of rocprof, which are texts in its slices and
+/// numbers in their names: `"pid":"6"`.
+pub(super) fn number_rows(timeline: &mut Timeline, start: usize) {
+    let is_one = |event: &Event| {
+        event.ph == Ph::Metadata && part_of_rocprof(name_in(timeline, event)).is_some()
+    };
+    let events = timeline.events.get(start..).unwrap_or_default();
+    if !events.iter().any(is_one) {
+        return;
+    }
+    let Timeline {
+        events,
+        tracks,
+        names,
+        ..
+    } = timeline;
+    let number = |id: Id| match id {
+        Id::Token(sym) => {
+            let text = names.get(sym).trim_matches('"');
+            text.parse().map_or(id, Id::Number)
+        }
+        number @ Id::Number(_) => number,
+    };
+    for event in events.get_mut(start..).unwrap_or_default() {
+        event.track = tracks.like(event.track, |track| {
+            (track.pid, track.tid) = (number(track.pid), number(track.tid));
+        });
+    }
+}
+
+/// The name that an event gives a row.
+fn name_in<'t>(timeline: &'t Timeline, event: &Event) -> &'t str {
+    let name = timeline.arg(event, "name").unwrap_or_default();
+    name.trim_matches('"')
+}
+
+/// The events of rows of nested work that are around others.
+fn containers(
+    timeline: &Timeline,
+    start: usize,
+    roles: &FxHashMap<TrackId, RowRole>,
+) -> FxHashSet<usize> {
+    let mut rows: FxHashMap<TrackId, Vec<(Time, Reverse<Time>, usize)>> = FxHashMap::default();
+    for (index, event) in timeline.events.iter().enumerate().skip(start) {
+        if event.is_slice() && roles.get(&event.track) == Some(&RowRole::NestedWork) {
+            let place = (event.start, Reverse(event.end()), index);
+            rows.entry(event.track).or_default().push(place);
+        }
+    }
+    let mut found = FxHashSet::default();
+    for mut row in rows.into_values() {
+        row.sort_unstable();
+        for pair in row.windows(2) {
+            if let &[(_, Reverse(end), around), (begin, Reverse(inner), _)] = pair
+                && begin < end
+                && inner <= end
+            {
+                found.insert(around);
+            }
+        }
+    }
+    found
 }
 
 /// Categories that events get.
@@ -154,6 +222,7 @@ pub(super) fn assign(
             ("hip", names.intern("hip_runtime")),
         ],
     };
+    let around = containers(timeline, start, roles);
     for index in start..timeline.events.len() {
         let Some(mut event) = timeline.events.get(index).copied() else {
             break;
@@ -163,7 +232,8 @@ pub(super) fn assign(
         };
         event.cat = match role {
             RowRole::Other => continue,
-            RowRole::Work => match work(timeline, &words, &event) {
+            RowRole::NestedWork if around.contains(&index) => continue,
+            RowRole::Work | RowRole::NestedWork => match work(timeline, &words, &event) {
                 Some(cat) => cat,
                 None => continue,
             },

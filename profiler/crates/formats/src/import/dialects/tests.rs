@@ -131,9 +131,14 @@ fn operations_of_xla_on_tpus_are_kernels() {
             slice(3, 1, 0, "0", ""),
             slice(3, 2, 0, "jit_step", ""),
             slice(3, 3, 0, "fusion.2", ""),
+            // A loop and what it does.
+            slice(3, 3, 10, "while", ""),
+            slice(3, 3, 10, "dot.3", "").replace("\"dur\":5", "\"dur\":2"),
+            slice(3, 3, 13, "dot.3", "").replace("\"dur\":5", "\"dur\":2"),
         ],
     );
-    assert_eq!(work(&timeline), [("fusion.2", 'k', 0)]);
+    let expected = [("fusion.2", 'k', 0), ("dot.3", 'k', 0), ("dot.3", 'k', 0)];
+    assert_eq!(work(&timeline), expected);
 }
 
 #[test]
@@ -171,7 +176,8 @@ fn calls_and_kernels_of_rocprof_are_linked_by_arrows() {
         let timeline = read(
             &names,
             &[
-                slice(2, 9, 0, "hipLaunchKernel", ""),
+                // Numbers are texts in slices.
+                slice(2, 9, 0, "hipLaunchKernel", "").replace("\"pid\":2", "\"pid\":\"2\""),
                 slice(6, 0, 20, "vec_add", ""),
                 slice(1, 0, 30, "hipMemcpy", ""),
                 arrow("s", 2, 9, 2),

@@ -87,7 +87,6 @@ pub fn read_within(
     let mut joiner = Joiner {
         into,
         job,
-        start,
         kept,
         open: FxHashMap::default(),
         problems: Problems::default(),
@@ -102,7 +101,7 @@ pub fn read_within(
             memory::check().is_ok()
         },
     )?;
-    let mut problems = joiner.finish();
+    let (mut problems, open) = joiner.finish();
     problems.merge(&outline.problems);
     let known = into.origin.or(outline.origin);
     let own = outline.origin.or(known).unwrap_or(0);
@@ -119,6 +118,14 @@ pub fn read_within(
     };
     let found = dialects::settle(into, start, header);
     (new.dialect, new.writer) = (found.dialect, found.writer);
+    match found.dialect {
+        // Slices that were still open when the trace ended.
+        Dialect::Plain => keep_begins(into, &open),
+        _ => open
+            .iter()
+            .for_each(|(_, place)| problems.add(Trouble::NeverEnded, *place)),
+    }
+    sweep(into, start);
     new.rank = new.rank.or(found.rank);
     into.jobs.push(new);
     let rank = into.jobs.last().and_then(|job| job.rank);
@@ -303,8 +310,6 @@ type Begins = (TrackId, Option<Sym>);
 struct Joiner<'t> {
     into: &'t mut Timeline,
     job: u32,
-    /// The file's first event.
-    start: usize,
     /// What is not left out.
     kept: Stretch,
     /// Begins on a row, and those of one name on a row, the last one last: event and
@@ -430,23 +435,38 @@ impl Joiner<'_> {
         );
     }
 
-    /// The file is over.
-    fn finish(mut self) -> Problems {
-        let rows = self.open.iter().filter(|((_, name), _)| name.is_none());
-        for begin in rows.flat_map(|(_, open)| open) {
-            if !is_open(&self.into.events, begin) {
-                continue;
-            }
-            self.problems.add(Trouble::NeverEnded, begin.1);
-            if let Some(event) = self.into.events.get_mut(begin.0) {
+    /// The file is over: what was wrong, and the begins that met no end, which are dropped, by
+    /// event and place.
+    fn finish(self) -> (Problems, Vec<(usize, u64)>) {
+        let rows = self
+            .open
+            .into_iter()
+            .filter(|((_, name), _)| name.is_none());
+        let mut open: Vec<(usize, u64)> = rows.flat_map(|(_, open)| open).collect();
+        open.retain(|begin| is_open(&self.into.events, begin));
+        for (index, _) in &open {
+            if let Some(event) = self.into.events.get_mut(*index) {
                 event.dropped = true;
             }
         }
-        let mut index = 0;
-        self.into.events.retain(|event| {
-            index += 1;
-            index <= self.start || !event.dropped
-        });
-        self.problems
+        (self.problems, open)
     }
+}
+
+/// Keeps begins without an end, as a plain trace has them.
+fn keep_begins(timeline: &mut Timeline, open: &[(usize, u64)]) {
+    for (index, _) in open {
+        if let Some(event) = timeline.events.get_mut(*index) {
+            event.dropped = false;
+        }
+    }
+}
+
+/// Forgets the events from `start` on that were dropped.
+fn sweep(timeline: &mut Timeline, start: usize) {
+    let mut index = 0;
+    timeline.events.retain(|event| {
+        index += 1;
+        index <= start || !event.dropped
+    });
 }
