@@ -323,10 +323,8 @@ pub(super) fn read(
         return Ok(outline);
     }
     result?;
-    if outline.end == End::Whole && window.peek().is_some() {
-        outline.end = End::Trailing {
-            offset: window.place(),
-        };
+    while outline.end == End::Whole && window.peek().is_some() {
+        outline.behind(&mut window, blocks);
     }
     Ok(outline)
 }
@@ -436,6 +434,25 @@ impl Outline {
                 };
                 window.back_to(start);
                 Next::Broken(end)
+            }
+        }
+    }
+
+    /// What stands behind the end of all: events, where several processes wrote one file.
+    fn behind<R: Read>(&mut self, window: &mut TextWindow<R>, blocks: &mut Pieces<Block>) {
+        let offset = window.place();
+        window.more();
+        if !self.finds_events(window) {
+            self.end = End::Trailing { offset };
+            return;
+        }
+        self.events(window, blocks);
+        let mut kept = 0;
+        while self.end == End::Whole {
+            match self.member(window, &mut kept, true) {
+                Next::Member => {}
+                Next::Events => self.events(window, blocks),
+                Next::Closed | Next::Broken(_) => return,
             }
         }
     }
