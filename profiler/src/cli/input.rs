@@ -64,7 +64,7 @@ fn advice(contents: Contents, path: &Path) -> Option<String> {
         Contents::Iaprof | Contents::StallCsv => {
             format!("use `aiprof stalls {path}`, `aiprof report` or `aiprof diff`")
         }
-        Contents::Json | Contents::Perfetto | Contents::Xplane => {
+        Contents::Json | Contents::Perfetto | Contents::Xplane | Contents::Rocprof => {
             format!("use `aiprof analyze {path}`")
         }
         Contents::Nsight => format!(

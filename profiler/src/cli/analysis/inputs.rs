@@ -5,7 +5,7 @@ use crate::cli::capture_input;
 use crate::cli::input::{self, ProfileCommand};
 use aiprof_formats::import::json::{self, End, Reading, Trouble};
 use aiprof_formats::import::open::{self, Contents};
-use aiprof_formats::import::{perfetto, xplane};
+use aiprof_formats::import::{perfetto, rocprof, xplane};
 use aiprof_model::timeline::{Dialect, Stretch, Timeline};
 use aiprof_record::timeline::CommandDetail;
 use aiprof_system::errors::chain;
@@ -110,7 +110,7 @@ impl Analysis<'_> {
         let input = input.with_context(|| format!("cannot read {shown}"))?;
         match input.contents {
             // The readers report a text or bytes that are no trace.
-            Contents::Json | Contents::Perfetto | Contents::Xplane => {}
+            Contents::Json | Contents::Perfetto | Contents::Xplane | Contents::Rocprof => {}
             Contents::Empty | Contents::Text | Contents::Binary => {}
             _ if !self.is_own() => bail!("Unrecognized file type. file: {shown}"),
             Contents::Capture => {
@@ -136,6 +136,9 @@ impl Analysis<'_> {
         let reading = match input.contents {
             Contents::Perfetto | Contents::Binary => {
                 perfetto::read(input.text, &name, timeline).with_context(failed)?
+            }
+            Contents::Rocprof => {
+                rocprof::read(input.text, &name, self.kept, timeline).with_context(failed)?
             }
             Contents::Xplane => {
                 xplane::read(input.text, &name, self.kept, timeline).with_context(failed)?

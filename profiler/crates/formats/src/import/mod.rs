@@ -11,6 +11,7 @@ pub mod open;
 pub mod perfetto;
 pub mod pprof;
 pub mod recording;
+pub mod rocprof;
 pub mod stall_profile;
 pub mod torch_log;
 pub mod unitrace_csv;

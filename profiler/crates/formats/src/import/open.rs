@@ -1,6 +1,6 @@
 //! Files that are read: what they are, and their text, decompressed.
 
-use super::{iaprof, pprof, unitrace_csv, xplane};
+use super::{iaprof, pprof, rocprof, unitrace_csv, xplane};
 use crate::export::formats::{FOLDED, PPROF};
 use aiprof_record::capture;
 use aiprof_system::files::caller;
@@ -29,6 +29,8 @@ pub enum Contents {
     Perfetto,
     /// A profile of JAX or TensorFlow.
     Xplane,
+    /// rocprofv3's records in JSON.
+    Rocprof,
     /// A recording of Nsight Systems, or the database that it exports.
     Nsight,
     /// A database of rocprofv3, or one of another tool of its family.
@@ -70,6 +72,7 @@ impl Contents {
             Self::Json => "a JSON trace",
             Self::Perfetto => "a Perfetto trace",
             Self::Xplane => "a profile of JAX or TensorFlow",
+            Self::Rocprof => "rocprofv3's records",
             Self::Nsight => "a recording of Nsight Systems",
             Self::Rocpd => "a rocpd database",
             Self::Database => "an SQLite database",
@@ -251,6 +254,9 @@ fn by_head(head: &[u8]) -> Contents {
             [0x0a, ..] => Contents::Perfetto,
             _ => Contents::Binary,
         };
+    }
+    if rocprof::is_rocprof(head) {
+        return Contents::Rocprof;
     }
     if iaprof::is_iaprof(head) {
         return Contents::Iaprof;
