@@ -248,33 +248,6 @@ mod tests {
         assert_eq!(averages.device, "CUDA");
     }
 
-    /// A profiler's overhead takes the host's time, and launches nothing.
-    #[test]
-    fn overheads_have_no_device_work() {
-        let launch = r#""External id":1,"correlation":5"#;
-        let overhead = |name, ts| slice("overhead", name, 0, ts, 2.0, "");
-        for overheads in [
-            vec![overhead("Instrumentation", 3.0)],
-            vec![overhead("Buffer", 3.0), overhead("Buffer", 7.0)],
-        ] {
-            let mut events = vec![
-                slice("cpu_op", "a", 9, 0.0, 20.0, r#""External id":1"#),
-                slice("cuda_runtime", "launch", 9, 2.0, 8.0, launch),
-                slice("kernel", "k", 7, 50.0, 4.0, launch),
-            ];
-            events.extend(overheads.iter().cloned());
-            let averages = of(&format!("[{}]", events.join(",")));
-            let a = row(&averages, "a", false);
-            assert_eq!((a.device, a.cpu), (4.0, 20.0));
-            let hosts = averages.rows.iter().filter(|row| !row.is_device);
-            let cpu: f64 = hosts.clone().map(|row| row.self_cpu).sum();
-            assert_eq!(
-                (cpu, hosts.map(|row| row.self_device).sum::<f64>()),
-                (20.0, 4.0)
-            );
-        }
-    }
-
     /// What other tools write is joined by correlation.
     #[test]
     fn other_traces_are_joined_by_correlation() {
