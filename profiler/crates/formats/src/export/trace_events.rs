@@ -461,4 +461,24 @@ mod tests {
         let value: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(value["traceEvents"], json!([]));
     }
+
+    /// Ids of both kinds, bound flows, open slices and the width of moments; no arguments of ours.
+    #[test]
+    fn plain_traces_are_written_as_they_were_read() {
+        for event in [
+            r#"{"ph":"b","name":"m","cat":"c","pid":1,"tid":1,"id2":{"local":"0x1"},"ts":10.000}"#,
+            r#"{"ph":"n","name":"m","cat":"c","pid":1,"tid":1,"id2":{"global":9},"ts":10.000,"args":{"x":1}}"#,
+            r#"{"ph":"X","name":"f","pid":1,"tid":1,"ts":10.000,"dur":2.000,"bind_id":"0x5","flow_out":true,"args":{"a":[1]}}"#,
+            r#"{"ph":"B","name":"open","pid":1,"tid":1,"ts":10.000}"#,
+            r#"{"ph":"i","name":"i","pid":1,"tid":1,"ts":10.000,"s":"g"}"#,
+            r#"{"ph":"X","name":"no thread","pid":0,"ts":10.000,"dur":1.000}"#,
+        ] {
+            let mut timeline = Timeline::default();
+            json::read(format!("[{event}]").as_bytes(), "d/n.json", &mut timeline).unwrap();
+            let mut out = Vec::new();
+            write_events(&timeline, Words::default(), &[0], &mut out).unwrap();
+            let parsed = |text: &[u8]| serde_json::from_slice::<Value>(text).unwrap();
+            assert_eq!(parsed(&out), parsed(event.as_bytes()));
+        }
+    }
 }

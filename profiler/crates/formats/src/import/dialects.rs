@@ -64,9 +64,11 @@ pub(super) struct ProcessNames<'t> {
 pub(super) struct Evidence<'t> {
     header: Header<'t>,
     pub processes: FxHashMap<Id, ProcessNames<'t>>,
-    /// Kinds of all categories of slices together.
+    /// Slices with categories of Kineto, with counters of FLEX, with other signs of FLEX.
     has_kineto: bool,
+    is_counted: bool,
     has_flex: bool,
+    /// Categories of slices.
     cats: FxHashSet<&'t str>,
 }
 
@@ -95,7 +97,11 @@ static WRITERS: [Writer; 8] = [
     Writer {
         name: "",
         dialect: Dialect::Flex,
-        is_it: |found| found.has_flex && !found.header.has_devices,
+        is_it: |found| {
+            // Kineto has calls of the AIU's runtime too.
+            let is_flex = found.is_counted || found.has_flex && !found.has_kineto;
+            is_flex && !found.header.has_devices
+        },
         role: rows::others,
         key: None,
     },
@@ -187,6 +193,7 @@ impl<'t> Evidence<'t> {
             header,
             processes: FxHashMap::default(),
             has_kineto: false,
+            is_counted: false,
             has_flex: false,
             cats: FxHashSet::default(),
         };
@@ -195,6 +202,7 @@ impl<'t> Evidence<'t> {
             match event.ph {
                 Ph::Metadata => found.name(timeline, event),
                 Ph::Complete => {
+                    found.is_counted |= is_counted(timeline, event);
                     found.has_flex |= is_of_flex(timeline, &kinds, event);
                     if seen.insert(event.cat) {
                         found.cats.insert(timeline.name(event.cat));
@@ -280,23 +288,17 @@ impl<'t> Evidence<'t> {
     }
 }
 
-/// Whether only the AIU's runtime writes such an event: with counters by name, as part of a
-/// collective, or with one of its names.
-fn is_of_flex(timeline: &Timeline, kinds: &Kinds, event: &Event) -> bool {
+/// Whether an event has counters by name, which only the AIU's runtime writes.
+fn is_counted(timeline: &Timeline, event: &Event) -> bool {
     let device = timeline.device(event);
-    let transfer = timeline.transfer(event);
-    let name = kinds.of(event.name);
-    let names = [
-        Kind::EXEC,
-        Kind::PREP,
-        Kind::DMA_IN,
-        Kind::DMA_OUT,
-        Kind::SEN_RDMA,
-        Kind::ROUND_TRIP,
-    ];
     device.is_some_and(|device| !device.is_listed)
-        || transfer.is_some_and(|transfer| !transfer.group.is_empty())
-        || names.into_iter().any(|kind| name.is(kind))
+}
+
+/// Whether an event is part of a collective of the AIU's runtime, or has one of its names.
+fn is_of_flex(timeline: &Timeline, kinds: &Kinds, event: &Event) -> bool {
+    let transfer = timeline.transfer(event);
+    transfer.is_some_and(|transfer| !transfer.group.is_empty())
+        || kinds.of(event.name).is(Kind::FLEX_NAME)
 }
 
 /// Categories that others have too: only the arguments show that they are Kineto's.

@@ -95,6 +95,8 @@ kinds! {
     COMMAND = 26, t => t.starts_with("zeCommandList") || t.starts_with("clEnqueue");
     /// And that copies or fills memory.
     COPY_COMMAND = 27, t => is_copy_command(&t);
+    /// Name that only the AIU's runtime gives.
+    FLEX_NAME = 28, t => is_flex_name(&t);
     /// Name has "Barrier:" or "barrier:".
     BARRIER = 14, t => t.contains("Barrier:") || t.contains("barrier:");
     /// TORCH: name has "HCOLL".
@@ -177,6 +179,23 @@ const OUTWARD: [&str; 9] = [
 /// Libraries of communication, as the names of their kernels have them: of NVIDIA, AMD,
 /// Microsoft and Intel. `nccl` is in `rccl`'s too, which keeps the names.
 const LIBRARIES: [&str; 5] = ["nccl", "rccl", "msccl", "oneccl", "nvshmem"];
+
+/// `add Cmpt Exec`, `x DmaI`, `SenRDMARecv_1`, `AIU Roundtrip`, `aiuScheduleWait`.
+fn is_flex_name(name: &str) -> bool {
+    let parts = [
+        " DmaI",
+        " DmaO",
+        "SenRdma",
+        "SenRDMA",
+        "AIU Roundtrip",
+        "Flex RoundTrip",
+    ];
+    let ends = ["Cmpt Exec", "Cmpt Prep"];
+    let call = name.strip_prefix("aiu");
+    parts.iter().any(|part| name.contains(part))
+        || ends.iter().any(|end| name.ends_with(end))
+        || call.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+}
 
 /// `zeCommandListAppendMemoryCopy(M2D)[64]`, `clEnqueueReadBuffer`.
 fn is_copy_command(name: &str) -> bool {
@@ -316,6 +335,26 @@ mod tests {
         assert!(is("Memcpy (HtoD)", Kind::COPY_IN) && is("a memcpy (HtoD) b", Kind::COPY_IN));
         assert!(!is("xemcpy (HtoD)", Kind::COPY_IN));
         assert!(is("Update CBs x", Kind::GLOBAL));
+    }
+
+    #[test]
+    fn commands_of_unitrace_and_names_of_flex_are_known() {
+        for (name, is_command, is_copy) in [
+            ("zeCommandListAppendBarrier", true, false),
+            ("zeCommandListAppendMemoryCopy(M2D)[64]", true, true),
+            ("clEnqueueWriteBuffer", true, true),
+            ("gemm[SIMD32 {1; 1; 1} {8; 1; 1}]", false, false),
+        ] {
+            let kind = Kind::of(name);
+            assert_eq!(kind.is(Kind::COMMAND), is_command, "{name}");
+            assert_eq!(kind.is(Kind::COPY_COMMAND), is_copy, "{name}");
+        }
+        for name in ["x DmaI", "SenRDMARecv_2", "aiuScheduleWait", "a Cmpt Prep"] {
+            assert!(Kind::of(name).is(Kind::FLEX_NAME), "{name}");
+        }
+        for name in ["aiut", "Callback", "xDmaI", "RDMA write"] {
+            assert!(!Kind::of(name).is(Kind::FLEX_NAME), "{name}");
+        }
     }
 
     /// Names of CUDA's, HIP's and Level Zero's traces.

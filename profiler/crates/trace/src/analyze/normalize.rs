@@ -456,7 +456,8 @@ mod tests {
 
     #[test]
     fn ranks_of_one_file_stay_apart() {
-        let text = r#"[{"ph":"i","name":"a","pid":3,"ts":1},{"ph":"i","name":"b","pid":1,"ts":2}]"#;
+        let text = r#"[{"ph":"X","name":"aiuA","pid":3,"ts":1,"dur":1},
+            {"ph":"i","name":"b","pid":1,"ts":2}]"#;
         let ranks = |one| -> Vec<u32> {
             let t = read(&[text], one);
             t.events.iter().map(|e| t.rank(e)).collect()
@@ -508,6 +509,24 @@ mod tests {
         assert_eq!(select(&mut t, &EventLimit::default(), &filters), 1);
         let names: Vec<&str> = t.events.iter().map(|e| t.name(e.name)).collect();
         assert_eq!(names, ["aiuFetchRdmaKeys", "y"]);
+    }
+
+    /// Names of a plain trace mean nothing to the analyses.
+    #[test]
+    fn plain_traces_keep_processes_names_and_arguments() {
+        let text = r#"[{"ph":"X","name":"ReceiveRDMA","pid":0,"ts":1,"dur":1,"args":{"device":3}},
+            {"ph":"X","name":"Callback","pid":7,"tid":0,"ts":2,"dur":1},
+            {"ph":"M","name":"process_labels","pid":0,"ts":1,"args":{"labels":"GPU 1"}}]"#;
+        let mut t = read(&[text], false);
+        select(&mut t, &EventLimit::default(), &[]);
+        let kinds = Kinds::new(&t);
+        drop_globals(&mut t, &kinds);
+        let names: Vec<&str> = t.events.iter().map(|e| t.name(e.name)).collect();
+        assert_eq!(names, ["ReceiveRDMA", "Callback", "process_labels"]);
+        let args: Vec<&str> = t.events.iter().map(|e| t.texts.get(e.args)).collect();
+        assert_eq!(args, [r#""device":3"#, "", r#""labels":"GPU 1""#]);
+        let pids: Vec<Id> = t.events.iter().map(|e| t.pid(e)).collect();
+        assert_eq!(pids, [0, 7, 0].map(Id::Number));
     }
 
     #[test]
