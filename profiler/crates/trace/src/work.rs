@@ -420,7 +420,7 @@ fn role_of(cat: &str) -> SpanRole {
         "runtime" => SpanRole::Call,
         // rocprofv3's marks are the program's own.
         "marker_api" => SpanRole::Note,
-        "hip_api" | "hsa_api" | "rocdecode_api" | "rccl_api" => SpanRole::Call,
+        _ if small.ends_with("hip_api") || small.ends_with("hsa_api") => SpanRole::Call,
         _ if small.ends_with("_runtime") || small.ends_with("_driver") => SpanRole::Call,
         _ => SpanRole::Other,
     }

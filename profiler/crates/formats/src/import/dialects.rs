@@ -124,8 +124,10 @@ static WRITERS: [Writer; 8] = [
         dialect: Dialect::Torch,
         is_it: |found| {
             let cats = ["kernel_dispatch", "memory_copy", "hip_api", "hsa_api"];
-            let has_cat = cats.iter().any(|cat| found.cats.contains(cat));
-            has_cat || found.has_process(|name| rows::part_of_rocprof(name).is_some())
+            // Others of its family put a word before them.
+            let is_one = |cat: &&str| cats.iter().any(|end| cat.ends_with(end));
+            found.cats.iter().any(is_one)
+                || found.has_process(|name| rows::part_of_rocprof(name).is_some())
         },
         role: rows::of_rocprof,
         key: None,

@@ -76,7 +76,7 @@ kinds! {
     CAT_GPU = 13, t => t.has(&["gpu"]);
     /// Category of copies and fills: `gpu_memcpy`, and `Memcpy` before 2022; `memory_copy` of
     /// rocprofv3.
-    CAT_COPY = 18, t => t.has(&["memcpy", "memset"]) || t.small == "memory_copy";
+    CAT_COPY = 18, t => t.has(&["memcpy", "memset"]) || t.small.ends_with("memory_copy");
     /// Category of the program's own notes, also where they stand on a device's track.
     CAT_NOTE = 19, t => t.has(&["annotation"]);
     /// Category that only Kineto's traces have.

@@ -104,7 +104,8 @@ pub(super) fn of_xla(found: &Evidence<'_>, process: &ProcessNames<'_>, thread: &
     let others = || found.processes.values().map(|other| &*other.name);
     let is_work = if name.contains("/stream:all") {
         // All streams together: again what each of them has.
-        !others().any(|other| is_stream(other) && !other.contains("/stream:all"))
+        let is_one = |other: &str| other.contains("/stream:") && !other.contains("/stream:all");
+        !others().any(is_one)
     } else if is_stream(name) {
         true
     } else if others().any(is_stream) {

@@ -157,6 +157,11 @@ fn timelines_of_tensorflow_have_streams_as_processes() {
         slice(3, 0, 10, "MatMul of one", op),
     ];
     assert_eq!(work(&read(&names, &slices)), [("MatMul", 'k', 0)]);
+    let copies = format!("{job}/device:GPU:0/memcpy Compute");
+    let with_copies = [names[0], names[2], (4, None, &*copies)];
+    let moved = slice(4, 0, 20, "MEMCPYHtoD", op);
+    let found = read(&with_copies, &[slices[0].clone(), slices[2].clone(), moved]);
+    assert_eq!(work(&found), [("MatMul", 'k', 0), ("MEMCPYHtoD", 'c', 0)]);
     let names = [names[0], names[1], names[2], (3, None, &*one)];
     assert_eq!(work(&read(&names, &slices)), [("MatMul of one", 'k', 0)]);
     // Nothing but what the device's executor did.
@@ -247,6 +252,7 @@ fn categories_of_other_devices_are_known() {
         &[
             slice(0, 1, 0, "matmul", r#","cat":"mtia_ccp_events""#),
             slice(0, 1, 10, "add(float*)", r#","cat":"kernel_dispatch""#),
+            slice(0, 1, 15, "copy", r#","cat":"rocm_memory_copy""#),
             slice(
                 0,
                 1,
@@ -259,6 +265,7 @@ fn categories_of_other_devices_are_known() {
     let expected = [
         ("matmul", 'k', 0),
         ("add(float*)", 'k', 0),
+        ("copy", 'c', 0),
         ("MEMORY_COPY_HOST_TO_DEVICE", 'c', 4),
     ];
     assert_eq!(work(&timeline), expected);
