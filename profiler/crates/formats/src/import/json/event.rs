@@ -1,5 +1,7 @@
 //! A block of events: JSON text to [`Parsed`], which knows only its own names.
 
+mod arguments;
+
 use super::cut::value_len;
 use super::problem::{Problems, Trouble};
 use super::rescue::{Effort, events_in, next_event, with_escapes, without_nan};
@@ -8,7 +10,8 @@ use aiprof_model::timeline::{
     Device, Event, Id, Length, NONE, Names, Ph, Phase, Sym, Text, Texts, Time, Track, TrackId,
     Tracks, Transfer,
 };
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use arguments::{Arguments, hint};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -515,75 +518,6 @@ fn five(list: &str) -> Option<[i64; 5]> {
     texts.next().is_none().then_some(stamps)
 }
 
-/// Reads an event's arguments.
-struct Arguments<'f, 'a, 'p> {
-    fields: &'f mut Fields<'a>,
-    parsed: &'p mut Parsed,
-}
-
-impl<'a> DeserializeSeed<'a> for Arguments<'_, 'a, '_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'a>>(self, json: D) -> Result<(), D::Error> {
-        json.deserialize_any(self)
-    }
-}
-
-impl Arguments<'_, '_, '_> {
-    /// It is no object.
-    fn none<E>(self) -> Result<(), E> {
-        self.fields.has_bad_arguments = true;
-        Ok(())
-    }
-}
-
-impl<'a> Visitor<'a> for Arguments<'_, 'a, '_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("arguments")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        self.none()
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        self.none()
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        self.none()
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        self.none()
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        self.none()
-    }
-
-    fn visit_seq<S: SeqAccess<'a>>(self, mut list: S) -> Result<(), S::Error> {
-        while list.next_element::<IgnoredAny>()?.is_some() {}
-        self.none()
-    }
-
-    fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
-        let Self { fields, parsed } = self;
-        while let Some(key) = map.next_key_seed(ObjectKey)? {
-            let value: &'a RawValue = map.next_value()?;
-            let text = value.get();
-            fields.argument(parsed, &key, text);
-        }
-        Ok(())
-    }
-}
-
 impl<'a> Fields<'a> {
     /// Whether the object had no member.
     fn is_empty(&self) -> bool {
@@ -634,52 +568,9 @@ fn renamed(key: &str) -> &str {
     }
 }
 
-/// Notes what analyses want to know of an argument that is kept as text as well.
-fn hint(parsed: &mut Parsed, fields: &mut Fields<'_>, key: &str, text: &str) {
-    if CORRELATIONS.contains(&key) {
-        fields.correlation = text.trim_matches('"').parse().unwrap_or(0);
-        return;
-    }
-    if !TRANSFER.contains(&key) {
-        return;
-    }
-    let transfer = fields.transfer.get_or_insert(Transfer {
-        bytes: -1,
-        gigabytes_per_second: f64::NAN,
-        ..Transfer::default()
-    });
-    let mut name = || parsed.names.intern(text.trim_matches('"'));
-    match key {
-        "CollGroup" => transfer.group = name(),
-        "Type" => transfer.kind = name(),
-        "Peer" | "Peers" => {
-            transfer.peers = name();
-            transfer.is_plural = key == "Peers";
-        }
-        "memory bandwidth (GB/s)" => {
-            transfer.gigabytes_per_second = text.parse().unwrap_or(f64::NAN);
-        }
-        _ => transfer.bytes = parse_counter(text).unwrap_or(-1),
-    }
-}
-
 /// Kinds of events that no viewer draws: samples without a stack, objects, contexts, dumps of
 /// memory, clock marks, and numbers that are linked.
 const NOT_DRAWN: [&str; 11] = ["P", "N", "O", "D", "(", ")", "V", "v", "c", "=", "a"];
-
-/// Names of the argument that a launch and its work share.
-const CORRELATIONS: [&str; 3] = ["correlation", "correlation_id", "corr_id"];
-
-/// Arguments that describe a transfer.
-const TRANSFER: [&str; 7] = [
-    "CollGroup",
-    "Peer",
-    "Peers",
-    "Type",
-    "Bytes",
-    "bytes",
-    "memory bandwidth (GB/s)",
-];
 
 /// Adds `"key":value,` to a text.
 pub(in crate::import) fn member(out: &mut String, key: &str, value: &str) {

@@ -5,7 +5,7 @@
 
 mod proto;
 #[cfg(any(test, feature = "testing"))]
-pub mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
