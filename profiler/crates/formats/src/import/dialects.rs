@@ -85,6 +85,9 @@ struct Writer {
     key: Option<&'static str>,
 }
 
+/// Its categories show what is a device's, its arrows what launched that.
+const UNITRACE: &str = "unitrace";
+
 /// Tools, the first that fits first.
 static WRITERS: [Writer; 8] = [
     Writer {
@@ -106,7 +109,7 @@ static WRITERS: [Writer; 8] = [
         key: None,
     },
     Writer {
-        name: "unitrace",
+        name: UNITRACE,
         dialect: Dialect::Torch,
         is_it: |found| found.cats.contains("gpu_op") || found.has_process(rows::is_of_unitrace),
         role: rows::others,
@@ -174,7 +177,7 @@ pub(super) fn settle(timeline: &mut Timeline, start: usize, header: Header<'_>) 
         let verdict = Verdict {
             dialect: writer.dialect,
             writer: writer.name,
-            rank: found.rank(writer.name == "unitrace"),
+            rank: found.rank(writer.name == UNITRACE),
         };
         // One file may have processes of several tools.
         let is_open = writer.dialect == Dialect::Torch && !header.is_recording;
@@ -183,6 +186,8 @@ pub(super) fn settle(timeline: &mut Timeline, start: usize, header: Header<'_>) 
     };
     if !roles.is_empty() {
         rows::assign(timeline, start, &roles, key);
+    }
+    if !roles.is_empty() || verdict.writer == UNITRACE {
         links::by_flows(timeline, start);
     }
     verdict

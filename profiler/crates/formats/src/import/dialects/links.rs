@@ -54,7 +54,8 @@ pub(super) fn by_flows(timeline: &mut Timeline, start: usize) {
         };
         let is_work = |event: &&Event| {
             let cat = kinds.of(event.cat);
-            event.correlation == 0 && (cat.is(Kind::CAT_KERNEL) || cat.is(Kind::CAT_COPY))
+            let is_one = [Kind::CAT_KERNEL, Kind::CAT_COPY, Kind::CAT_COMMAND];
+            event.correlation == 0 && is_one.into_iter().any(|kind| cat.is(kind))
         };
         if timeline.events.get(work).filter(is_work).is_none() {
             continue;

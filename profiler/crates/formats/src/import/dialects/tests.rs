@@ -246,6 +246,40 @@ fn commands_of_unitrace_are_kernels_by_their_names() {
 }
 
 #[test]
+fn arrows_of_unitrace_link_calls_and_commands() {
+    for number in [7, 70] {
+        let arrow = |ph: &str, pid: i64, ts: i64| {
+            format!(
+                r#"{{"ph":"{ph}","cat":"Flow_H2D_{number}_0","id":{number},"pid":{pid},"tid":1,"ts":{ts},"name":"dep"}}"#
+            )
+        };
+        let timeline = read(
+            &[(9, None, "DEVICE<h>[GPU]#0"), (8, None, "HOST<h>")],
+            &[
+                slice(
+                    8,
+                    1,
+                    0,
+                    "zeCommandListAppendLaunchKernel",
+                    r#","cat":"cpu_op""#,
+                ),
+                arrow("s", 8, 0),
+                slice(
+                    9,
+                    1,
+                    20,
+                    "gemm[SIMD32 {4; 1; 1}]",
+                    r#","cat":"gpu_op","args":{"id":"7"}"#,
+                ),
+                arrow("t", 9, 20),
+            ],
+        );
+        assert_eq!(work(&timeline), [("gemm[SIMD32 {4; 1; 1}]", 'k', 1)]);
+        assert_eq!(correlation(&timeline, "zeCommandListAppendLaunchKernel"), 1);
+    }
+}
+
+#[test]
 fn categories_of_other_devices_are_known() {
     let timeline = read(
         &[],
