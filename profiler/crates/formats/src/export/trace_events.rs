@@ -466,12 +466,12 @@ mod tests {
     #[test]
     fn plain_traces_are_written_as_they_were_read() {
         for event in [
-            r#"{"ph":"b","name":"m","cat":"c","pid":1,"tid":1,"id2":{"local":"0x1"},"ts":10.000}"#,
-            r#"{"ph":"n","name":"m","cat":"c","pid":1,"tid":1,"id2":{"global":9},"ts":10.000,"args":{"x":1}}"#,
-            r#"{"ph":"X","name":"f","pid":1,"tid":1,"ts":10.000,"dur":2.000,"bind_id":"0x5","flow_out":true,"args":{"a":[1]}}"#,
-            r#"{"ph":"B","name":"open","pid":1,"tid":1,"ts":10.000}"#,
-            r#"{"ph":"i","name":"i","pid":1,"tid":1,"ts":10.000,"s":"g"}"#,
-            r#"{"ph":"X","name":"no thread","pid":0,"ts":10.000,"dur":1.000}"#,
+            r#"{"ph":"b","name":"m","cat":"c","pid":1,"tid":1,"id2":{"local":"0x1"},"ts":10}"#,
+            r#"{"ph":"n","name":"m","cat":"c","pid":1,"tid":1,"id2":{"global":9},"ts":10,"args":{"x":1}}"#,
+            r#"{"ph":"X","name":"f","pid":1,"tid":1,"ts":10,"dur":2,"bind_id":"0x5","flow_out":true,"args":{"a":[1]}}"#,
+            r#"{"ph":"B","name":"open","pid":1,"tid":1,"ts":10}"#,
+            r#"{"ph":"i","name":"i","pid":1,"tid":1,"ts":10,"s":"g"}"#,
+            r#"{"ph":"X","name":"no thread","pid":0,"ts":10,"dur":1}"#,
         ] {
             let mut timeline = Timeline::default();
             json::read(format!("[{event}]").as_bytes(), "d/n.json", &mut timeline).unwrap();

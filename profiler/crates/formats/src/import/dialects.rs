@@ -209,13 +209,14 @@ impl<'t> Evidence<'t> {
             match event.ph {
                 Ph::Metadata => found.name(timeline, event),
                 Ph::Complete => {
-                    found.is_counted |= is_counted(timeline, event);
-                    found.has_flex |= is_of_flex(timeline, &kinds, event);
+                    found.is_counted = found.is_counted || is_counted(timeline, event);
+                    found.has_flex = found.has_flex || is_of_flex(timeline, &kinds, event);
                     if seen.insert(event.cat) {
                         found.cats.insert(timeline.name(event.cat));
                     }
-                    found.has_kineto |=
-                        kinds.of(event.cat).is(Kind::CAT_KINETO) && is_of_kineto(timeline, event);
+                    found.has_kineto = found.has_kineto
+                        || kinds.of(event.cat).is(Kind::CAT_KINETO)
+                            && is_of_kineto(timeline, event);
                 }
                 _ => {}
             }

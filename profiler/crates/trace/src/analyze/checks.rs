@@ -223,7 +223,10 @@ impl<'t> Checks<'t> {
             if !self.kinds.is_device(self.timeline, event) {
                 continue;
             }
-            if (event.start - zero).micros().abs() < SAME_US {
+            let job = self.timeline.jobs.get(self.timeline.job(event) as usize);
+            // Times of XLA's traces count from the begin of the profile.
+            let has_clock = job.is_none_or(|job| job.writer != "xla");
+            if has_clock && (event.start - zero).micros().abs() < SAME_US {
                 self.add(Fault::ZeroTime, event, 0.0, String::new);
             }
             if event.dur() <= 0.0 && self.unit_us(event) == 0.0 {
@@ -281,11 +284,13 @@ impl<'t> Checks<'t> {
                 continue;
             }
             let timeline = self.timeline;
-            let (stream, row) = match (timeline.dialect(event), timeline.arg(event, "stream")) {
-                (Dialect::Torch, Some(stream)) => (stream, Id::NONE),
+            let is_torch = timeline.dialect(event) == Dialect::Torch;
+            let given = is_torch.then(|| timeline.arg(event, "stream")).flatten();
+            let (stream, row) = match given {
+                Some(stream) => (stream, Id::NONE),
                 // Each row is a stream, unless it was made for slices that overlap.
-                (Dialect::Torch, None) => ("", timeline.tracks.get(timeline.home(event)).tid),
-                _ => ("", Id::NONE),
+                None if is_torch => ("", timeline.tracks.get(timeline.home(event)).tid),
+                None => ("", Id::NONE),
             };
             let key = (timeline.rank(event), timeline.pid(event), row, stream);
             let list = streams.entry(key).or_default();
@@ -522,6 +527,22 @@ mod tests {
         call.tid = 1;
         let timeline = torch(&[call, inside, outside]);
         assert_eq!(faults(&timeline), [(Fault::OutOfParent, 1)]);
+    }
+
+    /// Rows of one process are streams of their own, and a profile may begin with a kernel.
+    #[test]
+    fn rows_without_a_stream_are_streams() {
+        let mut other = kernel(104.25, 10.5);
+        other.tid = 1;
+        assert_eq!(faults(&torch(&[kernel(100.25, 10.5), other])), []);
+        let same = [kernel(100.25, 10.5), kernel(104.25, 10.5)];
+        assert_eq!(faults(&torch(&same)), [(Fault::Overlapping, 1)]);
+        let first = [kernel(-1000.0, 10.5), kernel(0.0, 5.5)];
+        for (writer, expected) in [("xla", &[][..]), ("", &[(Fault::ZeroTime, 1)])] {
+            let mut timeline = torch(&first);
+            timeline.jobs[0].writer = writer;
+            assert_eq!(faults(&timeline), expected);
+        }
     }
 
     /// Kineto writes the calls after the operators, kernels after both.
