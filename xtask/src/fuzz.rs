@@ -39,6 +39,7 @@ Fuzzes one TARGET, or all of them in parallel on all CPUs. Each target ends afte
   acelyzer_args  the reader of acelyzer's command line
   trace_json     the reader of JSON traces
   perfetto       the reader and writer of Perfetto traces
+  xplane         the reader of profiles of JAX and TensorFlow
   device_isa     the decoder of device instructions
   pprof          the readers of pprof profiles, and of folded stacks made from them
   unitrace_csv   the reader and writer of unitrace's stall tables
@@ -68,6 +69,7 @@ const TARGETS: &[&str] = &[
     "acelyzer_args",
     "trace_json",
     "perfetto",
+    "xplane",
     "device_isa",
     "zebin",
     "pprof",

@@ -64,7 +64,24 @@ fn advice(contents: Contents, path: &Path) -> Option<String> {
         Contents::Iaprof | Contents::StallCsv => {
             format!("use `aiprof stalls {path}`, `aiprof report` or `aiprof diff`")
         }
-        Contents::Json | Contents::Perfetto => format!("use `aiprof analyze {path}`"),
+        Contents::Json | Contents::Perfetto | Contents::Xplane | Contents::Rocprof => {
+            format!("use `aiprof analyze {path}`")
+        }
+        Contents::Nsight => format!(
+            "`nsys stats {path}` prints its tables, `nsys export --type=jsonlines {path}` writes \
+             its events as text"
+        ),
+        Contents::Rocpd => format!(
+            "`rocpd convert -i {path} --output-format pftrace` writes a trace that it reads"
+        ),
+        Contents::Database => format!(
+            "`rocpd convert -i {path} --output-format pftrace` writes a trace that it reads, if \
+             rocprofv3 wrote it; of Nsight Systems, `nsys export --type=jsonlines` writes text"
+        ),
+        Contents::Pickle => format!(
+            "`python3 -m torch.cuda._memory_viz trace_plot {path} -o FILE.html` makes a page of a \
+             snapshot of memory"
+        ),
         Contents::Log => "give logs of the compiler to `aiprof analyze` with -c".to_owned(),
         Contents::Elf => "give modules of device code to `aiprof stalls` with --modules".to_owned(),
         Contents::Svg | Contents::Page => "use the file that it was made from".to_owned(),

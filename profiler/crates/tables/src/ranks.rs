@@ -329,6 +329,7 @@ mod tests {
                 path: format!("{rank}.json"),
                 name: format!("{rank}.json"),
                 hash: 0,
+                writer: "",
                 dialect: Dialect::Torch,
                 rank: Some(rank),
                 is_processed: false,

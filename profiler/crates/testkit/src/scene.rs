@@ -41,6 +41,7 @@ pub fn empty(dialect: Dialect) -> Timeline {
         path: "dir/x.json".into(),
         name: "x.json".into(),
         hash: 2900,
+        writer: "",
         dialect,
         rank: None,
         is_processed: false,

@@ -15,6 +15,7 @@ pub fn timeline(dialect: Dialect) -> Timeline {
         path: "t.json".into(),
         name: "t.json".into(),
         hash: 7,
+        writer: "",
         dialect,
         rank: None,
         is_processed: false,

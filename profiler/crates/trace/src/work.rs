@@ -179,6 +179,7 @@ impl WorkIndex {
         let role = match class {
             Some(_) => SpanRole::Device,
             None if is_recorded_call(timeline, event) => SpanRole::Call,
+            None if is_named_call(timeline, event) => SpanRole::Call,
             None => self.role(event),
         };
         if role == SpanRole::Other || role == SpanRole::Device && class.is_none() {
@@ -227,7 +228,7 @@ impl Places {
     fn key(timeline: &Timeline, event: &Event) -> (u32, u32) {
         let track = timeline.track(event);
         let job = match timeline.dialect(event) {
-            Dialect::Torch => track.job,
+            Dialect::Torch | Dialect::Plain => track.job,
             Dialect::Flex => NONE,
         };
         (job, track.rank)
@@ -360,6 +361,23 @@ fn is_recorded_call(timeline: &Timeline, event: &Event) -> bool {
     is_recording(timeline, event) && CallKind::NAMED.iter().any(|(name, _)| *name == cat)
 }
 
+/// Whether unitrace names the event as a call, whose category is that of all that the host does.
+fn is_named_call(timeline: &Timeline, event: &Event) -> bool {
+    let name = timeline.name(event.name);
+    let rest = ["ze", "cl"]
+        .into_iter()
+        .find_map(|prefix| name.strip_prefix(prefix));
+    let is_one = rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));
+    is_one && timeline.dialect(event) == Dialect::Torch && timeline.name(event.cat) == "cpu_op"
+}
+
+/// Whether the event is a call into a device's runtime or driver.
+pub(crate) fn is_call(timeline: &Timeline, event: &Event) -> bool {
+    is_recorded_call(timeline, event)
+        || is_named_call(timeline, event)
+        || role_of(timeline.name(event.cat)) == SpanRole::Call
+}
+
 /// Launches of one call that are looked at: a list of more has no use for each.
 const MOST_LAUNCHES: usize = 1 << 16;
 
@@ -399,6 +417,9 @@ pub(crate) fn role_of(cat: &str) -> SpanRole {
         "gpu_user_annotation" => SpanRole::DeviceNote,
         "cuda_profiler_range" => SpanRole::Range,
         "runtime" => SpanRole::Call,
+        // rocprofv3's marks are the program's own.
+        "marker_api" => SpanRole::Note,
+        _ if small.ends_with("hip_api") || small.ends_with("hsa_api") => SpanRole::Call,
         _ if small.ends_with("_runtime") || small.ends_with("_driver") => SpanRole::Call,
         _ => SpanRole::Other,
     }

@@ -5,7 +5,7 @@ use crate::cli::capture_input;
 use crate::cli::input::{self, ProfileCommand};
 use aiprof_formats::import::json::{self, End, Reading, Trouble};
 use aiprof_formats::import::open::{self, Contents};
-use aiprof_formats::import::perfetto;
+use aiprof_formats::import::{perfetto, rocprof, xplane};
 use aiprof_model::timeline::{Dialect, Stretch, Timeline};
 use aiprof_record::timeline::CommandDetail;
 use aiprof_system::errors::chain;
@@ -70,6 +70,9 @@ impl Analysis<'_> {
         reading: Reading,
         timeline: &mut Timeline,
     ) -> Recording {
+        if !self.is_own() {
+            as_acelyzer(path, reading.job, timeline);
+        }
         let one_rank = self.config.analysis.compatibility.has_bugs();
         let events = reading.events.clone();
         normalize::assign_ranks(timeline, reading.job, events.clone(), one_rank);
@@ -122,7 +125,7 @@ impl Analysis<'_> {
         let input = input.with_context(|| format!("cannot read {shown}"))?;
         match input.contents {
             // The readers report a text or bytes that are no trace.
-            Contents::Json | Contents::Perfetto => {}
+            Contents::Json | Contents::Perfetto | Contents::Xplane | Contents::Rocprof => {}
             Contents::Empty | Contents::Text | Contents::Binary => {}
             _ if !self.is_own() => bail!("Unrecognized file type. file: {shown}"),
             Contents::Capture => {
@@ -148,6 +151,12 @@ impl Analysis<'_> {
         let reading = match input.contents {
             Contents::Perfetto | Contents::Binary => {
                 perfetto::read(input.text, &name, timeline).with_context(failed)?
+            }
+            Contents::Rocprof => {
+                rocprof::read(input.text, &name, self.kept, timeline).with_context(failed)?
+            }
+            Contents::Xplane => {
+                xplane::read(input.text, &name, self.kept, timeline).with_context(failed)?
             }
             _ => json::read_within(input.text, &name, self.kept, timeline).with_context(failed)?,
         };
@@ -254,6 +263,20 @@ impl Analysis<'_> {
         self.messages.error("INGEST", text);
         problems.push(end);
         problems
+    }
+}
+
+/// Takes a plain trace for what acelyzer takes it: FLEX, or of Torch where Perfetto's format has
+/// it.
+fn as_acelyzer(path: &Path, job: u32, timeline: &mut Timeline) {
+    let name = path.to_string_lossy();
+    let is_perfetto = name.contains(".pftrace") || name.contains(".perfetto-trace");
+    let job = timeline.jobs.get_mut(job as usize);
+    if let Some(job) = job.filter(|job| job.dialect == Dialect::Plain) {
+        job.dialect = match is_perfetto {
+            true => Dialect::Torch,
+            false => Dialect::Flex,
+        };
     }
 }
 

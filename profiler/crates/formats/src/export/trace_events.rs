@@ -5,7 +5,7 @@
 
 use aiprof_model::parallel;
 use aiprof_model::timeline::number::{write_i64, write_micros, write_nanos, write_time, write_u64};
-use aiprof_model::timeline::{Device, Dialect, Event, Id, NONE, Ph, Timeline};
+use aiprof_model::timeline::{Device, Dialect, Event, Id, NONE, Ph, Timeline, members};
 use serde_json::Value;
 use std::io::{self, Write};
 
@@ -128,6 +128,26 @@ pub(super) fn arguments(timeline: &Timeline, words: Words, event: &Event, out: V
     writer.out
 }
 
+/// Members of the Trace Event Format beside the arguments that are kept among these.
+const OUTER: [&str; 11] = [
+    "s",
+    "scope",
+    "tts",
+    "tdur",
+    "cname",
+    "sf",
+    "esf",
+    "bind_id",
+    "flow_in",
+    "flow_out",
+    "use_async_tts",
+];
+
+/// Whether an event is written as it was read.
+fn is_plain(timeline: &Timeline, event: &Event) -> bool {
+    timeline.dialect(event) == Dialect::Plain
+}
+
 /// Writes events to memory, which cannot fail.
 struct EventWriter<'t> {
     timeline: &'t Timeline,
@@ -155,13 +175,20 @@ impl EventWriter<'_> {
         if event.ph != Ph::Counter && !self.is_of_process(event) {
             self.id("tid", track.tid);
         }
-        self.id("id", event.id);
+        // An id that counts within its process, or for all, is an object.
+        let key = match event.id {
+            Id::Token(sym) if self.timeline.name(sym).starts_with('{') => "id2",
+            _ => "id",
+        };
+        self.id(key, event.id);
         self.times(event);
         if event.binds_enclosing {
             self.raw(",\"bp\":\"e\"");
         }
-        // How wide a moment is drawn; kept among the arguments too.
-        if event.ph == Ph::Instant
+        if is_plain(self.timeline, event) {
+            self.outer(event);
+        } else if event.ph == Ph::Instant
+            // How wide a moment is drawn; kept among the arguments too.
             && let Some(scope) = self.timeline.arg(event, "s")
         {
             self.raw(",\"s\":");
@@ -190,7 +217,39 @@ impl EventWriter<'_> {
         let _ = write_nanos(&mut self.out, i128::from(to) - i128::from(from));
     }
 
+    /// The members of a plain trace's event that are no arguments.
+    fn outer(&mut self, event: &Event) {
+        let timeline = self.timeline;
+        for (key, value) in members(timeline.texts.get(event.args)) {
+            if OUTER.contains(&key) {
+                self.key(key);
+                self.raw(value);
+            }
+        }
+    }
+
+    /// The arguments of a plain trace's event, and nothing that was found about it.
+    fn plain_arguments(&mut self, event: &Event) {
+        let start = self.out.len();
+        self.out.extend_from_slice(ARGUMENTS);
+        let open = self.out.len();
+        let timeline = self.timeline;
+        for (key, value) in members(timeline.texts.get(event.args)) {
+            if !OUTER.contains(&key) {
+                self.key(key);
+                self.raw(value);
+            }
+        }
+        match self.out.len() == open {
+            true => self.out.truncate(start),
+            false => self.out.push(b'}'),
+        }
+    }
+
     fn arguments(&mut self, event: &Event) {
+        if is_plain(self.timeline, event) {
+            return self.plain_arguments(event);
+        }
         let text = self.timeline.texts.get(event.args);
         let start = self.out.len();
         self.out.extend_from_slice(ARGUMENTS);
@@ -401,5 +460,25 @@ mod tests {
         .unwrap();
         let value: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(value["traceEvents"], json!([]));
+    }
+
+    /// Ids of both kinds, bound flows, open slices and the width of moments; no arguments of ours.
+    #[test]
+    fn plain_traces_are_written_as_they_were_read() {
+        for event in [
+            r#"{"ph":"b","name":"m","cat":"c","pid":1,"tid":1,"id2":{"local":"0x1"},"ts":10}"#,
+            r#"{"ph":"n","name":"m","cat":"c","pid":1,"tid":1,"id2":{"global":9},"ts":10,"args":{"x":1}}"#,
+            r#"{"ph":"X","name":"f","pid":1,"tid":1,"ts":10,"dur":2,"bind_id":"0x5","flow_out":true,"args":{"a":[1]}}"#,
+            r#"{"ph":"B","name":"open","pid":1,"tid":1,"ts":10}"#,
+            r#"{"ph":"i","name":"i","pid":1,"tid":1,"ts":10,"s":"g"}"#,
+            r#"{"ph":"X","name":"no thread","pid":0,"ts":10,"dur":1}"#,
+        ] {
+            let mut timeline = Timeline::default();
+            json::read(format!("[{event}]").as_bytes(), "d/n.json", &mut timeline).unwrap();
+            let mut out = Vec::new();
+            write_events(&timeline, Words::default(), &[0], &mut out).unwrap();
+            let parsed = |text: &[u8]| serde_json::from_slice::<Value>(text).unwrap();
+            assert_eq!(parsed(&out), parsed(event.as_bytes()));
+        }
     }
 }

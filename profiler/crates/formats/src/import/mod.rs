@@ -2,6 +2,7 @@
 
 pub mod categories;
 pub mod compiler_info;
+mod dialects;
 pub mod iaprof;
 pub mod inductor;
 pub mod json;
@@ -10,10 +11,12 @@ pub mod open;
 pub mod perfetto;
 pub mod pprof;
 pub mod recording;
+pub mod rocprof;
 pub mod stall_profile;
 pub mod torch_log;
 pub mod unitrace_csv;
 pub mod unitrace_metrics;
+pub mod xplane;
 
 #[cfg(any(test, feature = "testing"))]
 pub use categories::testing::fuzz_categories;
@@ -27,3 +30,5 @@ pub use pprof::testing::fuzz_pprof;
 pub use unitrace_csv::testing::fuzz_unitrace_csv;
 #[cfg(any(test, feature = "testing"))]
 pub use unitrace_metrics::testing::fuzz_unitrace_metrics;
+#[cfg(any(test, feature = "testing"))]
+pub use xplane::testing::fuzz_xplane;

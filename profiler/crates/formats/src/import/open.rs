@@ -1,6 +1,6 @@
 //! Files that are read: what they are, and their text, decompressed.
 
-use super::{iaprof, pprof, unitrace_csv};
+use super::{iaprof, pprof, rocprof, unitrace_csv, xplane};
 use crate::export::formats::{FOLDED, PPROF};
 use aiprof_record::capture;
 use aiprof_system::files::caller;
@@ -27,6 +27,18 @@ pub enum Contents {
     Json,
     /// A trace of Perfetto.
     Perfetto,
+    /// A profile of JAX or TensorFlow.
+    Xplane,
+    /// rocprofv3's records in JSON.
+    Rocprof,
+    /// A recording of Nsight Systems, or the database that it exports.
+    Nsight,
+    /// A database of rocprofv3, or one of another tool of its family.
+    Rocpd,
+    /// Another SQLite database.
+    Database,
+    /// An object of Python, as torch's snapshots of memory are.
+    Pickle,
     /// A recording of aiprof.
     Capture,
     /// A compiler's log.
@@ -59,6 +71,12 @@ impl Contents {
         match self {
             Self::Json => "a JSON trace",
             Self::Perfetto => "a Perfetto trace",
+            Self::Xplane => "a profile of JAX or TensorFlow",
+            Self::Rocprof => "rocprofv3's records",
+            Self::Nsight => "a recording of Nsight Systems",
+            Self::Rocpd => "a rocpd database",
+            Self::Database => "an SQLite database",
+            Self::Pickle => "a Python pickle",
             Self::Capture => "an aiprof capture",
             Self::Log => "a log",
             Self::Folded => "folded stacks",
@@ -97,6 +115,7 @@ pub fn open(path: &Path) -> io::Result<Input> {
             let counted = || by_name_of_counts(&name);
             by_name(&name).or_else(counted).unwrap_or(unknown)
         }
+        Contents::Database if is_of_nsight(&name) => Contents::Nsight,
         // Lines of a log may end in a number.
         Contents::Folded if by_name(&name) == Some(Contents::Log) => Contents::Log,
         contents => contents,
@@ -164,12 +183,37 @@ fn by_name(name: &str) -> Option<Contents> {
         Some(Contents::Json)
     } else if name.contains(".pftrace") || name.contains(".perfetto-trace") {
         Some(Contents::Perfetto)
+    } else if name.contains(".xplane.pb") {
+        Some(Contents::Xplane)
+    } else if is_of_nsight(name) {
+        Some(Contents::Nsight)
+    } else if name.ends_with(".pickle") || name.ends_with(".pkl") {
+        Some(Contents::Pickle)
     } else if name.ends_with(".aiprof") {
         Some(Contents::Capture)
     } else if name.contains(".log") {
         Some(Contents::Log)
     } else {
         None
+    }
+}
+
+/// Whether Nsight Systems names its files so.
+fn is_of_nsight(name: &str) -> bool {
+    let ends = [".nsys-rep", ".qdrep", ".qdstrm"];
+    ends.iter().any(|end| name.ends_with(end))
+}
+
+/// What a database holds, by the names of its tables, as far as the first page has them.
+fn by_tables(head: &[u8]) -> Contents {
+    let text = String::from_utf8_lossy(head).to_ascii_lowercase();
+    let has = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    if has(&["rocpd_"]) {
+        Contents::Rocpd
+    } else if has(&["cupti_activity", "target_info_", "nvtx_events", "nsys"]) {
+        Contents::Nsight
+    } else {
+        Contents::Database
     }
 }
 
@@ -190,6 +234,16 @@ fn by_head(head: &[u8]) -> Contents {
     if head.starts_with(b"\x7fELF") {
         return Contents::Elf;
     }
+    if head.starts_with(b"SQLite format 3\0") {
+        return by_tables(head);
+    }
+    // Protocols 2 to 5; all others are old or text.
+    if matches!(head, [0x80, 2..=5, ..]) {
+        return Contents::Pickle;
+    }
+    if xplane::is_xspace(head) {
+        return Contents::Xplane;
+    }
     if pprof::is_pprof(head) {
         return Contents::Pprof;
     }
@@ -200,6 +254,9 @@ fn by_head(head: &[u8]) -> Contents {
             [0x0a, ..] => Contents::Perfetto,
             _ => Contents::Binary,
         };
+    }
+    if rocprof::is_rocprof(head) {
+        return Contents::Rocprof;
     }
     if iaprof::is_iaprof(head) {
         return Contents::Iaprof;
@@ -277,6 +334,17 @@ mod tests {
             (b"a;b;0x1b8_[g]12\n", Contents::Folded),
             (b"string\t1\tx", Contents::Iaprof),
             (b"=== Device #0", Contents::Text),
+            (b"\x0a\x0b\x12\x09/host:CPU", Contents::Xplane),
+            (
+                b"SQLite format 3\0 CREATE TABLE rocpd_info_node",
+                Contents::Rocpd,
+            ),
+            (
+                b"SQLite format 3\0 CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL",
+                Contents::Nsight,
+            ),
+            (b"SQLite format 3\0", Contents::Database),
+            (b"\x80\x04\x95\x10", Contents::Pickle),
             (b"<?xml version=\"1.0\"?>\n<svg", Contents::Svg),
             (b"<!DOCTYPE html>", Contents::Page),
             (b"\x7fELF\x02", Contents::Elf),

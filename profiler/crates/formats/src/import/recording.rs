@@ -41,6 +41,7 @@ pub fn read(
         path: path.to_owned(),
         name: path.rsplit('/').next().unwrap_or(path).to_owned(),
         hash: job_hash(path),
+        writer: "",
         dialect: Dialect::Torch,
         rank: None,
         is_processed: false,

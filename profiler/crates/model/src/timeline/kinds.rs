@@ -72,11 +72,12 @@ kinds! {
     /// Name has "AIU Roundtrip".
     ROUND_TRIP = 11, t => t.contains("AIU Roundtrip");
     /// Category has "kernel".
-    CAT_KERNEL = 12, t => t.has(&["kernel"]);
+    CAT_KERNEL = 12, t => t.has(&["kernel"]) || t.small == "mtia_ccp_events";
     /// Category has "gpu".
     CAT_GPU = 13, t => t.has(&["gpu"]);
-    /// Category of copies and fills: `gpu_memcpy`, and `Memcpy` before 2022.
-    CAT_COPY = 18, t => t.has(&["memcpy", "memset"]);
+    /// Category of copies and fills: `gpu_memcpy`, and `Memcpy` before 2022; `memory_copy` of
+    /// rocprofv3.
+    CAT_COPY = 18, t => t.has(&["memcpy", "memset"]) || t.small.ends_with("memory_copy");
     /// Category of the program's own notes, also where they stand on a device's track.
     CAT_NOTE = 19, t => t.has(&["annotation"]);
     /// Category that only Kineto's traces have.
@@ -89,6 +90,14 @@ kinds! {
     FROM_DEVICE = 23, t => t.has(&OUTWARD);
     /// Category of fills: `gpu_memset`, and `Memset` before 2022.
     CAT_FILL = 24, t => t.has(&["memset"]);
+    /// Category of all that a device did, in unitrace's traces: names show which is a kernel.
+    CAT_COMMAND = 25, t => t.small == "gpu_op";
+    /// Name of a command that is no kernel, as unitrace gives them.
+    COMMAND = 26, t => t.starts_with("zeCommandList") || t.starts_with("clEnqueue");
+    /// And that copies or fills memory.
+    COPY_COMMAND = 27, t => is_copy_command(&t);
+    /// Name that only the AIU's runtime gives.
+    FLEX_NAME = 28, t => is_flex_name(&t);
     /// Name has "Barrier:" or "barrier:".
     BARRIER = 14, t => t.contains("Barrier:") || t.contains("barrier:");
     /// TORCH: name has "HCOLL".
@@ -114,9 +123,11 @@ const GLOBALS: [&str; 10] = [
 ];
 
 /// Categories of Kineto, of 2021 and since, without regard to case.
-const KINETO: [&str; 25] = [
+const KINETO: [&str; 27] = [
     // What devices did, in unitrace's traces, whose host calls are `cpu_op`, too.
     "gpu_op",
+    "mtia_ccp_events",
+    "mtia_workloadd",
     "cpu_op",
     "operator",
     "runtime",
@@ -143,7 +154,8 @@ const KINETO: [&str; 25] = [
     "overhead",
 ];
 /// Parts of names of copies to the device: those of CUDA, HIP and Level Zero.
-const INWARD: [&str; 8] = [
+const INWARD: [&str; 9] = [
+    "host_to_device",
     "htod",
     "h2d",
     "hosttodevice",
@@ -154,7 +166,8 @@ const INWARD: [&str; 8] = [
     "managed -> device",
 ];
 /// And that they come from it.
-const OUTWARD: [&str; 8] = [
+const OUTWARD: [&str; 9] = [
+    "device_to_host",
     "dtoh",
     "d2h",
     "devicetohost",
@@ -164,6 +177,30 @@ const OUTWARD: [&str; 8] = [
     "device -> pinned",
     "device -> managed",
 ];
+
+/// `add Cmpt Exec`, `x DmaI`, `SenRDMARecv_1`, `AIU Roundtrip`, `aiuScheduleWait`.
+fn is_flex_name(name: &str) -> bool {
+    let parts = [
+        " DmaI",
+        " DmaO",
+        "SenRdma",
+        "SenRDMA",
+        "AIU Roundtrip",
+        "Flex RoundTrip",
+    ];
+    let ends = ["Cmpt Exec", "Cmpt Prep"];
+    let call = name.strip_prefix("aiu");
+    parts.iter().any(|part| name.contains(part))
+        || ends.iter().any(|end| name.ends_with(end))
+        || call.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+}
+
+/// `zeCommandListAppendMemoryCopy(M2D)[64]`, `clEnqueueReadBuffer`.
+fn is_copy_command(name: &str) -> bool {
+    let parts = ["Memory", "Image", "Copy", "Fill", "Read", "Write"];
+    let is_command = name.starts_with("zeCommandList") || name.starts_with("clEnqueue");
+    is_command && parts.iter().any(|part| name.contains(part))
+}
 
 fn has_memcpy(text: &str, direction: &str) -> bool {
     ["Memcpy ", "memcpy "]
@@ -176,6 +213,11 @@ impl Kind {
     pub fn is(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
+}
+
+/// Whether a device event of Kineto's kind with this name and category copies or fills memory.
+fn copies(name: Kind, cat: Kind) -> bool {
+    cat.is(Kind::CAT_COPY) || cat.is(Kind::CAT_COMMAND) && name.is(Kind::COPY_COMMAND)
 }
 
 /// The kinds of all names.
@@ -210,6 +252,7 @@ impl Kinds {
                 let is_one = [Kind::CAT_GPU, Kind::CAT_KERNEL, Kind::CAT_COPY];
                 is_one.into_iter().any(|kind| cat.is(kind)) && !cat.is(Kind::CAT_NOTE)
             }
+            Dialect::Plain => false,
         }
     }
 
@@ -217,7 +260,12 @@ impl Kinds {
     pub fn is_kernel(&self, timeline: &Timeline, event: &Event) -> bool {
         match timeline.dialect(event) {
             Dialect::Flex => self.of(event.name).is(Kind::EXEC),
-            Dialect::Torch => self.of(event.cat).is(Kind::CAT_KERNEL),
+            Dialect::Torch => {
+                let cat = self.of(event.cat);
+                let is_command = self.of(event.name).is(Kind::COMMAND);
+                cat.is(Kind::CAT_KERNEL) || cat.is(Kind::CAT_COMMAND) && !is_command
+            }
+            Dialect::Plain => false,
         }
     }
 
@@ -227,8 +275,9 @@ impl Kinds {
         match timeline.dialect(event) {
             Dialect::Flex => name.is(Kind::DMA_IN),
             Dialect::Torch => {
-                name.is(Kind::COPY_IN) || cat.is(Kind::CAT_COPY) && name.is(Kind::TO_DEVICE)
+                name.is(Kind::COPY_IN) || copies(name, cat) && name.is(Kind::TO_DEVICE)
             }
+            Dialect::Plain => false,
         }
     }
 
@@ -238,8 +287,9 @@ impl Kinds {
         match timeline.dialect(event) {
             Dialect::Flex => name.is(Kind::DMA_OUT),
             Dialect::Torch => {
-                name.is(Kind::COPY_OUT) || cat.is(Kind::CAT_COPY) && name.is(Kind::FROM_DEVICE)
+                name.is(Kind::COPY_OUT) || copies(name, cat) && name.is(Kind::FROM_DEVICE)
             }
+            Dialect::Plain => false,
         }
     }
 
@@ -273,10 +323,10 @@ impl Kinds {
             .unwrap_or_default()
     }
 
-    /// Whether the event is of a category of copies and fills, or a transfer.
+    /// Whether the event copies or fills memory, whichever way.
     fn is_copy(&self, timeline: &Timeline, event: &Event) -> bool {
-        let is_one =
-            timeline.dialect(event) == Dialect::Torch && self.of(event.cat).is(Kind::CAT_COPY);
+        let (name, cat) = (self.of(event.name), self.of(event.cat));
+        let is_one = timeline.dialect(event) == Dialect::Torch && copies(name, cat);
         is_one || self.is_data_in(timeline, event) || self.is_data_out(timeline, event)
     }
 
@@ -291,6 +341,7 @@ impl Kinds {
                     || self.is_kernel(timeline, event)
                         && self.kernel_class(timeline, event).is_communication()
             }
+            Dialect::Plain => false,
         }
     }
 }
@@ -308,6 +359,26 @@ mod tests {
         assert!(is("Memcpy (HtoD)", Kind::COPY_IN) && is("a memcpy (HtoD) b", Kind::COPY_IN));
         assert!(!is("xemcpy (HtoD)", Kind::COPY_IN));
         assert!(is("Update CBs x", Kind::GLOBAL));
+    }
+
+    #[test]
+    fn commands_of_unitrace_and_names_of_flex_are_known() {
+        for (name, is_command, is_copy) in [
+            ("zeCommandListAppendBarrier", true, false),
+            ("zeCommandListAppendMemoryCopy(M2D)[64]", true, true),
+            ("clEnqueueWriteBuffer", true, true),
+            ("gemm[SIMD32 {1; 1; 1} {8; 1; 1}]", false, false),
+        ] {
+            let kind = Kind::of(name);
+            assert_eq!(kind.is(Kind::COMMAND), is_command, "{name}");
+            assert_eq!(kind.is(Kind::COPY_COMMAND), is_copy, "{name}");
+        }
+        for name in ["x DmaI", "SenRDMARecv_2", "aiuScheduleWait", "a Cmpt Prep"] {
+            assert!(Kind::of(name).is(Kind::FLEX_NAME), "{name}");
+        }
+        for name in ["aiut", "Callback", "xDmaI", "RDMA write"] {
+            assert!(!Kind::of(name).is(Kind::FLEX_NAME), "{name}");
+        }
     }
 
     /// Names of CUDA's, HIP's and Level Zero's traces.

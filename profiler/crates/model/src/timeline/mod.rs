@@ -107,7 +107,8 @@ impl Ph {
             "s" => Self::FlowStart,
             "t" => Self::FlowStep,
             "f" => Self::FlowEnd,
-            "i" | "I" => Self::Instant,
+            // "R" marks a moment by its name alone.
+            "i" | "I" | "R" => Self::Instant,
             "M" => Self::Metadata,
             _ => return None,
         })
@@ -170,10 +171,12 @@ pub struct Transfer {
 /// Which program wrote a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// The AIU's runtime, and whatever is not Kineto's.
+    /// The AIU's runtime: counters TS1 to TS5, or names that only it gives.
     Flex,
-    /// Kineto: an object with `deviceProperties`, or events of its categories.
+    /// Kineto, and other tools whose traces show what devices did.
     Torch,
+    /// Anything else: what programs did on the host, in rows of any meaning.
+    Plain,
 }
 
 /// A file that was read.
@@ -186,8 +189,10 @@ pub struct Job {
     /// A number that distinguishes it from others, 0 to 9999: the same as acelyzer's under
     /// `PYTHONHASHSEED=0`.
     pub hash: u32,
-    /// What wrote it.
+    /// What kind of trace it is.
     pub dialect: Dialect,
+    /// What wrote it, for people: `unitrace`; empty: `dialect` shows it.
+    pub writer: &'static str,
     /// `distributedInfo.rank`, if given.
     pub rank: Option<u32>,
     /// acelyzer or aiprof wrote it: its times are calibrated.

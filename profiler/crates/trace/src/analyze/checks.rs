@@ -163,7 +163,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds) -> FaultReport {
 fn units(timeline: &Timeline, kinds: &Kinds) -> Vec<f64> {
     let mut units = vec![WHOLE_US; timeline.jobs.len()];
     for event in timeline.events.iter().filter(|event| event.is_slice()) {
-        let is_torch = timeline.dialect(event) == Dialect::Torch;
+        let is_torch = timeline.dialect(event) != Dialect::Flex;
         let is_fine = !event.start.is_whole_micros() || !event.length.is_whole_micros();
         let is_fine = is_fine && kinds.is_device(timeline, event);
         if (is_fine || !is_torch)
@@ -183,8 +183,8 @@ struct Checks<'t> {
     found: Vec<Found>,
 }
 
-/// A stream of a device: rank, pid and stream.
-type Stream<'t> = (u32, Id, &'t str);
+/// A stream of a device: rank, pid, row and stream.
+type Stream<'t> = (u32, Id, Id, &'t str);
 
 impl<'t> Checks<'t> {
     /// The unit of an event's times, microseconds.
@@ -228,7 +228,10 @@ impl<'t> Checks<'t> {
             if !self.kinds.is_device(self.timeline, event) {
                 continue;
             }
-            if (event.start - zero).micros().abs() < SAME_US {
+            let job = self.timeline.jobs.get(self.timeline.job(event) as usize);
+            // Times of XLA's traces count from the begin of the profile.
+            let has_clock = job.is_none_or(|job| job.writer != "xla");
+            if has_clock && (event.start - zero).micros().abs() < SAME_US {
                 self.add(Fault::ZeroTime, event, 0.0, String::new);
             }
             if event.dur() <= 0.0 && self.unit_us(event) == 0.0 {
@@ -255,7 +258,7 @@ impl<'t> Checks<'t> {
     fn order(&mut self) {
         let mut last: FxHashMap<(u32, Id, Id), f64> = FxHashMap::default();
         for event in self.slices() {
-            if self.timeline.dialect(event) == Dialect::Torch {
+            if self.timeline.dialect(event) != Dialect::Flex {
                 continue;
             }
             let before = last
@@ -285,12 +288,16 @@ impl<'t> Checks<'t> {
             if !self.kinds.is_kernel(self.timeline, event) {
                 continue;
             }
-            let stream = match self.timeline.dialect(event) {
-                Dialect::Torch => self.timeline.arg(event, "stream").unwrap_or_default(),
-                Dialect::Flex => "",
-            };
             let timeline = self.timeline;
-            let key = (timeline.rank(event), timeline.pid(event), stream);
+            let is_torch = timeline.dialect(event) == Dialect::Torch;
+            let given = is_torch.then(|| timeline.arg(event, "stream")).flatten();
+            let (stream, row) = match given {
+                Some(stream) => (stream, Id::NONE),
+                // Each row is a stream, unless it was made for slices that overlap.
+                None if is_torch => ("", timeline.tracks.get(timeline.home(event)).tid),
+                None => ("", Id::NONE),
+            };
+            let key = (timeline.rank(event), timeline.pid(event), row, stream);
             let list = streams.entry(key).or_default();
             if list.is_empty() {
                 order.push(key);
@@ -459,7 +466,7 @@ impl<'t> Checks<'t> {
             return None;
         }
         let size = match timeline.dialect(event) {
-            Dialect::Flex => ["", ""],
+            Dialect::Flex | Dialect::Plain => ["", ""],
             Dialect::Torch if !kinds.is_kernel(timeline, event) => return None,
             Dialect::Torch if kinds.is_collective(timeline, event) => return None,
             Dialect::Torch => {
@@ -564,6 +571,22 @@ mod tests {
         early.correlation = 3;
         let timeline = torch(&[call, inside, early]);
         assert_eq!(faults(&timeline), [(Fault::BeforeLaunch, 1)]);
+    }
+
+    /// Rows of one process are streams of their own, and a profile may begin with a kernel.
+    #[test]
+    fn rows_without_a_stream_are_streams() {
+        let mut other = kernel(104.25, 10.5);
+        other.tid = 1;
+        assert_eq!(faults(&torch(&[kernel(100.25, 10.5), other])), []);
+        let same = [kernel(100.25, 10.5), kernel(104.25, 10.5)];
+        assert_eq!(faults(&torch(&same)), [(Fault::Overlapping, 1)]);
+        let first = [kernel(-1000.0, 10.5), kernel(0.0, 5.5)];
+        for (writer, expected) in [("xla", &[][..]), ("", &[(Fault::ZeroTime, 1)])] {
+            let mut timeline = torch(&first);
+            timeline.jobs[0].writer = writer;
+            assert_eq!(faults(&timeline), expected);
+        }
     }
 
     /// Kineto writes the calls after the operators, kernels after both.

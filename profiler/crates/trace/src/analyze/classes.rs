@@ -201,6 +201,7 @@ fn first(
     let own = match timeline.dialect(event) {
         Dialect::Flex => words.own[0],
         Dialect::Torch => words.own[1],
+        Dialect::Plain => Some(Class::Other),
     };
     let base = own.unwrap_or_else(|| {
         if kinds.of(event.name).is(Kind::PREP) {

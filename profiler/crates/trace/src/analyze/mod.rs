@@ -11,6 +11,7 @@ mod busy;
 pub mod calibration;
 pub mod checks;
 pub mod classes;
+mod clip;
 pub mod collectives;
 pub mod comm_summary;
 pub mod config;

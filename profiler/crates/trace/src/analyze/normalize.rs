@@ -4,9 +4,9 @@
 use super::config::EventFilter;
 use super::limit::{EventLimit, EventLimiter};
 use aiprof_model::timeline::{
-    Dialect, Event, Id, Kind, Kinds, Length, NONE, Ph, Phase, Stretch, Sym, Time, Timeline,
+    Dialect, Event, Id, Kind, Kinds, Length, NONE, Ph, Phase, Stretch, Sym, Time, Timeline, TrackId,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -43,6 +43,11 @@ pub fn assign_ranks(timeline: &mut Timeline, job: u32, events: Range<usize>, one
                     track.pid = fixed.unwrap_or(track.pid);
                     track.rank = rank_of(track.pid).unwrap_or(0);
                 });
+            }
+        }
+        Dialect::Plain => {
+            for event in timeline.events.get_mut(events).unwrap_or_default() {
+                timeline.tracks.set_rank(event, given.unwrap_or(0));
             }
         }
         Dialect::Torch => {
@@ -371,7 +376,9 @@ fn unify_names(timeline: &mut Timeline) {
         .into_iter()
         .map(|(sym, text)| (sym, timeline.names.intern(&text)))
         .collect();
-    for event in timeline.events.iter_mut().filter(|event| event.is_slice()) {
+    let plain = plain_tracks(timeline);
+    let slices = timeline.events.iter_mut().filter(|event| event.is_slice());
+    for event in slices.filter(|event| !plain.contains(&event.track)) {
         event.name = new.get(&event.name).copied().unwrap_or(event.name);
     }
 }
@@ -430,9 +437,22 @@ fn argument<'a>(timeline: &'a Timeline, event: &Event, key: &str) -> Option<Cow<
 
 /// Leaves out host events without information of their own.
 pub fn drop_globals(timeline: &mut Timeline, kinds: &Kinds) {
-    timeline
-        .events
-        .retain(|event| !(event.is_slice() && kinds.of(event.name).is(Kind::GLOBAL)));
+    let plain = plain_tracks(timeline);
+    timeline.events.retain(|event| {
+        let is_global = event.is_slice() && kinds.of(event.name).is(Kind::GLOBAL);
+        !is_global || plain.contains(&event.track)
+    });
+}
+
+/// Tracks of plain traces, whose names mean nothing to the analyses.
+fn plain_tracks(timeline: &Timeline) -> FxHashSet<TrackId> {
+    let tracks = timeline.tracks.iter();
+    let is_plain = |job: u32| {
+        let job = timeline.jobs.get(job as usize);
+        job.is_some_and(|job| job.dialect == Dialect::Plain)
+    };
+    let plain = tracks.filter(|(_, track)| is_plain(track.job));
+    plain.map(|(id, _)| id).collect()
 }
 
 /// Puts the events into order: by begin, of those that begin together the longer
@@ -481,7 +501,8 @@ mod tests {
 
     #[test]
     fn ranks_of_one_file_stay_apart() {
-        let text = r#"[{"ph":"i","name":"a","pid":3,"ts":1},{"ph":"i","name":"b","pid":1,"ts":2}]"#;
+        let text = r#"[{"ph":"X","name":"aiuA","pid":3,"ts":1,"dur":1},
+            {"ph":"i","name":"b","pid":1,"ts":2}]"#;
         let ranks = |one| -> Vec<u32> {
             let t = read(&[text], one);
             t.events.iter().map(|e| t.rank(e)).collect()
@@ -535,6 +556,24 @@ mod tests {
         assert_eq!(select(&mut t, &EventLimit::default(), &filters), 1);
         let names: Vec<&str> = t.events.iter().map(|e| t.name(e.name)).collect();
         assert_eq!(names, ["aiuFetchRdmaKeys", "y"]);
+    }
+
+    /// Names of a plain trace mean nothing to the analyses.
+    #[test]
+    fn plain_traces_keep_processes_names_and_arguments() {
+        let text = r#"[{"ph":"X","name":"ReceiveRDMA","pid":0,"ts":1,"dur":1,"args":{"device":3}},
+            {"ph":"X","name":"Callback","pid":7,"tid":0,"ts":2,"dur":1},
+            {"ph":"M","name":"process_labels","pid":0,"ts":1,"args":{"labels":"GPU 1"}}]"#;
+        let mut t = read(&[text], false);
+        select(&mut t, &EventLimit::default(), &[]);
+        let kinds = Kinds::new(&t);
+        drop_globals(&mut t, &kinds);
+        let names: Vec<&str> = t.events.iter().map(|e| t.name(e.name)).collect();
+        assert_eq!(names, ["ReceiveRDMA", "Callback", "process_labels"]);
+        let args: Vec<&str> = t.events.iter().map(|e| t.texts.get(e.args)).collect();
+        assert_eq!(args, [r#""device":3"#, "", r#""labels":"GPU 1""#]);
+        let pids: Vec<Id> = t.events.iter().map(|e| t.pid(e)).collect();
+        assert_eq!(pids, [0, 7, 0].map(Id::Number));
     }
 
     #[test]

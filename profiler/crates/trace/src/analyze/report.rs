@@ -274,8 +274,10 @@ pub(crate) fn make(
 pub fn writer_of(job: &Job) -> &'static str {
     match job.dialect {
         _ if job.is_recording => "aiprof",
+        _ if !job.writer.is_empty() => job.writer,
         Dialect::Flex => "flex",
         Dialect::Torch => "torch",
+        Dialect::Plain => "host",
     }
 }
 

@@ -125,6 +125,8 @@ pub struct Details {
     /// Which devices were taken for one or for several, where their numbers do not show it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices_assumed: Vec<String>,
+    /// Launches of kernels, where no trace has a record of a device.
+    pub unrecorded_launches: u64,
 }
 
 pub(super) fn details(timeline: &Timeline, outcome: &Outcome) -> Details {
@@ -137,6 +139,7 @@ pub(super) fn details(timeline: &Timeline, outcome: &Outcome) -> Details {
         faults: faults(outcome),
         untimed_launches: untimed::find(timeline),
         devices_assumed: timeline.identity.assumed.clone(),
+        unrecorded_launches: untimed::unrecorded(timeline),
     }
 }
 

@@ -6,7 +6,8 @@
 //! work for a part of that time only. Work whose record has impossible times is marked at
 //! its launch, category [`MARK`].
 
-use aiprof_model::timeline::{Length, NONE, Sym, Time, Timeline};
+use crate::work::is_call;
+use aiprof_model::timeline::{Kinds, Length, NONE, Sym, Time, Timeline};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -28,6 +29,27 @@ pub struct Untimed {
     pub launches: u64,
     /// All of them ran within so much time, microseconds: the union of their spans.
     pub within_us: f64,
+}
+
+/// Counts the launches of kernels of traces in which no device did anything.
+pub(super) fn unrecorded(timeline: &Timeline) -> u64 {
+    let kinds = Kinds::new(timeline);
+    let launches = timeline.names.iter().map(|(_, text)| is_launch(text));
+    let launches: Vec<bool> = launches.collect();
+    let mut count = 0;
+    for event in timeline.events.iter().filter(|event| event.is_slice()) {
+        if kinds.is_device(timeline, event) {
+            return 0;
+        }
+        let is_launch = launches.get(event.name.index()) == Some(&true);
+        count += u64::from(is_launch && is_call(timeline, event));
+    }
+    count
+}
+
+/// `cudaLaunchKernel`, `hipExtModuleLaunchKernel`, `urEnqueueKernelLaunch`.
+fn is_launch(name: &str) -> bool {
+    name.contains("Launch") && !name.contains("HostFunc")
 }
 
 /// Launches of a name, and their spans.
@@ -93,6 +115,26 @@ fn union_us(mut spans: Vec<(Time, Time)>) -> f64 {
 mod tests {
     use super::*;
     use aiprof_formats::import::json;
+
+    #[test]
+    fn launches_without_records_of_devices_are_counted() {
+        let count = |cat: &str, name: &str, more: &str| {
+            let call = format!(
+                r#"{{"ph":"X","cat":"{cat}","name":"{name}","pid":1,"tid":2,"ts":5,"dur":1,
+                    "args":{{"correlation":3}}}}"#
+            );
+            let text = format!("[{call},{call}{more}]");
+            let mut timeline = Timeline::default();
+            json::read(text.as_bytes(), "a.json", &mut timeline).unwrap();
+            unrecorded(&timeline)
+        };
+        assert_eq!(count("cuda_runtime", "cudaLaunchKernel", ""), 2);
+        assert_eq!(count("hip_driver", "hipModuleLaunchKernel", ""), 2);
+        assert_eq!(count("cuda_runtime", "cudaMalloc", ""), 0);
+        assert_eq!(count("cpu_op", "LaunchRocket", ""), 0);
+        let kernel = r#",{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":9,"dur":1}"#;
+        assert_eq!(count("cuda_runtime", "cudaLaunchKernel", kernel), 0);
+    }
 
     #[test]
     fn launches_are_counted_by_name_in_the_union_of_their_spans() {

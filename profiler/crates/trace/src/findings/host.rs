@@ -153,7 +153,10 @@ impl HostRows {
             true => event.name,
             false => event.work,
         };
-        let of_thread = self.samples.entry((timeline.process(event), tid)).or_default();
+        let of_thread = self
+            .samples
+            .entry((timeline.process(event), tid))
+            .or_default();
         of_thread.push(HostSample {
             at: event.end(),
             period: event.length,

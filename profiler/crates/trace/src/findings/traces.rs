@@ -97,11 +97,18 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
     if report.inputs.is_empty() || !report.active.is_empty() {
         return;
     }
+    let launches = report.details.unrecorded_launches;
     let lines = report.inputs.iter().map(|input| {
         let (path, events, dialect) = (&input.path, input.events, input.dialect);
         format!("{path}: {events} events ({dialect})")
     });
-    let text = "The traces contain no kernels.".to_owned();
+    let text = match launches {
+        0 => "The traces contain no kernels.".to_owned(),
+        _ => format!(
+            "The traces contain {launches} launches, but no record of what a device did. What the \
+             kernels took is not known."
+        ),
+    };
     add(
         findings,
         (Kind::NoKernels, Weight::Warning, String::new()),

@@ -17,6 +17,7 @@ fn timeline(files: &[u32], calls: &[Called<'_>]) -> Timeline {
             path: format!("{file}.json"),
             name: format!("{file}.json"),
             hash: 0,
+            writer: "",
             dialect: Dialect::Torch,
             rank: None,
             is_processed: false,

@@ -327,7 +327,12 @@ impl<'t> Encoder<'t> {
     fn step(&mut self, step: &PlannedEvent, event: &Event, out: &mut Vec<u8>) {
         let time = Some(self.time(step.ns));
         match step.what {
-            What::End => track_event(out, time, 2, step.track, |_| {}),
+            // A slice wrote its arguments where it began.
+            What::End => track_event(out, time, 2, step.track, |out| {
+                if !event.is_slice() {
+                    self.notes(event, out);
+                }
+            }),
             What::Begin => {
                 track_event(out, time, 1, step.track, |out| self.event(step, event, out))
             }
@@ -348,11 +353,14 @@ impl<'t> Encoder<'t> {
             let name = self.sym(event.name, 2);
             number(out, 10, name);
         }
-        if step.what != What::End {
-            for flow in self.plan.flows_of(step.event) {
-                fixed64(out, if flow.ends { 48 } else { 47 }, flow.id);
-            }
+        for flow in self.plan.flows_of(step.event) {
+            fixed64(out, if flow.ends { 48 } else { 47 }, flow.id);
         }
+        self.notes(event, out);
+    }
+
+    /// Arguments.
+    fn notes(&mut self, event: &Event, out: &mut Vec<u8>) {
         let mut json = std::mem::take(&mut self.json);
         json.clear();
         let json = arguments(self.timeline, self.words, event, json);

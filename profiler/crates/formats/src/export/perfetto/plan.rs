@@ -2,7 +2,7 @@
 
 use super::tracks::{RowKey, TrackTable};
 use crate::timeline::lanes::{self, Nest};
-use aiprof_model::timeline::{Event, Id, Ph, Sym, Time, Timeline};
+use aiprof_model::timeline::{Dialect, Event, Id, Ph, Sym, Time, Timeline};
 use std::hash::{Hash as _, Hasher as _};
 
 /// An event on a row.
@@ -106,13 +106,16 @@ impl<'t> TracePlan<'t> {
         if event.ph == Ph::Metadata {
             return self.tracks.name(self.timeline, event);
         }
-        let track = self.timeline.track(event);
+        let mut track = self.timeline.track(event);
         let key = match event.ph {
             Ph::Counter => RowKey::Process,
             Ph::AsyncBegin | Ph::AsyncEnd | Ph::AsyncInstant => RowKey::Async(event.cat, event.id),
-            _ if !track.tid.is_given() => RowKey::Process,
+            _ if !track.tid.is_given() || is_of_process(self.timeline, event) => RowKey::Process,
             _ => RowKey::Thread(track.tid),
         };
+        if let RowKey::Async(..) = key {
+            track.pid = self.tracks.owner(self.timeline, event);
+        }
         if event.ph == Ph::Counter {
             self.tracks.counters(self.timeline, event);
         }
@@ -172,18 +175,37 @@ impl<'t> TracePlan<'t> {
                 });
             }
         }
-        if self.plain_flows.is_none() {
-            return;
-        }
         let mut binder = Binder {
             plan: self,
-            flows: Vec::new(),
+            flows: self.bound_flows(),
         };
         self.walk_into(&mut binder, &mut []);
         let mut flows = binder.flows;
         flows.sort_by_key(|flow| (flow.event, flow.ends, flow.id));
         flows.dedup();
         self.flows = flows;
+    }
+
+    /// Flows that slices themselves name: `bind_id` with `flow_in` or `flow_out`.
+    fn bound_flows(&self) -> Vec<Flow> {
+        let timeline = self.timeline;
+        let flow = |item: &Item| {
+            let event = timeline.events.get(item.event as usize)?;
+            if timeline.dialect(event) != Dialect::Plain {
+                return None;
+            }
+            let id = timeline.arg(event, "bind_id")?;
+            let says = |key| timeline.arg(event, key) == Some("true");
+            let (from, to) = (says("flow_out"), says("flow_in"));
+            let mut hasher = rustc_hash::FxHasher::default();
+            id.trim_matches('"').hash(&mut hasher);
+            (from || to).then(|| Flow {
+                event: item.event,
+                id: hasher.finish() >> 2 | 1 << 62,
+                ends: !from,
+            })
+        };
+        self.items.iter().filter_map(flow).collect()
     }
 
     /// How many tracks each row needs.
@@ -377,6 +399,13 @@ fn end_before(lane: &mut Lane, track: u64, ns: i64, sink: &mut impl Sink) -> boo
         }
     }
     true
+}
+
+/// Whether a moment of a plain trace is one of its process, or of all: `"s":"p"`.
+fn is_of_process(timeline: &Timeline, event: &Event) -> bool {
+    event.ph == Ph::Instant
+        && timeline.dialect(event) == Dialect::Plain
+        && matches!(timeline.arg(event, "s"), Some("\"p\"" | "\"g\""))
 }
 
 fn is_flow(event: &Event) -> bool {

@@ -266,3 +266,46 @@ fn counters_of_one_name_stay_with_their_groups() {
     };
     assert_eq!(values, [of(0, "10.0"), of(1, "20.0")]);
 }
+
+/// What slices of a plain trace name as their flows, and arguments of asynchronous ends.
+#[test]
+fn plain_traces_keep_bound_flows_and_late_arguments() {
+    let slice = |name: &str, tid: u32, ts: u32, more: &str| {
+        format!(r#"{{"ph":"X","name":"{name}","pid":1,"tid":{tid},"ts":{ts},"dur":5,{more}}}"#)
+    };
+    for (from, to) in [(r#""0x5""#, r#""0x5""#), ("7", "7")] {
+        let events = [
+            slice(
+                "send",
+                1,
+                10,
+                &format!(r#""bind_id":{from},"flow_out":true"#),
+            ),
+            slice(
+                "receive",
+                2,
+                20,
+                &format!(r#""bind_id":{to},"flow_in":true"#),
+            ),
+            r#"{"ph":"b","name":"a","cat":"c","pid":1,"id":3,"ts":10}"#.to_owned(),
+            r#"{"ph":"e","name":"a","cat":"c","pid":2,"id":3,"ts":30,"args":{"late":1}}"#
+                .to_owned(),
+        ];
+        let (new, _) = again(&timeline(&format!("[{}]", events.join(","))));
+        let flows = new.events.iter();
+        let flows = flows.filter(|event| matches!(event.ph, Ph::FlowStart | Ph::FlowEnd));
+        let flows: Vec<_> = flows.map(|event| (event.ph, event.ts())).collect();
+        let at = |name: &str| {
+            let mut slices = new.events.iter().filter(|event| event.is_slice());
+            let found = slices.find(|event| new.name(event.name) == name);
+            found.unwrap()
+        };
+        let expected = [
+            (Ph::FlowStart, at("send").ts()),
+            (Ph::FlowEnd, at("receive").ts()),
+        ];
+        assert_eq!(flows, expected);
+        // It began in one process and ended in another.
+        assert_eq!((at("a").dur(), new.arg(at("a"), "late")), (20.0, Some("1")));
+    }
+}

@@ -57,10 +57,26 @@ pub(super) struct TrackTable {
     counter_order: Vec<(Id, Sym, String, u64)>,
     /// Numbers that Perfetto has no room for, and what they are instead.
     replaced: FxHashMap<Id, i64>,
+    /// The process that has the row of an id which counts for all.
+    shared: FxHashMap<(Sym, Id), Id>,
     last_uuid: u64,
 }
 
 impl TrackTable {
+    /// The process of an asynchronous slice's row: the slice may begin in one process and end in
+    /// another, unless its id counts within its process.
+    pub(super) fn owner(&mut self, timeline: &Timeline, event: &Event) -> Id {
+        let pid = timeline.pid(event);
+        let is_local = match event.id {
+            Id::Token(sym) => timeline.name(sym).starts_with("{\"local\""),
+            Id::Number(_) => false,
+        };
+        match is_local {
+            true => pid,
+            false => *self.shared.entry((event.cat, event.id)).or_insert(pid),
+        }
+    }
+
     /// The row, which is new if need be.
     pub(super) fn row(&mut self, pid: Id, key: RowKey, name: Sym) -> u32 {
         self.process(pid);

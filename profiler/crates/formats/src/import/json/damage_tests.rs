@@ -105,3 +105,37 @@ fn a_damaged_byte_costs_its_own_event() {
         }
     }
 }
+
+/// Ranks that write one file, one behind the other or in turns.
+#[test]
+fn documents_behind_the_first_are_read_too() {
+    let document = |rank: u32, events: usize| {
+        let event = |i: usize| {
+            format!(r#"{{"ph":"X","name":"k{i}","pid":{rank},"tid":1,"ts":{i},"dur":1}}"#)
+        };
+        let events: Vec<String> = (1..=events).map(event).collect();
+        format!(
+            "{{\"schemaVersion\":1,\"traceEvents\":[\n{}\n],\"traceName\":\"r\"}}\n",
+            events.join(",\n")
+        )
+    };
+    for more in [1, 300] {
+        let text = format!("{}{}", document(0, 3), document(1, more));
+        let mut timeline = Timeline::default();
+        let reading = read(text.as_bytes(), "x.json", &mut timeline).unwrap();
+        assert_eq!(reading.events.len(), 3 + more);
+        assert_eq!(
+            (reading.end, reading.problems.count(Trouble::Around)),
+            (End::Whole, 1)
+        );
+    }
+    // Nothing that is an event.
+    let text = format!("{}{{\"a\":1}}", document(0, 2));
+    let mut timeline = Timeline::default();
+    let reading = read(text.as_bytes(), "x.json", &mut timeline).unwrap();
+    let offset = document(0, 2).len() as u64;
+    assert_eq!(
+        (reading.events.len(), reading.end),
+        (2, End::Trailing { offset })
+    );
+}

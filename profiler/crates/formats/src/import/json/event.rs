@@ -1,5 +1,7 @@
 //! A block of events: JSON text to [`Parsed`], which knows only its own names.
 
+mod arguments;
+
 use super::cut::value_len;
 use super::problem::{Problems, Trouble};
 use super::rescue::{Effort, events_in, next_event, with_escapes, without_nan};
@@ -8,7 +10,8 @@ use aiprof_model::timeline::{
     Device, Event, Id, Length, NONE, Names, Ph, Phase, Sym, Text, Texts, Time, Track, TrackId,
     Tracks, Transfer,
 };
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use arguments::{Arguments, hint};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -237,6 +240,8 @@ pub(in crate::import) struct Fields<'a> {
     pid: Option<&'a str>,
     tid: Option<&'a str>,
     id: Option<&'a str>,
+    /// `id2`: an object with the id as `local` or `global`.
+    scoped_id: Option<&'a str>,
     binds_enclosing: bool,
     /// `args.correlation`; 0: none.
     pub correlation: u64,
@@ -277,6 +282,7 @@ impl<'a> Visitor<'a> for FieldReader<'_> {
                 "pid" => fields.pid = given(map.next_value()?),
                 "tid" => fields.tid = given(map.next_value()?),
                 "id" => fields.id = given(map.next_value()?),
+                "id2" => fields.scoped_id = given(map.next_value()?),
                 "bp" => fields.binds_enclosing = map.next_value::<&RawValue>()?.get() == "\"e\"",
                 "args" | "attr" => map.next_value_seed(Arguments {
                     fields: &mut fields,
@@ -296,6 +302,13 @@ impl FieldReader<'_> {
         Some(self.parsed.names.intern(&text))
     }
 
+    /// An id that counts within its process, or for all: the object, without white space.
+    fn scoped(&mut self, text: &str) -> Id {
+        let object = serde_json::from_str::<serde_json::Value>(text);
+        let text = object.map_or(Cow::Borrowed(text), |object| object.to_string().into());
+        Id::Token(self.parsed.names.intern(&text))
+    }
+
     fn id(&mut self, text: Option<&str>) -> Id {
         let Some(text) = text else { return Id::NONE };
         match text.parse() {
@@ -310,6 +323,14 @@ impl FieldReader<'_> {
 
     /// Adds the event, if there is enough of it; else its text goes too.
     fn finish(&mut self, fields: Fields<'_>, text: usize) {
+        if fields.is_empty() && self.parsed.text.len() == text {
+            // What some put behind the last comma.
+            return;
+        }
+        if fields.is_not_drawn() {
+            self.parsed.text.truncate(text);
+            return;
+        }
         match self.event(&fields, text) {
             Ok(event) => {
                 if fields.has_bad_arguments {
@@ -342,22 +363,25 @@ impl FieldReader<'_> {
             },
             (None, _) => return Err(Trouble::Incomplete),
         };
-        let pid = match (fields.pid, ph) {
-            (None, _) => return Err(Trouble::Incomplete),
-            (pid, _) => self.id(pid),
+        let pid = match fields.pid {
+            None => Id::Number(0),
+            pid => self.id(pid),
         };
         let length = self.length(fields, ph)?;
         let tid = self.id(fields.tid);
         let track = self.parsed.track(pid, tid);
         let mut event = Event::new(ph, name, track, self.start(ts, ph));
         event.length = length;
-        event.id = self.id(fields.id);
+        event.id = match fields.scoped_id {
+            Some(id) if fields.id.is_none() => self.scoped(id),
+            _ => self.id(fields.id),
+        };
         event.cat = fields.cat;
         event.correlation = fields.correlation;
         event.binds_enclosing = fields.binds_enclosing;
-        match ph {
-            Ph::End => self.parsed.text.truncate(text),
-            _ => self.sides(fields, &mut event),
+        // Counters are those of the begin.
+        if ph != Ph::End {
+            self.sides(fields, &mut event);
         }
         if matches!(ph, Ph::Begin | Ph::End) {
             self.parsed.halves.push(self.offset);
@@ -494,76 +518,28 @@ fn five(list: &str) -> Option<[i64; 5]> {
     texts.next().is_none().then_some(stamps)
 }
 
-/// Reads an event's arguments.
-struct Arguments<'f, 'a, 'p> {
-    fields: &'f mut Fields<'a>,
-    parsed: &'p mut Parsed,
-}
-
-impl<'a> DeserializeSeed<'a> for Arguments<'_, 'a, '_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'a>>(self, json: D) -> Result<(), D::Error> {
-        json.deserialize_any(self)
-    }
-}
-
-impl Arguments<'_, '_, '_> {
-    /// It is no object.
-    fn none<E>(self) -> Result<(), E> {
-        self.fields.has_bad_arguments = true;
-        Ok(())
-    }
-}
-
-impl<'a> Visitor<'a> for Arguments<'_, 'a, '_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("arguments")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        self.none()
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        self.none()
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        self.none()
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        self.none()
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        self.none()
-    }
-
-    fn visit_seq<S: SeqAccess<'a>>(self, mut list: S) -> Result<(), S::Error> {
-        while list.next_element::<IgnoredAny>()?.is_some() {}
-        self.none()
-    }
-
-    fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
-        let Self { fields, parsed } = self;
-        while let Some(key) = map.next_key_seed(ObjectKey)? {
-            let value: &'a RawValue = map.next_value()?;
-            let text = value.get();
-            fields.argument(parsed, &key, text);
-        }
-        Ok(())
-    }
-}
-
 impl<'a> Fields<'a> {
+    /// Whether the object had no member.
+    fn is_empty(&self) -> bool {
+        let texts = [
+            self.ts,
+            self.dur,
+            self.pid,
+            self.tid,
+            self.id,
+            self.scoped_id,
+        ];
+        let has_text = self.ph.is_some() || self.name.is_some() || !self.cat.is_empty();
+        let has_more = self.binds_enclosing || self.has_bad_arguments || self.correlation != 0;
+        !has_text && !has_more && texts.iter().all(Option::is_none)
+    }
+
+    /// Whether the format has the event, but no viewer draws it.
+    fn is_not_drawn(&self) -> bool {
+        let ph = self.ph.as_deref();
+        ph.is_some_and(|ph| NOT_DRAWN.contains(&ph))
+    }
+
     /// Takes an argument: counters and their like to their fields, what analyses want
     /// to know of the others to theirs, and the text of these to the block's.
     pub(in crate::import) fn argument(&mut self, parsed: &mut Parsed, key: &str, text: &'a str) {
@@ -592,45 +568,9 @@ fn renamed(key: &str) -> &str {
     }
 }
 
-/// Notes what analyses want to know of an argument that is kept as text as well.
-fn hint(parsed: &mut Parsed, fields: &mut Fields<'_>, key: &str, text: &str) {
-    if key == "correlation" {
-        fields.correlation = text.parse().unwrap_or(0);
-        return;
-    }
-    if !TRANSFER.contains(&key) {
-        return;
-    }
-    let transfer = fields.transfer.get_or_insert(Transfer {
-        bytes: -1,
-        gigabytes_per_second: f64::NAN,
-        ..Transfer::default()
-    });
-    let mut name = || parsed.names.intern(text.trim_matches('"'));
-    match key {
-        "CollGroup" => transfer.group = name(),
-        "Type" => transfer.kind = name(),
-        "Peer" | "Peers" => {
-            transfer.peers = name();
-            transfer.is_plural = key == "Peers";
-        }
-        "memory bandwidth (GB/s)" => {
-            transfer.gigabytes_per_second = text.parse().unwrap_or(f64::NAN);
-        }
-        _ => transfer.bytes = parse_counter(text).unwrap_or(-1),
-    }
-}
-
-/// Arguments that describe a transfer.
-const TRANSFER: [&str; 7] = [
-    "CollGroup",
-    "Peer",
-    "Peers",
-    "Type",
-    "Bytes",
-    "bytes",
-    "memory bandwidth (GB/s)",
-];
+/// Kinds of events that no viewer draws: samples without a stack, objects, contexts, dumps of
+/// memory, clock marks, and numbers that are linked.
+const NOT_DRAWN: [&str; 11] = ["P", "N", "O", "D", "(", ")", "V", "v", "c", "=", "a"];
 
 /// Adds `"key":value,` to a text.
 pub(in crate::import) fn member(out: &mut String, key: &str, value: &str) {

@@ -96,6 +96,8 @@ pub(super) struct Outline {
     pub origin: Option<i64>,
     /// What they would be counted from, if the file's clock is not another one.
     wanted: Option<i64>,
+    /// Nothing follows the last event, not even the end of the list.
+    end_is_open: bool,
 }
 
 /// A file's text, a window of it at a time.
@@ -282,12 +284,17 @@ pub(super) fn read(
         problems: Problems::default(),
         origin: None,
         wanted: origin,
+        end_is_open: false,
     };
     let first = window.peek();
     let result = match first {
         Some(b'[') => {
             window.at += 1;
             outline.events(&mut window, blocks);
+            if outline.end_is_open {
+                // The format does not want the bracket of a list that is all of the file.
+                outline.end = End::Whole;
+            }
             Ok(())
         }
         Some(b'{') => {
@@ -316,10 +323,8 @@ pub(super) fn read(
         return Ok(outline);
     }
     result?;
-    if outline.end == End::Whole && window.peek().is_some() {
-        outline.end = End::Trailing {
-            offset: window.place(),
-        };
+    while outline.end == End::Whole && window.peek().is_some() {
+        outline.behind(&mut window, blocks);
     }
     Ok(outline)
 }
@@ -433,6 +438,25 @@ impl Outline {
         }
     }
 
+    /// What stands behind the end of all: events, where several processes wrote one file.
+    fn behind<R: Read>(&mut self, window: &mut TextWindow<R>, blocks: &mut Pieces<Block>) {
+        let offset = window.place();
+        window.more();
+        if !self.finds_events(window) {
+            self.end = End::Trailing { offset };
+            return;
+        }
+        self.events(window, blocks);
+        let mut kept = 0;
+        while self.end == End::Whole {
+            match self.member(window, &mut kept, true) {
+                Next::Member => {}
+                Next::Events => self.events(window, blocks),
+                Next::Closed | Next::Broken(_) => return,
+            }
+        }
+    }
+
     /// Whether there is an event in what the window has; it stands before the first then.
     fn finds_events<R: Read>(&mut self, window: &mut TextWindow<R>) -> bool {
         let text = window.text.get(window.at..).unwrap_or_default();
@@ -456,6 +480,8 @@ impl Outline {
                     let text = std::mem::take(&mut window.text);
                     let offset = window.offset;
                     window.offset += text.len() as u64;
+                    let is_skipped = |byte: &u8| byte.is_ascii_whitespace() || *byte == b',';
+                    self.end_is_open = text.iter().all(is_skipped);
                     if is_damaged(&text) {
                         self.send(text, offset, blocks);
                     }

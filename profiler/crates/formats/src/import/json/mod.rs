@@ -23,9 +23,10 @@ pub(super) use file::FAR;
 pub use file::{End, JsonError};
 pub use problem::{Problems, Seen, Trouble};
 
+use super::dialects::{self, Header};
 use aiprof_model::parallel;
 use aiprof_model::timeline::{
-    Device, Dialect, Event, Id, Job, Kind, Kinds, Length, NONE, Ph, Stretch, Sym, Time, Timeline,
+    Device, Dialect, Event, Id, Job, Length, NONE, Ph, Stretch, Sym, Text, Texts, Time, Timeline,
     Track, TrackId,
 };
 use aiprof_system::memory;
@@ -90,7 +91,6 @@ pub fn read_within(
     let mut joiner = Joiner {
         into,
         job,
-        start,
         kept,
         open: FxHashMap::default(),
         problems: Problems::default(),
@@ -105,7 +105,7 @@ pub fn read_within(
             memory::check().is_ok()
         },
     )?;
-    let mut problems = joiner.finish();
+    let (mut problems, open) = joiner.finish();
     problems.merge(&outline.problems);
     let known = into.origin.or(outline.origin);
     let own = outline.origin.or(known).unwrap_or(0);
@@ -116,7 +116,22 @@ pub fn read_within(
     let day_us = day_us.map(|us| us.saturating_add(own));
     let is_synthetic = says_synthetic(&members);
     let mut new = new_job(path, &members);
-    new.dialect = dialect(into, start, &members);
+    let header = Header {
+        has_devices: has_devices(&members) && !is_analyzed(&members),
+        is_recording: new.is_recording,
+        name: &new.name,
+    };
+    let found = dialects::settle(into, start, header);
+    (new.dialect, new.writer) = (found.dialect, found.writer);
+    match found.dialect {
+        // Slices that were still open when the trace ended.
+        Dialect::Plain => keep_begins(into, &open),
+        _ => open
+            .iter()
+            .for_each(|(_, place)| problems.add(Trouble::NeverEnded, *place)),
+    }
+    sweep(into, start);
+    new.rank = new.rank.or(found.rank);
     into.jobs.push(new);
     let rank = into.jobs.last().and_then(|job| job.rank);
     let passed = members
@@ -201,28 +216,9 @@ fn is_recording(members: &[(String, String)]) -> bool {
     })
 }
 
-/// Which program wrote the events from `start` on. Kineto writes `deviceProperties` where
-/// there is a device, and has categories of its own; FLEX has counters by name. What
-/// analyses wrote has `deviceProperties` whatever it was made of.
-fn dialect(timeline: &Timeline, start: usize, members: &[(String, String)]) -> Dialect {
-    let events = timeline.events.get(start..).unwrap_or_default();
-    let says = member(members, "deviceProperties").is_some();
-    if says && !is_analyzed(members) || is_recording(members) {
-        return Dialect::Torch;
-    }
-    let is_counted = |event: &Event| {
-        let device = timeline.devices.get(event.device as usize);
-        device.is_some_and(|device| !device.is_listed)
-    };
-    if events.iter().any(is_counted) {
-        return Dialect::Flex;
-    }
-    let kinds = Kinds::new(timeline);
-    let is_kineto = |event: &Event| event.is_slice() && kinds.of(event.cat).is(Kind::CAT_KINETO);
-    match says || events.iter().any(is_kineto) {
-        true => Dialect::Torch,
-        false => Dialect::Flex,
-    }
+/// Whether the file lists devices.
+fn has_devices(members: &[(String, String)]) -> bool {
+    member(members, "deviceProperties").is_some()
 }
 
 /// Whether a member `synthetic`, of the trace or of its `otherData`, is anything but
@@ -251,7 +247,8 @@ fn new_job(path: &str, members: &[(String, String)]) -> Job {
         path: path.to_owned(),
         name: path.rsplit('/').next().unwrap_or(path).to_owned(),
         hash: job_hash(path),
-        dialect: Dialect::Flex,
+        dialect: Dialect::Plain,
+        writer: "",
         rank,
         is_processed: is_analyzed(members),
         stated: stated::of(members),
@@ -281,6 +278,20 @@ pub(super) fn job_hash(path: &str) -> u32 {
         hash => hash,
     };
     hash.rem_euclid(10_000) as u32
+}
+
+/// Adds the arguments of an end to those of its begin, which come first where both have one.
+pub(super) fn add_end_args(texts: &mut Texts, begin: &mut Event, end: Text) {
+    if end.is_empty() {
+        return;
+    }
+    let (known, more) = (texts.get(begin.args).to_owned(), texts.get(end));
+    let new = aiprof_model::timeline::members(more)
+        .filter(|(key, _)| aiprof_model::timeline::member(&known, key).is_none())
+        .map(|(key, value)| format!("\"{key}\":{value}"));
+    let known = Some(known.clone()).filter(|known| !known.is_empty());
+    let all: Vec<String> = known.into_iter().chain(new).collect();
+    begin.args = texts.add(&all.join(","));
 }
 
 /// A begin finds its end: it is a slice now.
@@ -319,8 +330,6 @@ type Begins = (TrackId, Option<Sym>);
 struct Joiner<'t> {
     into: &'t mut Timeline,
     job: u32,
-    /// The file's first event.
-    start: usize,
     /// What is not left out.
     kept: Stretch,
     /// Begins on a row, and those of one name on a row, the last one last: event and
@@ -435,6 +444,7 @@ impl Joiner<'_> {
         let Some(begin) = events.get_mut(index) else {
             return;
         };
+        add_end_args(&mut self.into.texts, begin, end.args);
         let devices = &self.into.devices;
         close(
             begin,
@@ -445,23 +455,38 @@ impl Joiner<'_> {
         );
     }
 
-    /// The file is over.
-    fn finish(mut self) -> Problems {
-        let rows = self.open.iter().filter(|((_, name), _)| name.is_none());
-        for begin in rows.flat_map(|(_, open)| open) {
-            if !is_open(&self.into.events, begin) {
-                continue;
-            }
-            self.problems.add(Trouble::NeverEnded, begin.1);
-            if let Some(event) = self.into.events.get_mut(begin.0) {
+    /// The file is over: what was wrong, and the begins that met no end, which are dropped, by
+    /// event and place.
+    fn finish(self) -> (Problems, Vec<(usize, u64)>) {
+        let rows = self
+            .open
+            .into_iter()
+            .filter(|((_, name), _)| name.is_none());
+        let mut open: Vec<(usize, u64)> = rows.flat_map(|(_, open)| open).collect();
+        open.retain(|begin| is_open(&self.into.events, begin));
+        for (index, _) in &open {
+            if let Some(event) = self.into.events.get_mut(*index) {
                 event.dropped = true;
             }
         }
-        let mut index = 0;
-        self.into.events.retain(|event| {
-            index += 1;
-            index <= self.start || !event.dropped
-        });
-        self.problems
+        (self.problems, open)
     }
+}
+
+/// Keeps begins without an end, as a plain trace has them.
+fn keep_begins(timeline: &mut Timeline, open: &[(usize, u64)]) {
+    for (index, _) in open {
+        if let Some(event) = timeline.events.get_mut(*index) {
+            event.dropped = false;
+        }
+    }
+}
+
+/// Forgets the events from `start` on that were dropped.
+fn sweep(timeline: &mut Timeline, start: usize) {
+    let mut index = 0;
+    timeline.events.retain(|event| {
+        index += 1;
+        index <= start || !event.dropped
+    });
 }

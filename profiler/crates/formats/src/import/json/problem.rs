@@ -10,7 +10,7 @@ pub enum Trouble {
     NotAnObject,
     /// Not JSON.
     Syntax,
-    /// `ph`, `ts`, `pid` or `name` is missing.
+    /// `ph`, `ts` or `name` is missing.
     Incomplete,
     /// A `ph` that is not known.
     UnknownPhase,
@@ -115,7 +115,7 @@ impl fmt::Display for Trouble {
         f.write_str(match self {
             Self::NotAnObject => "an event that is not a JSON object",
             Self::Syntax => "not JSON",
-            Self::Incomplete => "ph, ts, pid or name is missing",
+            Self::Incomplete => "ph, ts or name is missing",
             Self::UnknownPhase => "unknown ph",
             Self::BadTime => "ts or dur is not a time",
             Self::NoDuration => "a complete event (X) without dur",

@@ -1,7 +1,7 @@
 //! What can be found only once a file is over: pairs, rows, flows and the order.
 
 use super::reader::PacketReader;
-use crate::import::json::{Problems, Trouble, close};
+use crate::import::json::{Problems, Trouble, add_end_args, close};
 use aiprof_model::timeline::{Event, Id, Length, NONE, Ph, Time, Timeline, Track, TrackId};
 
 /// A begin or an end of a slice.
@@ -31,15 +31,13 @@ pub(super) struct FlowPoint {
 }
 
 impl PacketReader<'_> {
-    /// The file is over: gives everything to the timeline. What was wrong, and whether
-    /// events had device counters.
-    pub(super) fn finish(mut self, job: u32, start: usize) -> (Problems, bool) {
+    /// The file is over: gives everything to the timeline. What was wrong.
+    pub(super) fn finish(mut self, job: u32, start: usize) -> Problems {
         self.flush();
         let rows = self.final_tracks(job);
         for halves in std::mem::take(&mut self.halves) {
             self.pair(halves);
         }
-        let mut is_flex = false;
         for event in self.parsed.events.get_mut(start..).unwrap_or_default() {
             if let Some((row, of_counter)) = rows.get(event.track.0 as usize) {
                 event.track = match event.ph {
@@ -47,8 +45,6 @@ impl PacketReader<'_> {
                     _ => *row,
                 };
             }
-            let device = self.parsed.devices.get(event.device as usize);
-            is_flex |= device.is_some_and(|device| !device.is_listed);
         }
         let flows = self.flow_events();
         self.parsed.events.extend(flows);
@@ -73,7 +69,7 @@ impl PacketReader<'_> {
         let events = into.events.get_mut(start..).unwrap_or_default();
         // Names first, whatever the times.
         events.sort_by_key(|event| (event.ph != Ph::Metadata, event.start));
-        (self.parsed.problems, is_flex)
+        self.parsed.problems
     }
 
     /// The track of each row, and that of the row's counters.
@@ -138,20 +134,10 @@ impl PacketReader<'_> {
 
     /// Adds the arguments of an end to its slice, unless the begin has them.
     fn add_end_args(&mut self, slice: u32, end: u32) {
-        let args = |at: u32| self.parsed.events.get(at as usize).map(|event| event.args);
-        let Some((known, more)) = args(slice).zip(args(end)) else {
-            return;
-        };
-        let texts = &mut self.into.texts;
-        let (known, more) = (texts.get(known).to_owned(), texts.get(more));
-        let new = aiprof_model::timeline::members(more)
-            .filter(|(key, _)| aiprof_model::timeline::member(&known, key).is_none())
-            .map(|(key, value)| format!("\"{key}\":{value}"));
-        let known = Some(known.clone()).filter(|known| !known.is_empty());
-        let all: Vec<String> = known.into_iter().chain(new).collect();
-        let all = texts.add(&all.join(","));
-        if let Some(event) = self.parsed.events.get_mut(slice as usize) {
-            event.args = all;
+        let events = &mut self.parsed.events;
+        let more = events.get(end as usize).map(|event| event.args);
+        if let (Some(more), Some(slice)) = (more, events.get_mut(slice as usize)) {
+            add_end_args(&mut self.into.texts, slice, more);
         }
     }
 

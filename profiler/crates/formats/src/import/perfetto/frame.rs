@@ -10,7 +10,7 @@ const BUFFER: usize = 1 << 18;
 
 /// What comes next in a file.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(in crate::import) enum Next {
     /// A packet, which begins at this byte.
     Packet(u64),
     /// There is no more, and why.
@@ -18,9 +18,11 @@ pub(super) enum Next {
 }
 
 /// A `Trace` message: a row of packets, each field 1 with a length.
-pub(super) struct Frames<R> {
+pub(in crate::import) struct Frames<R> {
     from: BufReader<R>,
     offset: u64,
+    /// Longest packet, bytes.
+    limit: u64,
 }
 
 /// Why a field could not be read.
@@ -34,9 +36,15 @@ enum Broken {
 
 impl<R: Read> Frames<R> {
     pub(super) fn new(from: R) -> Self {
+        Self::with_limit(from, MAX_PACKET)
+    }
+
+    /// Packets of at most so many bytes.
+    pub(in crate::import) fn with_limit(from: R, limit: u64) -> Self {
         Self {
             from: BufReader::with_capacity(BUFFER, from),
             offset: 0,
+            limit,
         }
     }
 
@@ -51,7 +59,7 @@ impl<R: Read> Frames<R> {
     }
 
     /// The next packet, into `packet`. Fields that are none are skipped.
-    pub(super) fn next(&mut self, packet: &mut Vec<u8>) -> Next {
+    pub(in crate::import) fn next(&mut self, packet: &mut Vec<u8>) -> Next {
         loop {
             let offset = self.offset;
             match self.first() {
@@ -83,7 +91,7 @@ impl<R: Read> Frames<R> {
             (_, 5) => 4,
             _ => return Err(Broken::Bad),
         };
-        if len > MAX_PACKET {
+        if len > self.limit {
             return Err(Broken::Bad);
         }
         packet.clear();

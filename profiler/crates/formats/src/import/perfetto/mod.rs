@@ -8,18 +8,20 @@
 mod args;
 mod clocks;
 mod finish;
-mod frame;
+pub(super) mod frame;
 mod proto;
 mod reader;
 mod sequence;
+mod stages;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 mod tracks;
 
+use super::dialects::{self, Header};
 use super::json::{End, Reading, job_hash};
-use aiprof_model::timeline::{Dialect, Event, Job, Ph, Stated, Timeline};
+use aiprof_model::timeline::{Event, Job, Ph, Stated, Timeline};
 use frame::{Frames, Next};
 use reader::PacketReader;
 use std::io::{self, Read};
@@ -48,8 +50,7 @@ pub enum PerfettoError {
 }
 
 /// Reads a trace and adds it to a timeline. `path` is its name for messages and for
-/// the job's; `from` its bytes, decompressed. A trace with counters TS1 to TS5 counts
-/// as FLEX, any other as TORCH, as acelyzer takes them.
+/// the job's; `from` its bytes, decompressed.
 ///
 /// # Errors
 /// The file has no trace in it. A damaged trace is no error: intact packets are kept,
@@ -80,7 +81,7 @@ pub fn read(
         }
     };
     let own = reader.origin;
-    let (problems, is_flex) = reader.finish(job, start);
+    let problems = reader.finish(job, start);
     let is_recording = is_recording(into, start);
     if is_recording {
         name_flows(into, start);
@@ -90,15 +91,20 @@ pub fn read(
             offset: frames.offset(),
         });
     }
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let header = Header {
+        has_devices: false,
+        is_recording,
+        name,
+    };
+    let found = dialects::settle(into, start, header);
     into.jobs.push(Job {
         path: path.to_owned(),
-        name: path.rsplit('/').next().unwrap_or(path).to_owned(),
+        name: name.to_owned(),
         hash: job_hash(path),
-        dialect: match is_flex {
-            true => Dialect::Flex,
-            false => Dialect::Torch,
-        },
-        rank: None,
+        dialect: found.dialect,
+        writer: found.writer,
+        rank: found.rank,
         is_processed: !is_recording && is_analyzed(into, start),
         stated: Stated::default(),
         is_recording,

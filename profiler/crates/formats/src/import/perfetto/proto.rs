@@ -32,6 +32,8 @@ pub(super) struct Packet {
     /// Packets, deflated (zlib).
     #[prost(bytes = "vec", tag = "50")]
     pub compressed_packets: Vec<u8>,
+    #[prost(message, optional, tag = "53")]
+    pub gpu_stage: Option<GpuStage>,
     #[prost(uint32, optional, tag = "58")]
     pub timestamp_clock_id: Option<u32>,
     #[prost(message, optional, tag = "59")]
@@ -40,6 +42,72 @@ pub(super) struct Packet {
     pub track_descriptor: Option<TrackDescriptor>,
     #[prost(message, optional, tag = "66")]
     pub perf_sample: Option<PerfSample>,
+}
+
+/// `GpuRenderStageEvent`: what a device did.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct GpuStage {
+    #[prost(uint64, tag = "1")]
+    pub event_id: u64,
+    /// Nanoseconds.
+    #[prost(uint64, optional, tag = "2")]
+    pub duration: Option<u64>,
+    #[prost(int32, tag = "3")]
+    pub hw_queue_id: i32,
+    #[prost(int32, tag = "4")]
+    pub stage_id: i32,
+    #[prost(message, optional, tag = "7")]
+    pub specifications: Option<StageLists>,
+    #[prost(uint32, optional, tag = "10")]
+    pub submission_id: Option<u32>,
+    #[prost(int32, tag = "11")]
+    pub gpu_id: i32,
+    #[prost(uint64, optional, tag = "13")]
+    pub hw_queue_iid: Option<u64>,
+    #[prost(uint64, optional, tag = "14")]
+    pub stage_iid: Option<u64>,
+    #[prost(bytes = "vec", optional, tag = "17")]
+    pub name: Option<Vec<u8>>,
+    #[prost(uint64, optional, tag = "20")]
+    pub name_iid: Option<u64>,
+    #[prost(message, optional, tag = "21")]
+    pub launch: Option<KernelLaunch>,
+}
+
+/// `GpuRenderStageEvent.Specifications`: names by their place.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct StageLists {
+    #[prost(message, repeated, tag = "2")]
+    pub queues: Vec<StageName>,
+    #[prost(message, repeated, tag = "3")]
+    pub stages: Vec<StageName>,
+}
+
+/// `GpuRenderStageEvent.Specifications.Description`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct StageName {
+    #[prost(bytes = "vec", tag = "1")]
+    pub name: Vec<u8>,
+}
+
+/// `GpuRenderStageEvent.ComputeKernelLaunch`.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct KernelLaunch {
+    #[prost(message, optional, tag = "1")]
+    pub grid: Option<Dim3>,
+    #[prost(message, optional, tag = "2")]
+    pub workgroup: Option<Dim3>,
+}
+
+/// `GpuRenderStageEvent.Dim3`.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct Dim3 {
+    #[prost(uint32, tag = "1")]
+    pub x: u32,
+    #[prost(uint32, tag = "2")]
+    pub y: u32,
+    #[prost(uint32, tag = "3")]
+    pub z: u32,
 }
 
 /// `PerfSample`: a CPU sample.
@@ -155,6 +223,9 @@ pub(super) struct InternedData {
     pub frames: Vec<Frame>,
     #[prost(message, repeated, tag = "7")]
     pub callstacks: Vec<Callstack>,
+    /// Queues and stages of devices.
+    #[prost(message, repeated, tag = "24")]
+    pub stages: Vec<Interned>,
     #[prost(message, repeated, tag = "29")]
     pub values: Vec<Interned>,
 }

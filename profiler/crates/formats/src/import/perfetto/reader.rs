@@ -9,6 +9,7 @@ use super::proto::{
     TrackEventDefaults, UNSPECIFIED,
 };
 use super::sequence::Sequence;
+use super::stages::Listed;
 use super::tracks::Tracks;
 use crate::import::json::event::{FieldReader, Fields, Parsed, member};
 use crate::import::json::{FAR, Trouble};
@@ -49,18 +50,20 @@ pub(super) struct PacketReader<'t> {
     arguments: Arguments,
     /// Bytes that packets within packets had, decompressed.
     inflated: u64,
+    /// Names of devices' queues and stages, in the older form.
+    pub listed: Listed,
     /// The time of the last sample of each row of samples.
     sampled: FxHashMap<u32, i64>,
 }
 
 /// Where and when an event is.
 #[derive(Clone, Copy)]
-struct EventPlace {
-    offset: u64,
-    row: u32,
-    track: u64,
+pub(super) struct EventPlace {
+    pub offset: u64,
+    pub row: u32,
+    pub track: u64,
     /// Nanoseconds.
-    ns: i64,
+    pub ns: i64,
 }
 
 impl<'t> PacketReader<'t> {
@@ -86,6 +89,7 @@ impl<'t> PacketReader<'t> {
             clocks: Clocks::new(),
             arguments: Arguments::default(),
             inflated: 0,
+            listed: Listed::default(),
             sampled: FxHashMap::default(),
         }
     }
@@ -136,6 +140,12 @@ impl<'t> PacketReader<'t> {
                 false => self.sample(&packet, sample, &sequence, offset),
             }
         }
+        if let Some(stage) = packet.gpu_stage.take() {
+            match sequence.is_missing(&packet) {
+                true => self.trouble(Trouble::Unresolved, offset),
+                false => self.stage(&packet, &stage, &sequence, offset),
+            }
+        }
         self.sequences.insert(packet.sequence, sequence);
         if self.parsed.text.len() > FLUSH {
             self.flush();
@@ -168,7 +178,7 @@ impl<'t> PacketReader<'t> {
         self.flushed = self.parsed.flush(self.flushed, texts);
     }
 
-    fn row(&mut self, track: u64) -> u32 {
+    pub(super) fn row(&mut self, track: u64) -> u32 {
         let (rows, halves) = (&mut self.rows, &mut self.halves);
         *self.row_of.entry(track).or_insert_with(|| {
             rows.push(track);
@@ -181,7 +191,7 @@ impl<'t> PacketReader<'t> {
         let Some(ns) = self.time(packet, event, sequence) else {
             return self.trouble(Trouble::UnknownClock, offset);
         };
-        if self.parsed.events.len() >= NONE as usize - 1 {
+        if self.is_full() {
             // More do not fit in memory either.
             return self.trouble(Trouble::BadPacket, offset);
         }
@@ -224,12 +234,10 @@ impl<'t> PacketReader<'t> {
     /// A CPU sample of a known period: a span that ends with it, on a row of its own for
     /// each thread, as in aiprof's Chrome traces.
     fn sample(&mut self, packet: &Packet, sample: PerfSample, sequence: &Sequence, offset: u64) {
-        if sequence.sample_ns == 0 || self.parsed.events.len() >= NONE as usize - 1 {
+        if sequence.sample_ns == 0 || self.is_full() {
             return;
         }
-        let clock = packet.timestamp_clock_id.or(sequence.clock);
-        let (clock, time) = (clock.unwrap_or(BOOTTIME), packet.timestamp.unwrap_or(0));
-        let Some(ns) = self.clocks.time(packet.sequence, clock, time) else {
+        let Some(ns) = self.packet_time(packet, sequence) else {
             return self.trouble(Trouble::UnknownClock, offset);
         };
         let track = self.tracks.thread(ThreadDescriptor {
@@ -299,10 +307,19 @@ impl<'t> PacketReader<'t> {
             let ns = us.wrapping_mul(1000) as u64;
             return self.clocks.time(packet.sequence, MONOTONIC, ns);
         }
+        self.packet_time(packet, sequence)
+    }
+
+    /// The time that a packet itself has, nanoseconds.
+    pub(super) fn packet_time(&mut self, packet: &Packet, sequence: &Sequence) -> Option<i64> {
         let clock = packet.timestamp_clock_id.or(sequence.clock);
-        let time = packet.timestamp.unwrap_or(0);
-        let clock = clock.unwrap_or(BOOTTIME);
+        let (clock, time) = (clock.unwrap_or(BOOTTIME), packet.timestamp.unwrap_or(0));
         self.clocks.time(packet.sequence, clock, time)
+    }
+
+    /// Whether there are as many events as numbers of them.
+    pub(super) fn is_full(&self) -> bool {
+        self.parsed.events.len() >= NONE as usize - 1
     }
 
     fn half(&mut self, place: EventPlace, at: u32) {
@@ -375,7 +392,7 @@ impl<'t> PacketReader<'t> {
         self.parsed.events.len() as u32 - 1
     }
 
-    fn new_event(&mut self, ph: Ph, name: Sym, place: EventPlace) -> Event {
+    pub(super) fn new_event(&mut self, ph: Ph, name: Sym, place: EventPlace) -> Event {
         let start = self.start(place.ns);
         Event::new(ph, name, TrackId(place.row), start)
     }

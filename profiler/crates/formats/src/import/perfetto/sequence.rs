@@ -23,6 +23,8 @@ pub(super) struct Sequence {
     functions: FxHashMap<u64, Sym>,
     frames: FxHashMap<u64, u64>,
     callstacks: FxHashMap<u64, u64>,
+    /// Names of queues and stages of devices.
+    pub stages: FxHashMap<u64, Sym>,
     /// What a CPU sample stands for, nanoseconds; 0: not known.
     pub sample_ns: u64,
     /// Defaults for events.
@@ -87,6 +89,7 @@ impl Sequence {
         self.categories.extend(data.categories.iter().map(&mut sym));
         self.names.extend(data.names.iter().map(&mut sym));
         self.functions.extend(data.functions.iter().map(&mut sym));
+        self.stages.extend(data.stages.iter().map(&mut sym));
         let frame = |frame: &Frame| (frame.iid, frame.function_name_id);
         self.frames.extend(data.frames.iter().map(frame));
         let leaf = |stack: &Callstack| Some((stack.iid, *stack.frame_ids.last()?));

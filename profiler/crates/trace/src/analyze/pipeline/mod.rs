@@ -15,9 +15,10 @@ use super::statistics::{self, Statistics};
 use super::token_times::{self, TokenTimes};
 use super::utilization::{self, CompilerInfo};
 use super::{
-    alignment, alignment_compat, all_reduce_bandwidth, bandwidth, checks, classes, collectives,
-    comm_summary, exchanges, flows, identity, job_shifts_compat, launch_flows, message_arrows,
-    normalize, overlap, overlap_share, power, prep_queue, refine, rows, sequence, split,
+    alignment, alignment_compat, all_reduce_bandwidth, bandwidth, checks, classes, clip,
+    collectives, comm_summary, exchanges, flows, identity, job_shifts_compat, launch_flows,
+    message_arrows, normalize, overlap, overlap_share, power, prep_queue, refine, rows, sequence,
+    split,
 };
 use crate::mpi::MpiTraffic;
 use crate::mpi::clocks::{self, ClockReport};
@@ -209,6 +210,9 @@ impl Run<'_> {
         );
         self.outcome.frequency = frequency;
         self.outcome.checks = found;
+        if self.is_own() {
+            clip::run(self.timeline, &self.kinds);
+        }
     }
 
     /// Frequency, jobs, wraps, times.

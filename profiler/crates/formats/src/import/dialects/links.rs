@@ -1,0 +1,86 @@
+//! Calls and the work that they launched, by the arrows between both.
+
+use aiprof_model::timeline::{Event, Id, Kind, Kinds, Ph, Sym, Time, Timeline, TrackId};
+use rustc_hash::FxHashMap;
+
+/// What distinguishes an arrow from others.
+type Arrow = (Sym, Sym, Id);
+
+/// The slices of a row, by begin: begin, end, event.
+type Row = Vec<(Time, Time, usize)>;
+
+/// Gives calls and work that arrows connect the same number, where the work has none.
+pub(super) fn by_flows(timeline: &mut Timeline, start: usize) {
+    let kinds = Kinds::new(timeline);
+    let mut arrows: FxHashMap<Arrow, [Option<(TrackId, Time)>; 2]> = FxHashMap::default();
+    let mut rows: FxHashMap<TrackId, Row> = FxHashMap::default();
+    let mut last = 0;
+    let events = timeline.events.get(start..).unwrap_or_default();
+    for event in events {
+        last = last.max(event.correlation);
+        let end = match event.ph {
+            Ph::FlowStart => 0,
+            Ph::FlowStep | Ph::FlowEnd => 1,
+            _ => continue,
+        };
+        if kinds.of(event.cat).is(Kind::CAT_FORWARD) {
+            continue;
+        }
+        let ends = arrows.entry((event.cat, event.name, event.id)).or_default();
+        if let Some(end) = ends.get_mut(end) {
+            end.get_or_insert((event.track, event.start));
+        }
+        rows.entry(event.track).or_default();
+    }
+    for (index, event) in events
+        .iter()
+        .enumerate()
+        .filter(|(_, event)| event.is_slice())
+    {
+        if let Some(row) = rows.get_mut(&event.track) {
+            row.push((event.start, event.end(), start + index));
+        }
+    }
+    rows.values_mut().for_each(|row| row.sort_unstable());
+    let mut arrows: Vec<_> = arrows.into_values().collect();
+    arrows.sort_unstable_by_key(|ends| ends.map(|end| end.map(|(track, at)| (at, track))));
+    for ends in arrows {
+        let [Some(from), Some(to)] = ends else {
+            continue;
+        };
+        let at = |(track, time): (TrackId, Time)| around(rows.get(&track)?, time);
+        let (Some(call), Some(work)) = (at(from), at(to)) else {
+            continue;
+        };
+        let is_work = |event: &&Event| {
+            let cat = kinds.of(event.cat);
+            let is_one = [Kind::CAT_KERNEL, Kind::CAT_COPY, Kind::CAT_COMMAND];
+            event.correlation == 0 && is_one.into_iter().any(|kind| cat.is(kind))
+        };
+        if timeline.events.get(work).filter(is_work).is_none() {
+            continue;
+        }
+        let Some(call) = timeline.events.get_mut(call) else {
+            continue;
+        };
+        if call.correlation == 0 {
+            last = last.saturating_add(1);
+            call.correlation = last;
+        }
+        let number = call.correlation;
+        if let Some(work) = timeline.events.get_mut(work) {
+            work.correlation = number;
+        }
+    }
+}
+
+/// How many slices before a moment are looked at for one around it.
+const MOST_NESTED: usize = 64;
+
+/// The innermost slice of a row around a moment.
+fn around(row: &Row, at: Time) -> Option<usize> {
+    let behind = row.partition_point(|(begin, _, _)| *begin <= at);
+    let before = row.get(..behind)?.iter().rev().take(MOST_NESTED);
+    let mut open = before.filter(|(_, end, _)| at <= *end);
+    open.next().map(|(_, _, event)| *event)
+}
