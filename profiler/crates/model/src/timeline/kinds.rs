@@ -324,7 +324,7 @@ impl Kinds {
     }
 
     /// Whether the event copies or fills memory, whichever way.
-    fn is_copy(&self, timeline: &Timeline, event: &Event) -> bool {
+    pub fn is_copy(&self, timeline: &Timeline, event: &Event) -> bool {
         let (name, cat) = (self.of(event.name), self.of(event.cat));
         let is_one = timeline.dialect(event) == Dialect::Torch && copies(name, cat);
         is_one || self.is_data_in(timeline, event) || self.is_data_out(timeline, event)

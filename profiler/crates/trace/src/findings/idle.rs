@@ -53,7 +53,7 @@ fn add(scene: &Scene<'_>, idle: &IdleFinding<'_>, findings: &mut Vec<Finding>) {
     let places = idle.parts.iter().map(|(device, part)| {
         let mut at = scene.at(device, part.longest, part.us());
         let thread = part.thread().map(|track| timeline.tracks.get(track));
-        at.pid = thread.and_then(|row| row.process().pid.number());
+        at.pid = thread.and_then(|row| row.pid.number());
         at.tid = thread.and_then(|row| row.tid.number());
         let mut names = part.by_place(timeline).into_iter().map(|(name, _)| name);
         at.name = names.next();

@@ -187,7 +187,7 @@ impl<'t> TracePlan<'t> {
     }
 
     /// Flows that slices themselves name: `bind_id` with `flow_in` or `flow_out`.
-    fn bound_flows(&self) -> Vec<Flow> {
+    fn bound_flows(&self) -> Vec<SliceFlow> {
         let timeline = self.timeline;
         let flow = |item: &Item| {
             let event = timeline.events.get(item.event as usize)?;
@@ -199,7 +199,7 @@ impl<'t> TracePlan<'t> {
             let (from, to) = (says("flow_out"), says("flow_in"));
             let mut hasher = rustc_hash::FxHasher::default();
             id.trim_matches('"').hash(&mut hasher);
-            (from || to).then(|| Flow {
+            (from || to).then(|| SliceFlow {
                 event: item.event,
                 id: hasher.finish() >> 2 | 1 << 62,
                 ends: !from,

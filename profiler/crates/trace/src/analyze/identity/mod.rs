@@ -62,7 +62,7 @@ pub fn resolve(timeline: &mut Timeline, files: &[Recording], messages: &mut Mess
 pub(crate) fn file_of(timeline: &Timeline, event: &Event) -> u32 {
     match timeline.dialect(event) {
         Dialect::Torch => timeline.job(event),
-        Dialect::Flex => NONE,
+        Dialect::Flex | Dialect::Plain => NONE,
     }
 }
 
