@@ -162,9 +162,8 @@ impl Analysis<'_> {
         Ok(report)
     }
 
-    /// Writes the trace to `file`, and beside it tables, and a trace for each rank where those are
-    /// wanted: then the trace of all ranks has a name by which TensorBoard does not take it for
-    /// one more.
+    /// Writes the trace to `file`, and tables beside it. Where each rank has a trace of its own,
+    /// the trace of all ranks gets a name that TensorBoard does not take for another worker.
     fn write_traces(
         &mut self,
         timeline: &mut Timeline,

@@ -301,7 +301,7 @@ fn add_processes(other: &mut Value, timeline: &Timeline) {
     }
 }
 
-/// What tells devices with equal numbers apart.
+/// What distinguishes devices with equal numbers.
 fn identity(device: &Value) -> Option<&Value> {
     ["uuid", "pciBusId", "pci_bus_id"]
         .iter()

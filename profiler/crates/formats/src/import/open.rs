@@ -204,7 +204,7 @@ fn is_of_nsight(name: &str) -> bool {
     ends.iter().any(|end| name.ends_with(end))
 }
 
-/// What a database holds, by the names of its tables, as far as the first page has them.
+/// What a database holds, by the names of those of its tables that are on the first page.
 fn by_tables(head: &[u8]) -> Contents {
     let text = String::from_utf8_lossy(head).to_ascii_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| text.contains(part));

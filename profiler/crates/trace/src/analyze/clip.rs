@@ -1,5 +1,5 @@
-//! Work of a stream that seems to end after the work behind it: its end is wrong, because a
-//! stream ends its work in the order in which it begins it.
+//! Work that seems to end after the next work of its stream. Its end is wrong: a stream ends its
+//! work in the order in which it begins it.
 //!
 //! Work that only overlaps the next is left alone: kernels may begin before the one before them
 //! is over.

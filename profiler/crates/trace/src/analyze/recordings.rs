@@ -28,9 +28,9 @@ pub struct Recording {
     pub events: Range<usize>,
     /// Microseconds.
     pub origin: i64,
-    /// Time of day at the origin of a file whose times are not such, if it is known,
-    /// microseconds since 1970: a recording of aiprof counts from its first event, Kineto from a
-    /// time that its file states.
+    /// Time of day at the origin of a file whose times count from another moment than 1970, if it
+    /// is known; microseconds since 1970. A recording of aiprof counts from its first event,
+    /// Kineto from a time that its file states.
     pub day_us: Option<i64>,
 }
 

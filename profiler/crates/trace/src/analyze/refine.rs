@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const HOST_PID: i64 = 1000;
 
 /// Takes the numbers out of the names of device events; what they were stays with
-/// the event. Numbers tell Kineto's kernels apart: only with `all` they go there, too.
+/// the event. Kineto's kernels differ by numbers: theirs go only with `all`.
 pub(crate) fn shorten_names(timeline: &mut Timeline, kinds: &Kinds, all: bool) {
     let mut known: FxHashMap<Sym, Sym> = FxHashMap::default();
     for index in 0..timeline.events.len() {
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
     use aiprof_testkit::timelines;
 
-    /// Numbers tell kernels of GPUs apart; acelyzer takes them away.
+    /// Kernels of GPUs differ by numbers; acelyzer takes them away.
     #[test]
     fn kernels_of_gpus_keep_their_numbers() {
         for (all, name) in [(false, "sgemm_128x64_2"), (true, "sgemmx")] {

@@ -3,7 +3,7 @@
 //! Besides calls and operators there is what the trace has of the code around them: functions of
 //! Python, notes of the program, waits for data. Time that none of these has is free, as in HTA:
 //! what a program does there is in no trace. A step of training does not show what is done in it.
-//! Such code counts on threads that launch work; where no thread does, on those with operators. Of
+//! Such code counts on threads that launch work; where no thread does, on those with operators. On
 //! other threads it is mostly a wait for something that the trace does not have.
 //!
 //! The time of a call that waits for a device is that device's. While a note lasts, or the function
@@ -161,7 +161,7 @@ fn elsewhere(
 /// Has time of a thread begin what another thread did in it, and wait for the last of that.
 fn join(builder: &mut Builder<'_>, own: OwnTime, (from, to): (Time, Time), done: &[ThreadSpan]) {
     let ended = done.iter().filter(|one| one.end.0 <= to);
-    // Of those that end together the outermost, which stands first.
+    // Several may end together: the outermost stands first.
     let last = ended.min_by_key(|one| one.end);
     let first = done.first();
     if let Some((one, first)) = first.and_then(|one| Some((one, builder.number_of(one.event)?))) {

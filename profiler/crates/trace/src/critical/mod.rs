@@ -86,8 +86,8 @@ pub struct GroupPath {
     pub ranks: Vec<usize>,
     /// The path.
     pub path: LongestPath,
-    /// From the first to the last of what these ranks' threads and devices did, as far as it is
-    /// looked at. No path is longer.
+    /// From the first to the last event of these ranks' threads and devices that counts here. No
+    /// path is longer.
     pub wall: Length,
 }
 

@@ -46,7 +46,7 @@ pub(super) struct Waits {
 /// How far to look for the next launch of a thread among those of its stream.
 const MOST_LAUNCHES: usize = 1024;
 
-/// Finds the waits of a rank. Blocking copies have no rows: they are estimated in any case.
+/// Finds the waits of a rank. Blocking copies have no rows: theirs are always estimated.
 pub(super) fn find(builder: &mut Builder<'_>, rank: &RankWork) -> Waits {
     if rank.syncs.is_empty() {
         return estimated(builder, rank, |_| true);

@@ -59,9 +59,8 @@ pub struct Reading {
     pub is_acelyzer_output: bool,
     /// Its metadata mark it as made up, not recorded.
     pub is_synthetic: bool,
-    /// The time of day at the origin, microseconds since 1970, of a recording of aiprof, whose
-    /// times count from its begin, and of a trace of Kineto that states what its times count
-    /// from.
+    /// The time of day at the origin, microseconds since 1970. It is known of a recording of
+    /// aiprof, whose times count from its begin, and of a trace of Kineto that states it.
     pub day_us: Option<i64>,
 }
 

@@ -39,7 +39,7 @@ impl<R: Read> Frames<R> {
         Self::with_limit(from, MAX_PACKET)
     }
 
-    /// Packets of at most so many bytes.
+    /// Packets of at most `limit` bytes.
     pub(in crate::import) fn with_limit(from: R, limit: u64) -> Self {
         Self {
             from: BufReader::with_capacity(BUFFER, from),

@@ -30,7 +30,7 @@ pub(super) struct NamedEntry {
 pub(super) struct Named {
     #[prost(bytes = "vec", tag = "2")]
     pub name: Vec<u8>,
-    /// Of events only; a description of statistics is no name of theirs.
+    /// Only events have one: what statistics have here is a description.
     #[prost(bytes = "vec", tag = "4")]
     pub display: Vec<u8>,
 }

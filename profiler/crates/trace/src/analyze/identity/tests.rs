@@ -284,8 +284,8 @@ fn files_without_a_rank_are_a_process_each() {
     assert_eq!(active(&read(&[one.file()])), [alone(0, 300)]);
 }
 
-/// Two processes in one file: the devices are two or have one number, the events are those of one
-/// behind the other's, in the order of time, or all calls before all kernels.
+/// Two processes in one file, with two devices or with one number for both. Their events are one
+/// process after the other, in the order of time, or all calls before all kernels.
 #[test]
 fn files_that_were_merged_by_hand_have_their_processes() {
     for gpu in [0, 1] {
