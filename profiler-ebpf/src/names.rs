@@ -14,7 +14,7 @@ static NAME_FORMAT: [u8; 4] = *b"%ps\0";
 
 /// Argument of the loop callback.
 #[repr(C)]
-struct Context {
+struct NamesContext {
     names: *mut KernelNames,
 }
 
@@ -25,7 +25,7 @@ pub extern "C" fn name_kernel(_context: *mut c_void) -> i32 {
     let Some(names) = NAMES.get_ptr_mut(0) else {
         return 0;
     };
-    let mut context = Context { names };
+    let mut context = NamesContext { names };
     // SAFETY: the callback has bpf_loop's signature; the context lives on this frame's
     // stack for the whole call.
     unsafe {
@@ -40,7 +40,7 @@ pub extern "C" fn name_kernel(_context: *mut c_void) -> i32 {
 }
 
 /// `bpf_loop` callback: names one address.
-extern "C" fn name_one(index: u64, context: *mut Context) -> i64 {
+extern "C" fn name_one(index: u64, context: *mut NamesContext) -> i64 {
     let at = index as usize & (KERNEL_NAMES - 1);
     // SAFETY: the context is name_kernel's, the names a checked map value; within the
     // arrays by the mask.

@@ -3,7 +3,7 @@
 use super::*;
 use aiprof_formats::export::formats::{FOLDED, PPROF, SVG};
 use aiprof_formats::export::{Shown, Weight};
-use aiprof_live::config::{Event, RecordConfig};
+use aiprof_live::config::{RecordConfig, SamplingEvent};
 use aiprof_live::device::DeviceOptions;
 use aiprof_record::choice::ProcessChoice;
 use aiprof_system::files::place::PlaceError;
@@ -63,8 +63,8 @@ fn the_help_states_the_defaults() {
     let default = RecordConfig::default();
     let frequency = format!("[default: {}]", default.frequency_hz);
     let event = match default.event {
-        Event::CpuClock => "[default: cpu-clock]",
-        Event::Cycles => "[default: cycles]",
+        SamplingEvent::CpuClock => "[default: cpu-clock]",
+        SamplingEvent::Cycles => "[default: cycles]",
     };
     let weight = match Weight::default() {
         Weight::Time => "[default: time]",
@@ -136,7 +136,7 @@ fn every_option_reaches_the_configuration() {
         RecordConfig {
             source_lines: false,
             frequency_hz: 997,
-            event: Event::Cycles,
+            event: SamplingEvent::Cycles,
             include_idle: true,
             kernel_stacks: false,
             python_c_frames: false,

@@ -15,7 +15,7 @@ const MAX_SPECS: u32 = 8192;
 
 /// What drives the sampling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Event {
+pub enum SamplingEvent {
     /// The kernel's per-CPU clock (`PERF_COUNT_SW_CPU_CLOCK`) with a fixed
     /// period: every sample stands for the same on-CPU time. Works everywhere.
     #[default]
@@ -42,7 +42,7 @@ pub struct RecordConfig {
     /// so that sampling does not run in step with periodic work.
     pub frequency_hz: u32,
     /// What drives the sampling. Default: the CPU clock.
-    pub event: Event,
+    pub event: SamplingEvent,
     /// Record the idle task too. Default: no.
     pub include_idle: bool,
     /// Record kernel stacks. Default: yes.
@@ -220,7 +220,7 @@ impl Default for RecordConfig {
     fn default() -> Self {
         Self {
             frequency_hz: 99,
-            event: Event::default(),
+            event: SamplingEvent::default(),
             include_idle: false,
             kernel_stacks: true,
             python_c_frames: false,

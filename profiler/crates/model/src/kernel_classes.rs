@@ -43,7 +43,7 @@ impl KernelClass {
 
 /// The tables in use: the built-in one, and those that were added. Cheap to copy.
 #[derive(Clone, Debug)]
-pub struct KernelClasses(Arc<Index>);
+pub struct KernelClasses(Arc<PatternIndex>);
 
 /// A pattern of names.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ struct Pattern {
 
 /// Patterns, and where to look for those that may fit a name.
 #[derive(Clone, Debug, Default)]
-struct Index {
+struct PatternIndex {
     /// The first that fits decides.
     patterns: Vec<Pattern>,
     /// Their numbers by the first letters of the part of a name that they describe.
@@ -98,7 +98,7 @@ impl KernelClasses {
         let rows = read(source, text, |root| root.each("kernel", row))?;
         let mut patterns: Vec<Pattern> = rows.into_iter().flatten().collect();
         patterns.extend_from_slice(&self.0.patterns);
-        self.0 = Arc::new(Index::new(patterns));
+        self.0 = Arc::new(PatternIndex::new(patterns));
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl KernelClasses {
     }
 }
 
-impl Index {
+impl PatternIndex {
     fn new(patterns: Vec<Pattern>) -> Self {
         let mut index = Self {
             patterns,

@@ -1,7 +1,7 @@
 //! Messages of MPI between ranks, and the clocks that they aligned.
 
 use super::{Request, Table, TableEntry};
-use aiprof_trace::mpi::{Message, MpiTraffic};
+use aiprof_trace::mpi::{MpiTraffic, PairedMessage};
 use std::collections::BTreeMap;
 
 /// `--table messages`.
@@ -39,7 +39,7 @@ struct MessageSum {
 }
 
 impl MessageSum {
-    fn add(&mut self, message: &Message) {
+    fn add(&mut self, message: &PairedMessage) {
         self.count += 1;
         if let Some(over) = message.arrived {
             self.arrived += 1;

@@ -13,7 +13,9 @@ use super::{usage_error, values};
 use aiprof_formats::export::FileFormat;
 use aiprof_formats::export::formats::PAGE;
 use aiprof_live::cgroup;
-use aiprof_live::config::{Event, MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, RecordConfig, STACK_LIMIT};
+use aiprof_live::config::{
+    MAX_FREQUENCY_HZ, MIN_FREQUENCY_HZ, RecordConfig, STACK_LIMIT, SamplingEvent,
+};
 use aiprof_live::device::{DeviceOptions, ReplaySpec};
 use aiprof_live::driver::StandIn;
 use aiprof_live::launch::Credentials;
@@ -41,16 +43,16 @@ const CONTENTS: &str = "What profiles show";
 const ACCELERATORS: &str = "Accelerators";
 
 /// What drives the sampling.
-const EVENTS: &[(&str, &str, Event)] = &[
+const EVENTS: &[(&str, &str, SamplingEvent)] = &[
     (
         "cpu-clock",
         "The CPU's clock: each sample stands for the same on-CPU time; works on every machine",
-        Event::CpuClock,
+        SamplingEvent::CpuClock,
     ),
     (
         "cycles",
         "Hardware cycles; needs a machine with hardware counters",
-        Event::Cycles,
+        SamplingEvent::Cycles,
     ),
 ];
 
@@ -175,7 +177,7 @@ pub(crate) struct RecordArgs {
     /// Event that triggers a sample
     #[arg(long, hide_short_help = true, value_parser = values::named(EVENTS),
           default_value = "cpu-clock", help_heading = SAMPLING)]
-    event: Event,
+    event: SamplingEvent,
 
     /// With --off-cpu or --wall, ignore waits shorter than TIME, such as 10us
     #[arg(long, hide_short_help = true, value_name = "TIME", default_value = "0us",
@@ -361,7 +363,7 @@ impl RecordArgs {
             ("--ranges", self.ranges),
             ("--replay-device", replays),
             ("--conditional-collection", self.conditional_collection),
-            (CYCLES, self.event != Event::CpuClock),
+            (CYCLES, self.event != SamplingEvent::CpuClock),
             // Otherwise whoever may run aiprof could load any eBPF program.
             (FILE_CAPABILITIES, privileges::is_elevated_by_file()),
             (EVENTS_KEPT, destination.keeps_events()),

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 
 /// What is known of a file besides its events.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Header<'f> {
+pub(super) struct FileHeader<'f> {
     /// It lists devices, as Kineto's files do.
     pub has_devices: bool,
     /// aiprof recorded it.
@@ -62,7 +62,7 @@ pub(super) struct ProcessNames<'t> {
 
 /// All that is looked at.
 pub(super) struct Evidence<'t> {
-    header: Header<'t>,
+    header: FileHeader<'t>,
     pub processes: FxHashMap<Id, ProcessNames<'t>>,
     /// Slices with categories of Kineto, with counters of FLEX, with other signs of FLEX.
     has_kineto: bool,
@@ -160,7 +160,7 @@ static WRITERS: [Writer; 8] = [
 
 /// Decides what the events from `start` on are, gives those of devices their categories, and
 /// links calls to what they launched.
-pub(super) fn settle(timeline: &mut Timeline, start: usize, header: Header<'_>) -> Verdict {
+pub(super) fn settle(timeline: &mut Timeline, start: usize, header: FileHeader<'_>) -> Verdict {
     if !header.has_devices && !header.is_recording {
         rows::number_rows(timeline, start);
     }
@@ -194,7 +194,7 @@ pub(super) fn settle(timeline: &mut Timeline, start: usize, header: Header<'_>) 
 }
 
 impl<'t> Evidence<'t> {
-    fn new(timeline: &'t Timeline, start: usize, header: Header<'t>) -> Self {
+    fn new(timeline: &'t Timeline, start: usize, header: FileHeader<'t>) -> Self {
         let kinds = Kinds::new(timeline);
         let mut found = Self {
             header,

@@ -24,17 +24,17 @@ pub(super) fn is_rocprof(head: &[u8]) -> bool {
 #[derive(Deserialize)]
 struct Output {
     #[serde(rename = "rocprofiler-sdk-tool")]
-    processes: Vec<Process>,
+    processes: Vec<RocprofProcess>,
 }
 
 /// A process.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Process {
+struct RocprofProcess {
     metadata: Metadata,
     agents: Vec<Agent>,
     kernel_symbols: Vec<Symbol>,
-    strings: Strings,
+    strings: NameTables,
     buffer_records: Records,
 }
 
@@ -46,14 +46,14 @@ struct Metadata {
 
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(default)]
-struct Handle {
+struct AgentHandle {
     handle: u64,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Agent {
-    id: Handle,
+    id: AgentHandle,
     #[serde(rename = "type")]
     kind: u64,
 }
@@ -68,7 +68,7 @@ struct Symbol {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Strings {
+struct NameTables {
     buffer_records: Vec<KindNames>,
 }
 
@@ -82,17 +82,17 @@ struct KindNames {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Records {
-    kernel_dispatch: Vec<Record>,
-    memory_copy: Vec<Record>,
-    hip_api: Vec<Record>,
-    hsa_api: Vec<Record>,
-    rccl_api: Vec<Record>,
+    kernel_dispatch: Vec<ApiRecord>,
+    memory_copy: Vec<ApiRecord>,
+    hip_api: Vec<ApiRecord>,
+    hsa_api: Vec<ApiRecord>,
+    rccl_api: Vec<ApiRecord>,
 }
 
 /// A record; times in nanoseconds.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Record {
+struct ApiRecord {
     kind: usize,
     operation: usize,
     thread_id: u64,
@@ -100,9 +100,9 @@ struct Record {
     start_timestamp: u64,
     end_timestamp: u64,
     dispatch_info: Dispatch,
-    stream_id: Option<Handle>,
-    src_agent_id: Handle,
-    dst_agent_id: Handle,
+    stream_id: Option<AgentHandle>,
+    src_agent_id: AgentHandle,
+    dst_agent_id: AgentHandle,
     bytes: Option<u64>,
 }
 
@@ -115,8 +115,8 @@ struct Correlation {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Dispatch {
-    agent_id: Handle,
-    queue_id: Handle,
+    agent_id: AgentHandle,
+    queue_id: AgentHandle,
     kernel_id: u64,
 }
 
@@ -147,7 +147,7 @@ pub fn read(
     json::read_within(text.as_bytes(), path, kept, into)
 }
 
-impl Process {
+impl RocprofProcess {
     fn write(&self, out: &mut String) {
         let gpus = self.agents.iter().filter(|agent| agent.kind == GPU);
         let gpus: FxHashMap<u64, usize> = gpus.map(|agent| agent.id.handle).zip(0..).collect();
@@ -187,7 +187,7 @@ impl Process {
     }
 
     /// The name of what was called or copied.
-    fn name(&self, record: &Record) -> &str {
+    fn name(&self, record: &ApiRecord) -> &str {
         let kind = self.strings.buffer_records.get(record.kind);
         let name = kind.and_then(|kind| kind.operations.get(record.operation));
         name.map_or("", String::as_str)
@@ -203,7 +203,7 @@ fn name_process(out: &mut String, pid: i64, name: &str) {
     out.push_str("}},\n");
 }
 
-impl Record {
+impl ApiRecord {
     /// Writes what a device did.
     fn write_work(&self, out: &mut String, name: &str, cat: &str, gpu: Option<&usize>) {
         let device = gpu.copied().unwrap_or(0);

@@ -63,7 +63,7 @@ pub enum StallCsvError {
 
 /// What a column of a row is.
 #[derive(Clone, Copy)]
-enum Column {
+enum CsvColumn {
     Kernel,
     Offset,
     Count(StallReason),
@@ -78,7 +78,7 @@ struct StallTableReader {
     /// Name of the device whose section this is.
     device: String,
     /// The columns of that section; `None`: not known yet.
-    columns: Option<Vec<Column>>,
+    columns: Option<Vec<CsvColumn>>,
     /// Whether any section had columns.
     is_stalls: bool,
     skipped: u64,
@@ -206,21 +206,21 @@ fn banner(text: &str) -> Option<&str> {
     text.strip_prefix("=== ")?.strip_suffix(" Metrics ===")
 }
 
-fn columns(header: &str) -> Vec<Column> {
+fn columns(header: &str) -> Vec<CsvColumn> {
     let header = header.trim_end_matches([',', ' ']);
     let column = |name: &str| match name.trim() {
-        KERNEL => Column::Kernel,
-        IP => Column::Offset,
+        KERNEL => CsvColumn::Kernel,
+        IP => CsvColumn::Offset,
         name => {
             let known = COLUMNS.into_iter().find(|(column, _)| *column == name);
-            known.map_or(Column::Ignored, |(_, reason)| Column::Count(reason))
+            known.map_or(CsvColumn::Ignored, |(_, reason)| CsvColumn::Count(reason))
         }
     };
     header.split(',').map(column).collect()
 }
 
 /// Kernel, offset and counts of a row.
-fn row(text: &str, columns: &[Column]) -> Option<(String, u64, ReasonCounts)> {
+fn row(text: &str, columns: &[CsvColumn]) -> Option<(String, u64, ReasonCounts)> {
     let text = text.trim_end_matches([',', ' ']);
     // From the right: names of kernels have commas, and quotes that are not doubled.
     let mut fields: Vec<&str> = text.rsplitn(columns.len(), ',').map(str::trim).collect();
@@ -231,10 +231,10 @@ fn row(text: &str, columns: &[Column]) -> Option<(String, u64, ReasonCounts)> {
     let (mut kernel, mut offset, mut counts) = (None, None, ReasonCounts::default());
     for (field, column) in fields.into_iter().zip(columns) {
         match column {
-            Column::Kernel => kernel = Some(unquoted(field)),
-            Column::Offset => offset = Some(hexadecimal(field)?),
-            Column::Count(reason) => *counts.get_mut(*reason as usize)? = decimal(field)?,
-            Column::Ignored => {}
+            CsvColumn::Kernel => kernel = Some(unquoted(field)),
+            CsvColumn::Offset => offset = Some(hexadecimal(field)?),
+            CsvColumn::Count(reason) => *counts.get_mut(*reason as usize)? = decimal(field)?,
+            CsvColumn::Ignored => {}
         }
     }
     let kernel = kernel.filter(|name| !name.is_empty())?;

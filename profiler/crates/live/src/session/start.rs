@@ -11,7 +11,7 @@ use crate::{
         perf::{self, SamplingClock},
     },
     cgroup, clock,
-    config::{Event as EventKind, RecordConfig},
+    config::{RecordConfig, SamplingEvent as EventKind},
     cpu::{CpuSet, period_of},
     device::DeviceSamplers,
     driver::DriverPlan,

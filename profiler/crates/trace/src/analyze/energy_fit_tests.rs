@@ -4,7 +4,7 @@ use super::*;
 use crate::analyze::config::{PowerScale, PowerSource};
 use crate::analyze::energy::{self, EnergyMethod, KernelPower};
 use crate::analyze::messages::{Level, Messages};
-use crate::analyze::power::{self, Options};
+use crate::analyze::power::{self, PowerOptions};
 use aiprof_model::timeline::{Dialect, Kinds, Timeline};
 use aiprof_testkit::timelines as testing;
 
@@ -89,7 +89,7 @@ fn analysed(
 ) -> (power::PowerReport, Vec<KernelPower>, Vec<String>) {
     let kinds = Kinds::new(&timeline);
     let mut messages = Messages::new(Level::Info);
-    let options = Options {
+    let options = PowerOptions {
         source: PowerSource::Ts4,
         scale: PowerScale::Fixed(scale),
         skip: false,

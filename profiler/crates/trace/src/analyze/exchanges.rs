@@ -85,7 +85,7 @@ pub enum Clocks {
 
 /// Who, of one synchronization.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Way {
+struct SyncRanks {
     group: Sym,
     sync: Sym,
     from: u32,
@@ -98,11 +98,11 @@ const ANYONE: u32 = u32::MAX;
 /// Events by who sent or received them, each list in the order of time.
 #[derive(Default)]
 struct Sides {
-    sends: FxHashMap<Way, Vec<u32>>,
-    segments: FxHashMap<Way, Vec<u32>>,
-    receives: FxHashMap<Way, Vec<u32>>,
+    sends: FxHashMap<SyncRanks, Vec<u32>>,
+    segments: FxHashMap<SyncRanks, Vec<u32>>,
+    receives: FxHashMap<SyncRanks, Vec<u32>>,
     /// The ways of receives in the order they were first seen.
-    order: Vec<Way>,
+    order: Vec<SyncRanks>,
     /// Sender of each synchronization, if there is only one.
     senders: FxHashMap<(Sym, Sym), Option<u32>>,
 }
@@ -110,7 +110,7 @@ struct Sides {
 /// The sending side of what was received.
 struct Sent<'s> {
     /// With the sender, if the receive did not name it.
-    way: Way,
+    way: SyncRanks,
     sends: &'s [u32],
     /// The events that announced them to the receiver.
     calls: Option<&'s [u32]>,
@@ -169,7 +169,7 @@ impl Sides {
         };
         let peer = ranks_of(timeline.name(transfer.peers)).next();
         let group = transfer.group;
-        let mut way = Way {
+        let mut way = SyncRanks {
             group,
             sync,
             from: timeline.rank(event),
@@ -210,7 +210,7 @@ impl Sides {
             }
         }
         let mut all = Exchanges::default();
-        let mut heard: FxHashMap<Way, Vec<bool>> = FxHashMap::default();
+        let mut heard: FxHashMap<SyncRanks, Vec<bool>> = FxHashMap::default();
         for way in &self.order {
             let receives = self.receives.get(way).map_or(&[][..], Vec::as_slice);
             let Some(Sent { way, sends, calls }) = self.sent(*way) else {
@@ -255,15 +255,15 @@ impl Sides {
     }
 
     /// The key in `sends` of a way's sends.
-    fn key(&self, way: Way) -> Way {
+    fn key(&self, way: SyncRanks) -> SyncRanks {
         if self.sends.contains_key(&way) {
             return way;
         }
-        Way { to: ANYONE, ..way }
+        SyncRanks { to: ANYONE, ..way }
     }
 
     /// The sends of what was received on a way.
-    fn sent(&self, mut way: Way) -> Option<Sent<'_>> {
+    fn sent(&self, mut way: SyncRanks) -> Option<Sent<'_>> {
         if way.from == ANYONE {
             way.from = self.senders.get(&(way.group, way.sync)).copied()??;
         }
@@ -275,7 +275,7 @@ impl Sides {
     }
 
     /// Counts the sends without a receive.
-    fn unheard(&self, heard: &FxHashMap<Way, Vec<bool>>, all: &mut Exchanges) {
+    fn unheard(&self, heard: &FxHashMap<SyncRanks, Vec<bool>>, all: &mut Exchanges) {
         for (way, sends) in &self.sends {
             let known = heard.get(way).map_or(0, |known| {
                 known

@@ -37,7 +37,7 @@ const SHORTEST: f64 = 0.1;
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct PowerOptions {
     /// Counter value at which charge was read.
     pub source: PowerSource,
     /// What a unit of charge is worth.
@@ -66,7 +66,7 @@ pub struct PowerReport {
 
 /// One reading of the charge counter.
 #[derive(Clone, Copy)]
-struct Reading {
+struct ChargeReading {
     place: u32,
     name: Sym,
     ts: f64,
@@ -85,8 +85,8 @@ struct Group {
 /// Two readings between which power is known.
 #[derive(Clone, Copy)]
 struct Pair {
-    from: Reading,
-    to: Reading,
+    from: ChargeReading,
+    to: ChargeReading,
     charge: i64,
     /// Time between them.
     us: f64,
@@ -108,7 +108,7 @@ impl Pair {
 pub fn run(
     timeline: &mut Timeline,
     kinds: &Kinds,
-    options: &Options,
+    options: &PowerOptions,
     messages: &mut Messages,
 ) -> PowerReport {
     let (readings, groups) = readings(timeline, kinds, options.source);
@@ -169,7 +169,7 @@ fn periods(pairs: &[Pair], groups: &[Group], factor: f64) -> Vec<Period> {
     periods.collect()
 }
 
-fn report(outcome: &PowerReport, options: &Options, messages: &mut Messages) {
+fn report(outcome: &PowerReport, options: &PowerOptions, messages: &mut Messages) {
     // The counters of TS3 are not watts.
     if outcome.bad > 0 && options.source == PowerSource::Ts4 {
         messages.warn(
@@ -213,7 +213,11 @@ fn report(outcome: &PowerReport, options: &Options, messages: &mut Messages) {
 }
 
 /// All readings, by row group in the order these appear, and time.
-fn readings(timeline: &Timeline, kinds: &Kinds, source: PowerSource) -> (Vec<Reading>, Vec<Group>) {
+fn readings(
+    timeline: &Timeline,
+    kinds: &Kinds,
+    source: PowerSource,
+) -> (Vec<ChargeReading>, Vec<Group>) {
     let (mut places, mut groups) = (FxHashMap::default(), Vec::new());
     let mut readings = Vec::new();
     for event in &timeline.events {
@@ -242,7 +246,7 @@ fn readings(timeline: &Timeline, kinds: &Kinds, source: PowerSource) -> (Vec<Rea
             groups.len() as u32 - 1
         });
         let [_, _, cycles, ..] = device.stamps;
-        readings.push(Reading {
+        readings.push(ChargeReading {
             place,
             name: event.name,
             ts,
@@ -261,8 +265,14 @@ fn readings(timeline: &Timeline, kinds: &Kinds, source: PowerSource) -> (Vec<Rea
 }
 
 /// Pairs of readings of one row group.
-fn pair(readings: &[Reading], kinds: &Kinds, options: &Options, mhz: f64, pairs: &mut Vec<Pair>) {
-    let mut before: Option<Reading> = None;
+fn pair(
+    readings: &[ChargeReading],
+    kinds: &Kinds,
+    options: &PowerOptions,
+    mhz: f64,
+    pairs: &mut Vec<Pair>,
+) {
+    let mut before: Option<ChargeReading> = None;
     for this in readings {
         // A device that counts no charge gives zero.
         let Some(from) = before.filter(|from| from.charge != 0) else {

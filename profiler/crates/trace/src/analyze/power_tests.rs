@@ -33,7 +33,7 @@ fn timeline_of(readings: &[(&str, i64)]) -> Timeline {
     timeline
 }
 
-fn powered(timeline: &mut Timeline, options: &Options) -> (PowerReport, Vec<String>) {
+fn powered(timeline: &mut Timeline, options: &PowerOptions) -> (PowerReport, Vec<String>) {
     let kinds = Kinds::new(timeline);
     let mut messages = Messages::new(Level::Info);
     let outcome = run(timeline, &kinds, options, &mut messages);
@@ -41,9 +41,9 @@ fn powered(timeline: &mut Timeline, options: &Options) -> (PowerReport, Vec<Stri
     (outcome, said.collect())
 }
 
-fn options(source: PowerSource, skip: bool) -> Options {
+fn options(source: PowerSource, skip: bool) -> PowerOptions {
     let scale = PowerScale::Fixed(1.0);
-    Options {
+    PowerOptions {
         source,
         scale,
         skip,
@@ -186,7 +186,7 @@ fn the_scale_is_found_and_named() {
         let charge = |i: usize| ("k Cmpt Exec", 1000 + (unit * 100.0) as i64 * i as i64);
         let readings: Vec<_> = (0..20).map(charge).collect();
         let mut timeline = timeline_of(&readings);
-        let wanted = Options {
+        let wanted = PowerOptions {
             scale: PowerScale::Auto,
             ..options(PowerSource::Ts4, false)
         };
@@ -205,7 +205,7 @@ fn the_scale_is_found_and_named() {
         .map(|i| ("k Cmpt Exec", 1 + 400_000_000 * i))
         .collect();
     let mut timeline = timeline_of(&readings);
-    let wanted = Options {
+    let wanted = PowerOptions {
         scale: PowerScale::Auto,
         ..options(PowerSource::Ts4, false)
     };

@@ -54,7 +54,7 @@ pub struct Test {
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct VerifyReport {
     /// Whose tests these are: acelyzer's know the AIU's calls only, aiprof's own the kernels of
     /// all devices.
     pub rules: Compatibility,
@@ -94,7 +94,7 @@ impl Test {
 }
 
 /// Makes all tests. Needs the trace as it was read: uncalibrated, in any order.
-pub fn run(timeline: &Timeline, rules: Compatibility) -> Report {
+pub fn run(timeline: &Timeline, rules: Compatibility) -> VerifyReport {
     let mut order: Vec<u32> = (0u32..)
         .zip(&timeline.events)
         .filter(|(_, event)| event.is_slice() && !event.dropped)
@@ -106,7 +106,7 @@ pub fn run(timeline: &Timeline, rules: Compatibility) -> Report {
         _ => std::cmp::Ordering::Equal,
     });
     let events: Vec<&Event> = order.iter().filter_map(event).collect();
-    Report {
+    VerifyReport {
         rules,
         tests: vec![
             Test {
@@ -306,7 +306,7 @@ fn end(timeline: &Timeline, parent: &Parent) -> Value {
     }
 }
 
-impl Report {
+impl VerifyReport {
     /// Whether the trace failed: the command's exit code is 1.
     pub fn has_failed(&self) -> bool {
         self.tests.iter().any(|test| test.result() == "fail")

@@ -161,14 +161,14 @@ pub(crate) struct GapBlame<'t> {
 }
 
 /// What of a gap has no reason yet.
-struct Shares<'s> {
+struct GapShares<'s> {
     gap: (Time, Time),
     left: Stretches,
     thread: Option<TrackId>,
     into: &'s mut Vec<IdleStretch>,
 }
 
-impl Shares<'_> {
+impl GapShares<'_> {
     /// Gives what is left of some time a reason.
     fn take(&mut self, blame: IdleBlame, what: &Stretches, place: IdlePlace) {
         let taken = self.left.and(what);
@@ -249,7 +249,7 @@ impl<'t> GapBlame<'t> {
             if left.is_empty() {
                 continue;
             }
-            let mut shares = Shares {
+            let mut shares = GapShares {
                 gap,
                 left,
                 thread: None,
@@ -274,7 +274,7 @@ impl<'t> GapBlame<'t> {
         found
     }
 
-    fn gap(&self, call: &Event, next: &RankedWork, shares: &mut Shares<'_>) {
+    fn gap(&self, call: &Event, next: &RankedWork, shares: &mut GapShares<'_>) {
         let (from, to) = shares.gap;
         let ended = self.end_of(call, next);
         if ended <= from {
@@ -325,7 +325,7 @@ impl<'t> GapBlame<'t> {
         spans: &[HostSpan],
         part: HostPart,
         blame: IdleBlame,
-        shares: &mut Shares<'_>,
+        shares: &mut GapShares<'_>,
     ) {
         let with = spans.iter().filter(|span| span.part == part);
         let Some(first) = with.clone().next() else {
@@ -348,7 +348,7 @@ impl<'t> GapBlame<'t> {
 
     /// Names what the thread did in what is left of a gap until its launch: first its recorded
     /// waits, then samples, then spans.
-    fn starve(&self, spans: &[HostSpan], called: Time, next: Sym, shares: &mut Shares<'_>) {
+    fn starve(&self, spans: &[HostSpan], called: Time, next: Sym, shares: &mut GapShares<'_>) {
         let waits = spans.iter().filter(|span| span.part == HostPart::Wait);
         let place = |wait: &HostSpan| self.host.place(self.timeline, wait);
         shares.starve(waits.map(|wait| (wait.start, wait.end, place(wait))));
@@ -372,7 +372,7 @@ impl<'t> GapBlame<'t> {
     /// Gives what is left to the spans that have most of what is left: the innermost Python
     /// function, else the innermost span. The launch itself is one only where nothing is left
     /// before it.
-    fn take_spans(&self, spans: &[HostSpan], called: Time, shares: &mut Shares<'_>) {
+    fn take_spans(&self, spans: &[HostSpan], called: Time, shares: &mut GapShares<'_>) {
         let before = Stretches::one(shares.gap.0, called.max(shares.gap.0));
         for _ in 0..MOST_NAMES {
             let early = shares.left.and(&before);

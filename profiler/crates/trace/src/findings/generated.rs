@@ -13,7 +13,7 @@ use aiprof_model::timeline::{Dialect, Length};
 use aiprof_testkit::scene::{self, Slice};
 
 /// A span of the host, or work: category, name, begin and end in milliseconds.
-struct Spans {
+struct GeneratedSpans {
     timeline: Timeline,
     draw: Draw,
     host: f64,
@@ -24,7 +24,7 @@ struct Spans {
 
 const THREAD: i64 = 100;
 
-impl Spans {
+impl GeneratedSpans {
     fn host(&mut self, cat: &str, name: &str, at: (f64, f64), correlation: u64) {
         let slice = Slice {
             tid: THREAD,
@@ -128,7 +128,7 @@ impl Spans {
 }
 
 fn made(seed: u64) -> Timeline {
-    let mut spans = Spans {
+    let mut spans = GeneratedSpans {
         timeline: scene::empty(Dialect::Torch),
         draw: Draw::new(seed),
         host: 0.0,

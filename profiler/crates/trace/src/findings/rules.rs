@@ -39,7 +39,7 @@ const fn rule(
 }
 
 /// A search for waste, and the rules of what it finds.
-pub(super) struct Search {
+pub(super) struct WasteSearch {
     /// Adds what it finds, if it costs enough.
     pub(super) find: fn(&Scene<'_>, &mut Vec<Finding>),
     /// A rule for each kind.
@@ -48,8 +48,8 @@ pub(super) struct Search {
 
 /// All searches, in the order in which they are made. `docs/findings.md` has the same numbers
 /// with their reasons.
-pub(super) const SEARCHES: [Search; 7] = [
-    Search {
+pub(super) const SEARCHES: [WasteSearch; 7] = [
+    WasteSearch {
         find: idle::find,
         rules: &[
             rule(
@@ -97,7 +97,7 @@ pub(super) const SEARCHES: [Search; 7] = [
             ),
         ],
     },
-    Search {
+    WasteSearch {
         find: copies::find,
         rules: &[
             rule(
@@ -118,7 +118,7 @@ pub(super) const SEARCHES: [Search; 7] = [
             ),
         ],
     },
-    Search {
+    WasteSearch {
         find: loader::find,
         rules: &[rule(
             Kind::DataloaderStall,
@@ -129,7 +129,7 @@ pub(super) const SEARCHES: [Search; 7] = [
                  less work per sample.",
         )],
     },
-    Search {
+    WasteSearch {
         find: compile::find,
         rules: &[
             rule(
@@ -148,7 +148,7 @@ pub(super) const SEARCHES: [Search; 7] = [
             ),
         ],
     },
-    Search {
+    WasteSearch {
         find: collectives::find,
         rules: &[
             rule(
@@ -172,7 +172,7 @@ pub(super) const SEARCHES: [Search; 7] = [
             ),
         ],
     },
-    Search {
+    WasteSearch {
         find: kernels::find,
         rules: &[
             rule(
@@ -190,7 +190,7 @@ pub(super) const SEARCHES: [Search; 7] = [
             ),
         ],
     },
-    Search {
+    WasteSearch {
         find: stalls::find,
         rules: &[rule(
             Kind::KernelStall,

@@ -4,7 +4,7 @@
 //! began, a synchronous send not before its receive; no rank leaves a collective before
 //! all it depends on have come. [`aiprof_model::calibrate::drift`] takes all of them together.
 
-use super::{Message, MpiTraffic};
+use super::{MpiTraffic, PairedMessage};
 use crate::messages::{Level, Messages};
 use aiprof_model::calibrate::drift::{self, ClockLine, Crossing};
 use aiprof_model::timeline::{Event, NONE, Ph, Time, Timeline};
@@ -221,7 +221,7 @@ fn apply(timeline: &mut Timeline, lines: &BTreeMap<u32, ClockLine>) {
 
 /// How many messages are over before their send began.
 fn reversed(traffic: &MpiTraffic, us: &dyn Fn(u32, Time) -> f64) -> usize {
-    let is_reversed = |message: &&Message| {
+    let is_reversed = |message: &&PairedMessage| {
         let over = message.arrived.map(|over| us(message.to_job, over.end));
         over.is_some_and(|over| over < us(message.from_job, message.send.begin) - SAME_US)
     };

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 /// A message: a send and its receive.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Message {
+pub struct PairedMessage {
     /// Rank that sent it, in the run.
     pub from: u32,
     /// Rank that received it.
@@ -78,7 +78,7 @@ impl Unmatched {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MpiTraffic {
     /// Messages, by the begin of their sends.
-    pub messages: Vec<Message>,
+    pub messages: Vec<PairedMessage>,
     /// Collectives, by their begin.
     pub collectives: Vec<MpiCollective>,
     /// The rest.

@@ -10,7 +10,7 @@
 use super::calls::{CallSpan, MpiProcess, Peer};
 use super::comms::{CommId, Comms};
 use super::posts::{Post, Posts};
-use super::{Message, Unmatched};
+use super::{PairedMessage, Unmatched};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -82,7 +82,7 @@ pub(super) struct Matcher<'m> {
 
 impl Matcher<'_> {
     /// Finds all messages.
-    pub(super) fn run(&self) -> (Vec<Message>, Unmatched) {
+    pub(super) fn run(&self) -> (Vec<PairedMessage>, Unmatched) {
         let mut unmatched = Unmatched::default();
         let mut channels: BTreeMap<Channel, Sides> = BTreeMap::new();
         // By process and communicator: the first receive that nothing is known of.
@@ -154,7 +154,7 @@ impl Matcher<'_> {
         comm: CommId,
         sides: &Sides,
         unknown: &FxHashMap<(usize, CommId), usize>,
-        messages: &mut Vec<Message>,
+        messages: &mut Vec<PairedMessage>,
         unmatched: &mut Unmatched,
     ) {
         let (sends, receives) = (sides.sends.len(), sides.receives.len());
@@ -203,11 +203,11 @@ impl Matcher<'_> {
             && over.is_none_or(|over| over.end >= send.call.begin)
     }
 
-    fn message(&self, send: PostAt, receive: PostAt, tag: i64) -> Option<Message> {
+    fn message(&self, send: PostAt, receive: PostAt, tag: i64) -> Option<PairedMessage> {
         let (from, to) = (self.post(send)?, self.post(receive)?);
         let job = |(number, _): PostAt| self.processes.get(number).map(|process| process.job);
         let rank = |(number, _): PostAt| self.ranks.get(number).copied().flatten();
-        Some(Message {
+        Some(PairedMessage {
             from: rank(send)?,
             to: rank(receive)?,
             from_job: job(send)?,
@@ -223,7 +223,7 @@ impl Matcher<'_> {
     }
 }
 
-impl Message {
+impl PairedMessage {
     /// Where the receiver waited for the sender, and how long, microseconds; 0: it came
     /// later. Needs clocks that agree.
     pub fn receiver_waits(&self) -> Option<(CallSpan, f64)> {

@@ -74,7 +74,7 @@ fn receive(peer: i32, tag: i32, status: Option<(u32, i32, u32)>) -> String {
 /// From, to, tag, begin of the send, begin of the receive.
 fn pairs(traffic: &MpiTraffic) -> Vec<(u32, u32, i64, f64, f64)> {
     let all = traffic.messages.iter();
-    let pair = |one: &Message| {
+    let pair = |one: &PairedMessage| {
         let begins = (one.send.begin.micros(), one.receive.begin.micros());
         (one.from, one.to, one.tag, begins.0, begins.1)
     };
@@ -279,7 +279,7 @@ fn requests_are_over_where_they_are_waited_for() {
         ],
     );
     let traffic = MpiTraffic::of(&timeline);
-    let over = |one: &Message| one.arrived.map(|over| over.end.micros());
+    let over = |one: &PairedMessage| one.arrived.map(|over| over.end.micros());
     let over: Vec<_> = traffic.messages.iter().map(over).collect();
     assert_eq!(over, [Some(8.0), Some(8.0)]);
     // The call waited for the later of both.

@@ -24,7 +24,7 @@ const TIMED: &str = " (dynamo_timed)";
 
 /// A step of the compiler.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Step {
+pub struct CompileStep {
     /// Its name: `fx_codegen_and_compile`.
     pub name: String,
     /// How often it ran.
@@ -77,7 +77,7 @@ pub struct GraphBreak {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CompileReport {
     /// Steps, the one with most time of its own first.
-    pub steps: Vec<Step>,
+    pub steps: Vec<CompileStep>,
     /// Compilations by number.
     pub compiled: Vec<Compiled>,
     /// Graph breaks by frame.
@@ -120,7 +120,7 @@ impl CompileReport {
 /// What a timeline has.
 #[derive(Default)]
 struct CompileScan {
-    steps: BTreeMap<String, Step>,
+    steps: BTreeMap<String, CompileStep>,
     compiled: BTreeMap<CompileId, Compiled>,
     /// How often a frame ran directly within another: outer, inner.
     within: BTreeMap<(u32, u32), u64>,
@@ -229,12 +229,12 @@ impl CompileScan {
         }
     }
 
-    fn steps(&self) -> Vec<Step> {
-        let named = self.steps.iter().map(|(name, step)| Step {
+    fn steps(&self) -> Vec<CompileStep> {
+        let named = self.steps.iter().map(|(name, step)| CompileStep {
             name: name.clone(),
             ..step.clone()
         });
-        let mut steps: Vec<Step> = named.collect();
+        let mut steps: Vec<CompileStep> = named.collect();
         steps.sort_by(|a, b| b.self_us.total_cmp(&a.self_us));
         steps
     }

@@ -18,7 +18,7 @@ use std::fmt;
 
 /// A piece of a file: whole events, with commas and white space between them.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct EventBlock {
     /// Its text.
     pub text: Vec<u8>,
     /// Where it begins in the file.
@@ -73,7 +73,7 @@ impl Parsed {
     }
 }
 
-impl Block {
+impl EventBlock {
     /// Reads its events.
     pub(super) fn parse(&self) -> Parsed {
         let mut parsed = Parsed {

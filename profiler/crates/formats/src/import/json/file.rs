@@ -1,7 +1,7 @@
 //! A trace file's outline: where its events are and what stands around them.
 
 use super::cut::{Cutter, value_len};
-use super::event::Block;
+use super::event::EventBlock;
 use super::first::first_time;
 use super::problem::{Problems, Trouble};
 use super::rescue::{Effort, is_damaged, last_event, next_event};
@@ -264,7 +264,7 @@ enum Next {
 pub(super) fn read(
     from: impl Read,
     origin: Option<i64>,
-    blocks: &mut Pieces<Block>,
+    blocks: &mut Pieces<EventBlock>,
 ) -> Result<Outline, JsonError> {
     let mut window = TextWindow {
         from,
@@ -334,7 +334,7 @@ impl Outline {
     fn object<R: Read>(
         &mut self,
         window: &mut TextWindow<R>,
-        blocks: &mut Pieces<Block>,
+        blocks: &mut Pieces<EventBlock>,
     ) -> Result<(), JsonError> {
         let (mut has_events, mut kept) = (false, 0);
         loop {
@@ -439,7 +439,7 @@ impl Outline {
     }
 
     /// What stands behind the end of all: events, where several processes wrote one file.
-    fn behind<R: Read>(&mut self, window: &mut TextWindow<R>, blocks: &mut Pieces<Block>) {
+    fn behind<R: Read>(&mut self, window: &mut TextWindow<R>, blocks: &mut Pieces<EventBlock>) {
         let offset = window.place();
         window.more();
         if !self.finds_events(window) {
@@ -469,7 +469,7 @@ impl Outline {
     }
 
     /// The list of events, of which the bracket is behind us.
-    fn events<R: Read>(&mut self, window: &mut TextWindow<R>, blocks: &mut Pieces<Block>) {
+    fn events<R: Read>(&mut self, window: &mut TextWindow<R>, blocks: &mut Pieces<EventBlock>) {
         loop {
             window.forget();
             let (whole, closed) = match self.cut(window) {
@@ -552,13 +552,13 @@ impl Outline {
         }
     }
 
-    fn send(&mut self, text: Vec<u8>, offset: u64, blocks: &mut Pieces<Block>) -> bool {
+    fn send(&mut self, text: Vec<u8>, offset: u64, blocks: &mut Pieces<EventBlock>) -> bool {
         if self.origin.is_none() {
             let first = first_time(&text);
             let is_near = |wanted: &i64| first.is_none_or(|first| first.abs_diff(*wanted) < FAR);
             self.origin = self.wanted.filter(is_near).or(first);
         }
-        blocks.put(Block {
+        blocks.put(EventBlock {
             text,
             offset,
             origin: self.origin.or(self.wanted).unwrap_or(0),

@@ -23,7 +23,7 @@ pub(super) use file::FAR;
 pub use file::{End, JsonError};
 pub use problem::{Problems, Seen, Trouble};
 
-use super::dialects::{self, Header};
+use super::dialects::{self, FileHeader};
 use aiprof_model::parallel;
 use aiprof_model::timeline::{
     Device, Dialect, Event, Id, Job, Length, NONE, Ph, Stretch, Sym, Text, Texts, Time, Timeline,
@@ -115,7 +115,7 @@ pub fn read_within(
     let day_us = day_us.map(|us| us.saturating_add(own));
     let is_synthetic = says_synthetic(&members);
     let mut new = new_job(path, &members);
-    let header = Header {
+    let header = FileHeader {
         has_devices: has_devices(&members) && !is_analyzed(&members),
         is_recording: new.is_recording,
         name: &new.name,

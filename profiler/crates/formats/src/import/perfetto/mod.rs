@@ -19,7 +19,7 @@ pub mod testing;
 mod tests;
 mod tracks;
 
-use super::dialects::{self, Header};
+use super::dialects::{self, FileHeader};
 use super::json::{End, Reading, job_hash};
 use aiprof_model::timeline::{Event, Job, Ph, Stated, Timeline};
 use frame::{Frames, Next};
@@ -92,7 +92,7 @@ pub fn read(
         });
     }
     let name = path.rsplit('/').next().unwrap_or(path);
-    let header = Header {
+    let header = FileHeader {
         has_devices: false,
         is_recording,
         name,

@@ -14,7 +14,7 @@ use super::perfetto::frame::{Frames, Next};
 use aiprof_model::json::quote;
 use aiprof_model::timeline::{Stretch, Timeline};
 use prost::Message as _;
-use proto::{Line, Named, NamedEntry, Plane, Stat, XEvent};
+use proto::{Line, NamedEntry, NamedMetadata, Plane, Stat, XEvent};
 use rustc_hash::FxHashMap;
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -55,7 +55,7 @@ pub fn read(
     kept: Stretch,
     into: &mut Timeline,
 ) -> Result<Reading, JsonError> {
-    let outcome = Arc::new(Mutex::new(Outcome {
+    let outcome = Arc::new(Mutex::new(PlanesOutcome {
         end: End::Whole,
         bad: None,
     }));
@@ -78,7 +78,7 @@ pub fn read(
 }
 
 /// How the reading of planes went.
-struct Outcome {
+struct PlanesOutcome {
     end: End,
     /// Where the first plane that cannot be decoded is.
     bad: Option<u64>,
@@ -88,8 +88,8 @@ struct Outcome {
 struct OpenPlane {
     number: u64,
     lines: std::vec::IntoIter<Line>,
-    events: FxHashMap<i64, Named>,
-    stats: FxHashMap<i64, Named>,
+    events: FxHashMap<i64, NamedMetadata>,
+    stats: FxHashMap<i64, NamedMetadata>,
 }
 
 /// Planes as the text of a list of events.
@@ -101,7 +101,7 @@ struct PlaneText<R> {
     /// What of the text was given.
     at: usize,
     is_over: bool,
-    outcome: Arc<Mutex<Outcome>>,
+    outcome: Arc<Mutex<PlanesOutcome>>,
 }
 
 impl<R: Read> Read for PlaneText<R> {
@@ -149,7 +149,7 @@ impl<R: Read> PlaneText<R> {
         }
     }
 
-    fn note(&self, change: impl FnOnce(&mut Outcome)) {
+    fn note(&self, change: impl FnOnce(&mut PlanesOutcome)) {
         change(&mut self.outcome.lock().unwrap_or_else(PoisonError::into_inner));
     }
 

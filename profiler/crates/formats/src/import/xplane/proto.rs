@@ -22,12 +22,12 @@ pub(super) struct NamedEntry {
     #[prost(int64, tag = "1")]
     pub key: i64,
     #[prost(message, optional, tag = "2")]
-    pub value: Option<Named>,
+    pub value: Option<NamedMetadata>,
 }
 
 /// `XEventMetadata` and `XStatMetadata`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct Named {
+pub(super) struct NamedMetadata {
     #[prost(bytes = "vec", tag = "2")]
     pub name: Vec<u8>,
     /// Only events have one: what statistics have here is a description.

@@ -31,7 +31,7 @@ pub(super) struct Before {
 
 /// Instructions that are executed one after the other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Block {
+pub(super) struct BasicBlock {
     /// Indices of its instructions.
     pub(super) range: Range<usize>,
     pub(super) before: Vec<Before>,
@@ -49,7 +49,7 @@ pub(super) struct Loop {
 /// The basic blocks of a kernel and how control comes to them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Vec<BasicBlock>,
     /// Block of each instruction.
     block_of: Vec<usize>,
     /// Blocks that end in jumps to somewhere that is not known.
@@ -109,7 +109,7 @@ impl Graph {
         }
         for (index, begin) in begins.into_iter().enumerate() {
             if begin {
-                self.blocks.push(Block {
+                self.blocks.push(BasicBlock {
                     range: index..index,
                     before: Vec::new(),
                 });
@@ -173,7 +173,7 @@ impl Graph {
 
     /// Where computed jumps are, they lead to the blocks that nothing else leads to.
     fn connect_computed(&mut self) {
-        let lost = |(index, block): (usize, &Block)| {
+        let lost = |(index, block): (usize, &BasicBlock)| {
             (index > 0 && block.before.is_empty()).then_some(index)
         };
         let lost: Vec<usize> = self.blocks.iter().enumerate().filter_map(lost).collect();

@@ -65,7 +65,7 @@ pub(super) struct Ends {
 
 /// What a search gave: every nearest instruction, the closest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Search {
+pub(super) struct NearestInstructions {
     pub(super) found: Vec<FoundInstruction>,
     pub(super) ends: Ends,
 }
@@ -207,7 +207,7 @@ impl<'a> Index<'a> {
     }
 
     /// Looks backwards from an instruction.
-    pub(super) fn search(&mut self, from: usize, want: Want) -> Search {
+    pub(super) fn search(&mut self, from: usize, want: Want) -> NearestInstructions {
         let mut walk = OpenSearch::default();
         if let Some(block) = self.graph.block_of(from) {
             let left = match want {
@@ -370,7 +370,7 @@ struct OpenSearch {
     calls: FxHashMap<usize, Vec<PathState>>,
     /// Paths that are through a function.
     through: FxHashMap<usize, Vec<(PathState, u32)>>,
-    result: Search,
+    result: NearestInstructions,
     steps_left: u32,
 }
 

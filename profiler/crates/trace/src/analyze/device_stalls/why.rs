@@ -3,7 +3,7 @@
 use super::accumulator;
 use super::graph::targets;
 use super::search::{
-    Ends, FoundInstruction, Index, Search, Want, tokens_of_sync, waits_for_results,
+    Ends, FoundInstruction, Index, NearestInstructions, Want, tokens_of_sync, waits_for_results,
 };
 use aiprof_model::profile::StallReason;
 use aiprof_symbols::symbolize::device::isa::{Flow, Instruction, Pipe, TokenUse};
@@ -342,7 +342,7 @@ impl<'a> Explainer<'a> {
         &self,
         text: String,
         missing: &str,
-        all: impl IntoIterator<Item = (Search, Role)>,
+        all: impl IntoIterator<Item = (NearestInstructions, Role)>,
     ) -> Why {
         let mut producers: Vec<Producer> = Vec::new();
         let mut ends = Ends::default();

@@ -28,7 +28,7 @@ pub(super) struct RowUse {
 
 /// A process in one file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Part {
+pub(super) struct TracePart {
     /// The file.
     pub(super) job: u32,
     /// The file's events.
@@ -66,7 +66,7 @@ type Order = (
     String,
 );
 
-impl Part {
+impl TracePart {
     /// What decides on its place.
     pub(super) fn order(&self, timeline: &Timeline) -> Order {
         let pid = match self.process() {
@@ -161,7 +161,7 @@ fn is_kineto(timeline: &Timeline, job: u32) -> bool {
 }
 
 /// The processes of a file; none, if it is not one of Kineto's.
-pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<Part> {
+pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
     let Some(job) = timeline.jobs.get(file.job as usize) else {
         return Vec::new();
     };
@@ -178,7 +178,7 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<Part> {
         Some((of, count)) => (Some(Arc::new(of)), count),
         None => (None, 1),
     };
-    let part = |number| Part {
+    let part = |number| TracePart {
         job: file.job,
         events: file.events.clone(),
         only: only.clone(),
@@ -188,9 +188,9 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<Part> {
         host: job.stated.host.clone(),
         from_us: f64::INFINITY,
         to_us: f64::NEG_INFINITY,
-        ..Part::default()
+        ..TracePart::default()
     };
-    let mut parts: Vec<Part> = (0..count).map(part).collect();
+    let mut parts: Vec<TracePart> = (0..count).map(part).collect();
     let mut seen: FxHashMap<(TrackId, u32), ()> = FxHashMap::default();
     for (place, event) in events.iter().enumerate() {
         let number = only
@@ -221,7 +221,7 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<Part> {
     parts
 }
 
-impl Part {
+impl TracePart {
     /// The host that a file states of its rows.
     fn stated_host(&self, timeline: &Timeline) -> Option<String> {
         let stated = &timeline.jobs.get(self.job as usize)?.stated;

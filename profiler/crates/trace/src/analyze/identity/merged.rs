@@ -19,7 +19,7 @@ type Ends = FxHashMap<(u32, Id), Time>;
 
 /// A call that launched something.
 #[derive(Clone, Copy)]
-struct Call {
+struct MergedCall {
     process: u32,
     start: Time,
 }
@@ -57,7 +57,7 @@ struct Split<'t> {
     /// Processes by the group of rows of their calls.
     hosts: FxHashMap<Id, u32>,
     /// Calls by correlation.
-    calls: FxHashMap<u64, Vec<Call>>,
+    calls: FxHashMap<u64, Vec<MergedCall>>,
     /// Whether each process has a block of the file.
     are_blocks: bool,
 }
@@ -104,7 +104,7 @@ pub(super) fn split(
         }
         let start = event.start;
         let calls = split.calls.entry(event.correlation).or_default();
-        calls.push(Call { process, start });
+        calls.push(MergedCall { process, start });
     }
     for calls in split.calls.values_mut() {
         calls.sort_by_key(|call| (call.start, call.process));
@@ -248,7 +248,7 @@ impl Split<'_> {
 
     /// The processes of pieces of work with one correlation: work begins when it is launched, or
     /// when the work before it on its stream ends. `ends` has the last end by process and stream.
-    fn nearest(&self, places: &[usize], calls: &[Call], ends: &Ends) -> Vec<Option<u32>> {
+    fn nearest(&self, places: &[usize], calls: &[MergedCall], ends: &Ends) -> Vec<Option<u32>> {
         let mut pairs = Vec::new();
         for (at, place) in places.iter().enumerate() {
             let Some(event) = self.events.get(*place) else {

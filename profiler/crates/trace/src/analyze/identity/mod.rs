@@ -18,14 +18,14 @@ mod tests;
 use super::messages::Messages;
 use super::recordings::Recording;
 use aiprof_model::timeline::{Dialect, Event, Id, Job, NONE, Ph, Sym, Timeline, TrackId};
-use gather::Part;
+use gather::TracePart;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A process, in all of its files.
 #[derive(Debug)]
-struct Process {
-    /// Its parts, in [`Parts::all`].
+struct TraceProcess {
+    /// Its parts, in [`TraceParts::all`].
     parts: Vec<usize>,
     /// The host's number, if it is known.
     host: Option<u32>,
@@ -35,15 +35,15 @@ struct Process {
 
 /// The processes of all files.
 #[derive(Debug, Default)]
-struct Parts {
-    all: Vec<Part>,
-    processes: Vec<Process>,
+struct TraceParts {
+    all: Vec<TracePart>,
+    processes: Vec<TraceProcess>,
 }
 
 /// Finds the processes and devices of Kineto's files, and gives each its own group of rows and
 /// its own rank. Needs the events as they were read, each file's together.
 pub fn resolve(timeline: &mut Timeline, files: &[Recording], messages: &mut Messages) {
-    let mut parts = Parts::default();
+    let mut parts = TraceParts::default();
     for file in files {
         parts.all.extend(gather::parts(timeline, file));
     }
@@ -72,7 +72,7 @@ pub fn name_hosts(timeline: &mut Timeline) {
     rows::name_hosts(timeline);
 }
 
-impl Parts {
+impl TraceParts {
     /// Joins the parts that are of one process, in an order that no name of a file decides.
     fn join(&mut self, timeline: &mut Timeline) {
         self.all.sort_by_cached_key(|part| part.order(timeline));
@@ -83,7 +83,7 @@ impl Parts {
             .collect();
         timeline.identity.hosts = hosts.into_iter().cloned().collect();
         for (at, part) in self.all.iter().enumerate() {
-            let is_same = |process: &&mut Process| {
+            let is_same = |process: &&mut TraceProcess| {
                 let mut known = process
                     .parts
                     .iter()
@@ -94,7 +94,7 @@ impl Parts {
                 process.parts.push(at);
                 continue;
             }
-            self.processes.push(Process {
+            self.processes.push(TraceProcess {
                 parts: vec![at],
                 host: None,
                 rank: 0,
@@ -138,7 +138,7 @@ impl Parts {
     }
 
     /// The first part of a process.
-    fn first(&self, process: &Process) -> Option<&Part> {
+    fn first(&self, process: &TraceProcess) -> Option<&TracePart> {
         self.all.get(*process.parts.first()?)
     }
 }

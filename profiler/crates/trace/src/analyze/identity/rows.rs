@@ -1,6 +1,6 @@
 //! Groups of rows: each of one process or device, whatever the numbers in the files.
 
-use super::{Part, Parts, Process};
+use super::{TracePart, TraceParts, TraceProcess};
 use aiprof_model::timeline::{Event, Id, Ph, RowGroup, Time, Timeline, Track, TrackId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -17,7 +17,7 @@ pub(super) struct Groups {
 
 impl Groups {
     /// Finds a group for each process and device, in the order of processes.
-    pub(super) fn new(timeline: &mut Timeline, parts: &Parts) -> Self {
+    pub(super) fn new(timeline: &mut Timeline, parts: &TraceParts) -> Self {
         let tracks = timeline.tracks.iter();
         let mut known: FxHashSet<Id> = tracks.map(|(_, track)| track.pid).collect();
         let mut taken: FxHashSet<Id> = FxHashSet::default();
@@ -57,7 +57,7 @@ impl Groups {
     }
 
     /// The group of a process for one of its file.
-    pub(super) fn of(&self, parts: &Parts, number: usize, pid: Id) -> Id {
+    pub(super) fn of(&self, parts: &TraceParts, number: usize, pid: Id) -> Id {
         let found = self.new.get(&(number, pid)).copied();
         let process = parts.processes.get(number);
         let wanted = || process.map_or(pid, |process| parts.wanted(process, pid));
@@ -65,9 +65,9 @@ impl Groups {
     }
 
     /// Puts the events of all processes on their rows.
-    pub(super) fn apply(&self, timeline: &mut Timeline, parts: &Parts) {
+    pub(super) fn apply(&self, timeline: &mut Timeline, parts: &TraceParts) {
         for (number, process) in parts.processes.iter().enumerate() {
-            let own = parts.first(process).map_or(Id::NONE, Part::process);
+            let own = parts.first(process).map_or(Id::NONE, TracePart::process);
             let own = self.of(parts, number, own);
             for part in process.parts.iter().filter_map(|part| parts.all.get(*part)) {
                 self.move_part(timeline, parts, number, part);
@@ -87,7 +87,13 @@ impl Groups {
         }
     }
 
-    fn move_part(&self, timeline: &mut Timeline, parts: &Parts, number: usize, part: &Part) {
+    fn move_part(
+        &self,
+        timeline: &mut Timeline,
+        parts: &TraceParts,
+        number: usize,
+        part: &TracePart,
+    ) {
         let Some(process) = parts.processes.get(number) else {
             return;
         };
@@ -121,9 +127,9 @@ impl Groups {
     }
 }
 
-impl Parts {
+impl TraceParts {
     /// The groups of a process in its files that have events.
-    pub(super) fn rows(&self, process: &Process) -> impl Iterator<Item = Id> + use<> {
+    pub(super) fn rows(&self, process: &TraceProcess) -> impl Iterator<Item = Id> + use<> {
         let parts = process.parts.iter().filter_map(|part| self.all.get(*part));
         let mut rows: Vec<Id> = parts.flat_map(|part| part.rows.keys().copied()).collect();
         rows.sort();
@@ -132,13 +138,13 @@ impl Parts {
     }
 
     /// Whether a group of a process is of a device.
-    fn is_device(&self, process: &Process, pid: Id) -> bool {
+    fn is_device(&self, process: &TraceProcess, pid: Id) -> bool {
         let mut parts = process.parts.iter().filter_map(|part| self.all.get(*part));
         parts.any(|part| part.rows.get(&pid).is_some_and(|row| row.is_device))
     }
 
     /// Whether it is the process's only device.
-    fn is_lone_device(&self, process: &Process, pid: Id) -> bool {
+    fn is_lone_device(&self, process: &TraceProcess, pid: Id) -> bool {
         let mut rows = self
             .rows(process)
             .filter(|pid| self.is_device(process, *pid));
@@ -147,7 +153,7 @@ impl Parts {
 
     /// The number that a group of a process gets, if no other has it: the first device is
     /// that of the rank, if there are no others.
-    fn wanted(&self, process: &Process, pid: Id) -> Id {
+    fn wanted(&self, process: &TraceProcess, pid: Id) -> Id {
         let is_processed = self.first(process).is_none_or(|part| part.is_processed);
         let mut rows = self.rows(process);
         let is_other = |other: Id| other != pid && self.is_device(process, other);
@@ -159,7 +165,12 @@ impl Parts {
 
     /// The arguments of an event with the order of a process, so that those of a rank stand
     /// together.
-    fn order_text(&self, timeline: &Timeline, process: &Process, event: &Event) -> Option<String> {
+    fn order_text(
+        &self,
+        timeline: &Timeline,
+        process: &TraceProcess,
+        event: &Event,
+    ) -> Option<String> {
         let name = timeline.name(event.name);
         if !name.starts_with("process_") || !name.ends_with("sort_index") {
             return None;

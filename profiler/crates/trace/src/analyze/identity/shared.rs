@@ -1,14 +1,14 @@
 //! Devices that several processes use: known by what identifies them, never by their number.
 
-use super::gather::{Part, pid_text};
+use super::gather::{TracePart, pid_text};
 use super::rows::Groups;
-use super::{Parts, Process};
+use super::{TraceParts, TraceProcess};
 use aiprof_model::timeline::{Id, Timeline};
 use rustc_hash::FxHashMap;
 
 /// A device of a process.
 #[derive(Clone, Debug)]
-struct Used {
+struct DeviceUse {
     process: usize,
     /// Its group of rows, and its number.
     row: Id,
@@ -18,7 +18,7 @@ struct Used {
 }
 
 /// Finds the devices that several processes use, and notes what is assumed.
-pub(super) fn find(timeline: &mut Timeline, parts: &Parts, groups: &Groups) {
+pub(super) fn find(timeline: &mut Timeline, parts: &TraceParts, groups: &Groups) {
     let used = used(timeline, parts, groups);
     let known = used
         .iter()
@@ -48,7 +48,7 @@ pub(super) fn find(timeline: &mut Timeline, parts: &Parts, groups: &Groups) {
         if first.process == one.process {
             continue;
         }
-        let key = |used: &Used| {
+        let key = |used: &DeviceUse| {
             let group = timeline.identity.groups.get(&used.row);
             (
                 group.map_or(used.row, |group| group.process),
@@ -60,7 +60,7 @@ pub(super) fn find(timeline: &mut Timeline, parts: &Parts, groups: &Groups) {
         if let Some(group) = timeline.identity.groups.get_mut(&one.row) {
             group.same = first.row;
         }
-        let rank = |used: &Used| parts.processes.get(used.process).map_or(0, |one| one.rank);
+        let rank = |used: &DeviceUse| parts.processes.get(used.process).map_or(0, |one| one.rank);
         let text = format!(
             "ranks {} and {} use the same device ({})",
             rank(first),
@@ -77,19 +77,20 @@ pub(super) fn find(timeline: &mut Timeline, parts: &Parts, groups: &Groups) {
 }
 
 /// The devices of all processes.
-fn used(timeline: &Timeline, parts: &Parts, groups: &Groups) -> Vec<Used> {
-    let mut used: Vec<Used> = Vec::new();
+fn used(timeline: &Timeline, parts: &TraceParts, groups: &Groups) -> Vec<DeviceUse> {
+    let mut used: Vec<DeviceUse> = Vec::new();
     for (number, process) in parts.processes.iter().enumerate() {
         for part in process.parts.iter().filter_map(|part| parts.all.get(*part)) {
             for (pid, row) in part.devices() {
                 for device in &row.devices {
                     let row = groups.of(parts, number, pid);
-                    let is_known =
-                        |one: &Used| (one.process, one.row, one.number) == (number, row, *device);
+                    let is_known = |one: &DeviceUse| {
+                        (one.process, one.row, one.number) == (number, row, *device)
+                    };
                     if used.iter().any(is_known) {
                         continue;
                     }
-                    used.push(Used {
+                    used.push(DeviceUse {
                         process: number,
                         row,
                         number: *device,
@@ -104,7 +105,7 @@ fn used(timeline: &Timeline, parts: &Parts, groups: &Groups) -> Vec<Used> {
 
 /// What identifies a device, as its file states it. What states it for one process is not about
 /// the others of the file.
-fn stated(timeline: &Timeline, part: &Part, pid: Id, number: i64) -> Option<String> {
+fn stated(timeline: &Timeline, part: &TracePart, pid: Id, number: i64) -> Option<String> {
     let stated = &timeline.jobs.get(part.job as usize)?.stated;
     let text = pid_text(timeline, pid);
     let row = stated.rows.iter().find(|(row, _)| *row == text);
@@ -121,17 +122,17 @@ fn is_address(gpu: &str) -> bool {
 
 /// Whether two devices have one number in processes that may be of one host, and nothing shows
 /// whether they are the same.
-fn is_assumed(parts: &Parts, used: &[Used]) -> bool {
-    let host = |one: &Used| {
+fn is_assumed(parts: &TraceParts, used: &[DeviceUse]) -> bool {
+    let host = |one: &DeviceUse| {
         parts
             .processes
             .get(one.process)
-            .and_then(|process: &Process| process.host)
+            .and_then(|process: &TraceProcess| process.host)
     };
-    let mut seen: FxHashMap<i64, Vec<&Used>> = FxHashMap::default();
+    let mut seen: FxHashMap<i64, Vec<&DeviceUse>> = FxHashMap::default();
     for one in used {
         let known = seen.entry(one.number).or_default();
-        let is_doubtful = |other: &&&Used| {
+        let is_doubtful = |other: &&&DeviceUse| {
             let is_apart = host(one).zip(host(other)).is_some_and(|(a, b)| a != b);
             let is_known = one.gpu.is_some() && other.gpu.is_some();
             one.process != other.process && !is_apart && !is_known

@@ -307,7 +307,7 @@ impl Run<'_> {
     fn count(&mut self) {
         let config = self.config;
         if let Some(source) = config.counters.power {
-            let options = power::Options {
+            let options = power::PowerOptions {
                 source,
                 scale: config.power_scale,
                 skip: config.power_skip_events,
