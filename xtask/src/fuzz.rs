@@ -41,11 +41,13 @@ Fuzzes one TARGET, or all of them in parallel on all CPUs. Each target ends afte
   perfetto       the reader and writer of Perfetto traces
   xplane         the reader of profiles of JAX and TensorFlow
   device_isa     the decoder of device instructions
+  zebin          the reader of modules of device code
   pprof          the readers of pprof profiles, and of folded stacks made from them
   unitrace_csv   the reader and writer of unitrace's stall tables
   unitrace_metrics  the reader of unitrace's kernel metrics
   categories     the readers and the writer of kernel categories
   iaprof         the reader and writer of iaprof's recordings
+  control        the reader of requests to a recording
 
 Fuzzing starts from real files and keeps new inputs in target/fuzz/corpus/TARGET. An
 input that fails is written to target/fuzz/failures/TARGET; to reproduce the failure,

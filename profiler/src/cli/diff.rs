@@ -258,10 +258,9 @@ impl DiffInputs {
             Ok::<_, anyhow::Error>((path, input))
         };
         let (before, after) = (open(&args.before)?, open(&args.after)?);
-        let is_trace = |of: Contents| matches!(of, Contents::Json | Contents::Perfetto);
-        let has_events = |of: Contents| is_trace(of) || of == Contents::Capture;
+        let has_events = |of: Contents| of.is_trace() || of == Contents::Capture;
         let (old, new) = (before.1.contents, after.1.contents);
-        if has_events(old) && has_events(new) && (is_trace(old) || is_trace(new)) {
+        if has_events(old) && has_events(new) && (old.is_trace() || new.is_trace()) {
             return Ok(Self::Traces);
         }
         let ((before, old_work), (after, new_work)) = (read(before, args)?, read(after, args)?);

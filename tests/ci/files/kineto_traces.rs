@@ -456,7 +456,8 @@ fn calls_without_kernels_are_no_fault() -> anyhow::Result<()> {
     assert_eq!(report["inputs"][0]["dialect"], "torch");
     let findings = list(&report["findings"]);
     assert_eq!(findings.len(), 1, "{findings:?}");
-    assert_eq!(findings[0]["text"], "The traces contain no kernels.");
+    let text = findings[0]["text"].as_str().unwrap_or("");
+    assert!(text.contains("49 launches, but no record"), "{text}");
     let said = ran.stderr.lines();
     let mut said = said.filter(|line| !line.starts_with("  written to "));
     assert_eq!(said.next(), None);

@@ -36,7 +36,7 @@ impl KernelClass {
     ];
 
     /// Whether it moves data between devices.
-    pub fn is_communication(self) -> bool {
+    pub(crate) fn is_communication(self) -> bool {
         matches!(self, Self::Communication | Self::Message)
     }
 }

@@ -125,7 +125,7 @@ impl Analysis<'_> {
         let input = input.with_context(|| format!("cannot read {shown}"))?;
         match input.contents {
             // The readers report a text or bytes that are no trace.
-            Contents::Json | Contents::Perfetto | Contents::Xplane | Contents::Rocprof => {}
+            contents if contents.is_trace() => {}
             Contents::Empty | Contents::Text | Contents::Binary => {}
             _ if !self.is_own() => bail!("Unrecognized file type. file: {shown}"),
             Contents::Capture => {

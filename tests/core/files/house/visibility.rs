@@ -14,7 +14,7 @@ use super::source::{CrateSource, VisibleItem, folder_of};
 /// Items that only tests and examples outside their crate use: a whole subsystem is
 /// driven there without the rest. Functions that only fuzz targets call are compiled for the
 /// feature `testing` instead.
-const DRIVEN_BY_TESTS: [(&str, &str); 8] = [
+const DRIVEN_BY_TESTS: [(&str, &str); 9] = [
     // profiler/tests/ci/files/virtual_stalls.rs
     ("live", "DeviceSamplers"),
     // trace/src/analyze/device_stalls/tests.rs
@@ -24,6 +24,7 @@ const DRIVEN_BY_TESTS: [(&str, &str); 8] = [
     // profiler/examples/eu_stall.rs
     ("record", "Executions"),
     ("record", "Join"),
+    ("record", "OperationPart"),
     ("record", "PARTS"),
     ("record", "is_waiting"),
     ("record", "timestamps"),

@@ -66,6 +66,17 @@ pub enum Contents {
 }
 
 impl Contents {
+    /// Whether `aiprof analyze` and `aiprof diff` read it as a trace.
+    pub fn is_trace(self) -> bool {
+        match self {
+            Self::Json | Self::Perfetto | Self::Xplane | Self::Rocprof => true,
+            Self::Nsight | Self::Rocpd | Self::Database | Self::Pickle => false,
+            Self::Capture | Self::Log | Self::Folded | Self::Pprof => false,
+            Self::Iaprof | Self::StallCsv | Self::Svg | Self::Page => false,
+            Self::Elf | Self::Empty | Self::Text | Self::Binary => false,
+        }
+    }
+
     /// Its name, for people.
     pub fn what(self) -> &'static str {
         match self {

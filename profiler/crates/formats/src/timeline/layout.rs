@@ -158,7 +158,7 @@ impl Lane {
 
 /// Lays out the events of a recording, which come in order of time.
 #[derive(Debug)]
-pub struct TimelineLayout<'r> {
+pub(crate) struct TimelineLayout<'r> {
     recorded: &'r Recorded,
     /// Processes, or groups of rows, by track; `None`: it is not shown.
     pids: Vec<Option<i64>>,
@@ -173,7 +173,7 @@ pub struct TimelineLayout<'r> {
 
 impl<'r> TimelineLayout<'r> {
     /// Knows the groups, and the rows of threads.
-    pub fn new(recorded: &'r Recorded) -> Self {
+    pub(crate) fn new(recorded: &'r Recorded) -> Self {
         let mut layout = Self {
             recorded,
             pids: vec![None; recorded.rows.len()],
@@ -263,14 +263,14 @@ impl<'r> TimelineLayout<'r> {
     }
 
     /// What was lost, while recording and here.
-    pub fn losses(&self) -> Losses {
+    pub(crate) fn losses(&self) -> Losses {
         let mut losses = self.recorded.losses.clone();
         losses.add(LossKind::SpansRefused, self.refused);
         losses
     }
 
     /// How far the first event of the recording is from where times count.
-    pub fn first(&self) -> Length {
+    pub(crate) fn first(&self) -> Length {
         let Recorded {
             start_ns,
             origin_ns,
@@ -280,7 +280,7 @@ impl<'r> TimelineLayout<'r> {
     }
 
     /// Where an event is drawn; `None`: it is surplus, or there is no room for it.
-    pub fn place(&mut self, event: &Event) -> Option<Placed> {
+    pub(crate) fn place(&mut self, event: &Event) -> Option<Placed> {
         let recorded = self.recorded;
         let index = event.track.0 as usize;
         let pid = self.pids.get(index).copied().flatten()?;

@@ -3,5 +3,5 @@
 pub(crate) mod lanes;
 mod layout;
 
-pub use layout::{Placed, TimelineLayout};
-pub(crate) use layout::{RowName, SAMPLES};
+pub use layout::Placed;
+pub(crate) use layout::{RowName, SAMPLES, TimelineLayout};

@@ -127,7 +127,7 @@ impl PathGraph {
     /// When a node was.
     pub(super) fn time(&self, node: u32) -> Option<Time> {
         let (begin, end) = self.events.get(node as usize / 2)?.times;
-        Some(if node % 2 == 0 { begin } else { end })
+        Some(if node.is_multiple_of(2) { begin } else { end })
     }
 
     /// The longest path of each group of ranks, with the weights that `weight` gives the

@@ -288,28 +288,31 @@ impl<'t> GapBlame<'t> {
         // Once the launch has returned, the host is not what the device waits for. Kernels
         // that are shorter than their launches are the exception: what begins them costs more
         // than they do.
-        let until = if is_short { to } else { to.min(ended) };
-        let behind = Stretches::one(until, to);
-        shares.take(IdleBlame::Queued, &behind, IdlePlace::Unknown);
-        let spans = self.host.within(track, from, until);
+        let returned = to.min(ended);
+        if !is_short {
+            let behind = Stretches::one(returned, to);
+            shares.take(IdleBlame::Queued, &behind, IdlePlace::Unknown);
+        }
+        let spans = self.host.within(track, from, returned);
         for (part, blame) in [
             (HostPart::Loader, IdleBlame::Loader),
             (HostPart::Compile, IdleBlame::Compile),
         ] {
             self.take_part(&spans, part, blame, shares);
         }
-        if let Some((all, name)) = self.host.profiler(self.timeline, track, from, until) {
+        if let Some((all, name)) = self.host.profiler(self.timeline, track, from, returned) {
             shares.take(IdleBlame::Profiler, &all, IdlePlace::Name(name));
         }
         let work = event(self.timeline, next.event);
         let name = work.map_or(Sym::EMPTY, sym_of);
         if next.class == WorkClass::Copy && is_pageable(self.timeline.name(name)) {
-            let called = Stretches::one(call.start.max(from), until);
+            let called = Stretches::one(call.start.max(from), returned);
             shares.take(IdleBlame::Pageable, &called, IdlePlace::Unknown);
         }
         self.take_part(&spans, HostPart::CpuWait, IdleBlame::Starved, shares);
         if let Some(wait) = self.host.wait_at(track, from, SLACK_US) {
-            let first = shares.left.first(from - wait.start);
+            let first = shares.left.and(&Stretches::one(from, returned));
+            let first = first.first(from - wait.start);
             let place = self.host.place(self.timeline, &wait);
             shares.take(IdleBlame::Sync, &first, place);
         }

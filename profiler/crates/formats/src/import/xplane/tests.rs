@@ -77,7 +77,7 @@ fn planes_are_processes_and_lines_their_rows() {
     let (call, work) = (slices.next().unwrap(), slices.next().unwrap());
     assert!(kinds.is_kernel(&timeline, work) && !kinds.is_kernel(&timeline, call));
     assert_eq!((call.correlation, work.correlation), (9, 9));
-    assert_eq!((work.dur(), timeline.file_us(work)), (5.0, 1000.000_001));
+    assert_eq!((work.dur(), timeline.file_us(work)), (5.0, 1_000.000_001));
     assert_eq!(timeline.name(work.name), "gemm");
 }
 

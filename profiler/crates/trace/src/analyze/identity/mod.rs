@@ -203,7 +203,7 @@ fn like(timeline: &mut Timeline, job: u32, name: &str) -> u32 {
 
 /// Gives arrows numbers of their own where another process has those of their file, too: viewers
 /// join all arrows of one number.
-pub fn separate_arrows(timeline: &mut Timeline) {
+pub(super) fn separate_arrows(timeline: &mut Timeline) {
     if timeline.identity.renumbered.is_empty() {
         return;
     }
