@@ -23,9 +23,10 @@ to fleet/tested. Commit that file with the change.
 ";
 
 /// What the programs are made of, and what they share with the product.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 13] = [
     "fleet",
     "profiler-common",
+    "profiler/classes",
     "profiler/crates/formats",
     "profiler/crates/model",
     "profiler/crates/record",
@@ -34,6 +35,7 @@ const SOURCES: [&str; 11] = [
     "profiler/crates/tables",
     "profiler/crates/testkit",
     "profiler/crates/trace",
+    "profiler/probes",
     "tests/src",
 ];
 /// The digest of the sources whose tests have passed.
