@@ -6,7 +6,7 @@
 //!   what a viewer adds up over a selection is CPU time. Instants would be drawn as a comb,
 //!   and speedscope ignores them. The stacks of samples are in `stackFrames`.
 //! * Devices have rows of their own; see [`Builder`](aiprof_record::timeline::Builder)
-//!   for what there is, and [`TimelineLayout`] for the rows.
+//!   for what there is, and `TimelineLayout` for the rows.
 //!
 //! Events come in order of their begin. Memory depends on how many names, tracks and
 //! different stacks there are, not on how many events. What readers see of it is described

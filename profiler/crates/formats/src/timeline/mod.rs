@@ -1,4 +1,4 @@
-//! A recording's timeline on its way to a file, laid out in rows ([`TimelineLayout`]).
+//! A recording's timeline on its way to a file, laid out in rows (`TimelineLayout`).
 
 pub(crate) mod lanes;
 mod layout;

@@ -1,7 +1,7 @@
 //! A recording in Perfetto's format, event by event: memory holds names, rows and the
 //! different stacks, not the events.
 //!
-//! * Rows are those of the Chrome trace, by the same numbers ([`TimelineLayout`]).
+//! * Rows are those of the Chrome trace, by the same numbers (`TimelineLayout`).
 //! * CPU samples are samples (`PerfSample`) with interned call stacks, which the flame
 //!   graph view adds up; they have no row.
 //! * A call's stack is an argument, as text that is written once.
