@@ -108,7 +108,7 @@ pub enum FoundFile {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum UnwindPage {
     /// Its bytes, a digest of them that cannot be made to collide, and whether it is
-    /// [`PageContent::Partial`].
+    /// `PageContent::Partial`.
     Built(Vec<u8>, TableDigest, bool),
     /// There is no unwind data for it, or none that can be used.
     NoData,

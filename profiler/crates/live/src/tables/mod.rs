@@ -3,8 +3,8 @@
 //!
 //! Pages are loaded when a sample misses them, small files wholly at once; the
 //! least recently used leave when the pool fills up. They are read elsewhere
-//! ([`super::reader`]): what is wanted is in [`PageRequests`], and comes back
-//! by [`UnwindTables::store`].
+//! ([`super::reader`]): what is wanted is in `PageRequests`, and comes back
+//! by `UnwindTables::store`.
 //!
 //! Equal pages are one block, whichever files they come from: a hundred containers
 //! of one image have a hundred files, and their tables once. A digest of the
