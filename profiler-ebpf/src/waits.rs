@@ -72,17 +72,18 @@ pub fn switched(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: a helper without preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
     let state = if preempted != 0 { 0 } else { state };
-    let unreported = switched_in(word(prev, setting!(task_pid)));
-    if unreported != 0 {
-        comes(prev, unreported);
-    }
+    let (from, to) = (
+        word(prev, setting!(task_pid)),
+        word(next, setting!(task_pid)),
+    );
+    end_unreported(prev, from, now);
     if let Some(last) = LAST_SWITCHES.get_ptr_mut(0) {
-        let tid = word(next, setting!(task_pid)).into();
+        let tid = to.into();
         // SAFETY: a checked map value of this CPU, which nothing interrupts here.
         unsafe { *last = LastSwitch { time_ns: now, tid } };
     }
-    leaves(prev, state, now);
-    comes(next, now);
+    leaves(prev, from, state, now);
+    comes(next, to, now);
     0
 }
 
@@ -118,9 +119,8 @@ pub fn left_syscall(ctx: BtfTracePointContext) -> i32 {
         && slot.state != 0
     {
         // No switch to it was reported.
-        let unreported = switched_in(tid);
-        // SAFETY: a helper without preconditions.
-        unsafe { comes(bpf_get_current_task_btf(), unreported) };
+        // SAFETY: helpers without preconditions.
+        unsafe { comes(bpf_get_current_task_btf(), tid, bpf_ktime_get_ns()) };
     }
     let Some(over) = take_over(tid) else {
         return 0;
@@ -150,20 +150,26 @@ pub fn left_syscall(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// When this CPU was switched to the current thread, if that was not reported: not before the
-/// last switch that was. 0: it was reported. Kernels can hide a thread's switches from programs;
-/// whoever runs after such a thread seems to wait on.
+/// Ends the wait of a thread that is switched away from although no switch to it was reported.
+/// Kernels can hide a thread's switches from programs: whoever runs after such a thread seems to
+/// wait on. A thread that was blocked is still in its system call, where it ran for a moment. A
+/// preempted one may have run since the last switch that its CPU reported; if that is the one
+/// away from it, nothing is known.
 #[inline(always)]
-fn switched_in(tid: u32) -> u64 {
-    let Some(last) = LAST_SWITCHES.get_ptr_mut(0) else {
-        return 0;
+fn end_unreported(task: *mut task_struct, tid: u32, now: u64) {
+    let (Some(slot), Some(last)) = (slot_of(tid), LAST_SWITCHES.get_ptr_mut(0)) else {
+        return;
     };
     // SAFETY: a checked map value of this CPU, which nothing interrupts here.
-    let last = unsafe { &*last };
-    if last.tid == u64::from(tid) || last.time_ns < recording_since() {
-        return 0;
+    let (to, since) = unsafe { ((*last).tid, (*last).time_ns) };
+    if slot.tid != tid || to == u64::from(tid) || since < recording_since() {
+        return;
     }
-    last.time_ns
+    if slot.state != 0 {
+        comes(task, tid, now);
+    } else if since > slot.begin_ns {
+        comes(task, tid, since);
+    }
 }
 
 /// Places in `WAITS_OVER`.
@@ -268,8 +274,7 @@ fn waits_in(slot: &WaitSlot, task: *mut task_struct) -> (u64, [u64; 2]) {
 
 /// The current thread is switched out.
 #[inline(always)]
-fn leaves(task: *mut task_struct, state: u32, now: u64) {
-    let tid = word(task, setting!(task_pid));
+fn leaves(task: *mut task_struct, tid: u32, state: u32, now: u64) {
     let is_kernel = word(task, setting!(task_flags)) & PF_KTHREAD != 0;
     if tid == 0 || is_kernel {
         return;
@@ -338,12 +343,10 @@ fn draw(slot: &mut WaitSlot) -> u32 {
     0
 }
 
-/// A thread is switched in: at `now`, or when it was woken, if that is later. Not inlined, so that
-/// the record is not on the stack of the functions that take stacks: the verifier's limit would
-/// be exceeded.
+/// A thread is switched in. Not inlined, so that the record is not on the stack of the functions
+/// that take stacks: the verifier's limit would be exceeded.
 #[inline(never)]
-fn comes(task: *mut task_struct, now: u64) -> u32 {
-    let tid = word(task, setting!(task_pid));
+fn comes(task: *mut task_struct, tid: u32, now: u64) -> u32 {
     let Some(slot) = slot_of(tid) else {
         return 0;
     };
@@ -357,7 +360,6 @@ fn comes(task: *mut task_struct, now: u64) -> u32 {
         lost();
         return 0;
     }
-    let now = now.max(begin_ns).max(slot.woken_ns);
     let took = now.wrapping_sub(begin_ns);
     if took < u64::from(setting!(wait_least_us)) * 1000 {
         return 0;
