@@ -14,9 +14,10 @@ use super::bpf::{
     perf,
     probe::{self, BpfLink},
 };
+use crate::locking::lock;
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         mpsc::{self, RecvTimeoutError, Sender},
     },
     thread,
@@ -64,7 +65,7 @@ fn close_within<T: Send + 'static>(
         ended.recv_timeout(left) == Err(RecvTimeoutError::Timeout)
     };
     let is_late = wait(Instant::now() + patience);
-    let left = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));
+    let left = std::mem::take(&mut *lock(&queue));
     if is_late && wait(Instant::now() + at_work) {
         tracing::debug!("probes are still being detached");
     }
@@ -75,7 +76,7 @@ fn close_within<T: Send + 'static>(
 fn close_all<T>(queue: &Mutex<Vec<T>>, running: Sender<()>) {
     loop {
         // Not in the condition of the loop, where the lock would be held.
-        let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let next = lock(queue).pop();
         match next {
             Some(thing) => drop(thing),
             None => break,

@@ -4,13 +4,14 @@
 //! accelerator's. Its device number decides, not its path, which processes choose. The
 //! nodes of one device (`card0` and `renderD128`) are one.
 
+use crate::locking::lock;
 use aiprof_model::labels::SEVERAL;
 use aiprof_system::files::{kernel, others};
 use rustix::fs::{FileType, StatxFlags};
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -45,7 +46,7 @@ pub(crate) fn of_process(pid: u32) -> Option<String> {
 /// their processes many descriptors.
 pub(crate) fn has_any() -> bool {
     static FOUND: Mutex<Option<(Instant, bool)>> = Mutex::new(None);
-    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut found = lock(&FOUND);
     match *found {
         Some((when, any)) if when.elapsed() < BELIEVED => any,
         _ => {

@@ -59,6 +59,7 @@ pub mod job;
 mod kubernetes;
 pub mod late;
 pub mod launch;
+mod locking;
 pub mod metrics;
 pub mod names;
 pub mod owner;

@@ -4,6 +4,7 @@ use super::{
     BpfError, BpfOptions, CALLS, CHOSEN, PROBE_COUNTS, PROBES, SAMPLES, THREADS,
     messages::with_warnings, plain, probe,
 };
+use crate::locking::lock;
 use aiprof_common::{CALL_SLOTS, RULE_CACHE_CHUNK, Settings};
 use aiprof_system::files::caller;
 use libbpf_rs::{
@@ -14,7 +15,7 @@ use std::{
     collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Instant,
 };
 
@@ -84,7 +85,7 @@ impl LoadedObject {
     /// A program, which is loaded unless it is already. May take as long as the
     /// kernel verifies it, and then other threads that ask wait too.
     pub(super) fn program(&self, name: &'static str) -> Result<Arc<OwnedFd>, BpfError> {
-        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut programs = lock(&self.programs);
         if let Some(program) = programs.get(name) {
             return Ok(Arc::clone(program));
         }
@@ -107,7 +108,7 @@ impl LoadedObject {
 
     /// The programs that were loaded so far.
     pub(super) fn programs(&self) -> Vec<(&'static str, Arc<OwnedFd>)> {
-        let programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let programs = lock(&self.programs);
         let all = programs.iter();
         all.map(|(name, program)| (*name, Arc::clone(program)))
             .collect()

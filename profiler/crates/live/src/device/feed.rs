@@ -1,5 +1,6 @@
 //! What the threads of streams and the session share.
 
+use crate::locking::lock;
 use aiprof_model::{
     profile::{LossKind, Losses},
     wire::Event,
@@ -8,7 +9,7 @@ use std::{
     collections::BTreeMap,
     path::Path,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, PoisonError,
         mpsc::{SyncSender, TrySendError},
     },
     time::Duration,
@@ -87,11 +88,6 @@ impl StreamStatus {
             None => problems.remove(&(stream, topic)),
         };
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is left half done while one is held.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The way of events to the session.

@@ -9,6 +9,7 @@
 //! wait.
 
 use super::ReadMemory;
+use crate::locking::lock;
 use crate::owner;
 use aiprof_system::{
     files::kernel,
@@ -23,7 +24,7 @@ use std::{
     io,
     os::{fd::AsFd as _, unix::fs::FileExt as _},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
     },
@@ -80,12 +81,12 @@ fn wait<T>(answers: &Receiver<T>, patience: Duration) -> Option<T> {
 }
 
 fn given_up() -> MutexGuard<'static, Option<FxHashMap<Owner, usize>>> {
-    GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&GIVEN_UP)
 }
 
 /// Whether an owner is not read any more.
 fn is_refused(owner: Owner) -> bool {
-    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut left = lock(&LEFT);
     left.retain(|(_, remote)| !remote.is_gone());
     let (all, own) = (left.len(), left.iter().filter(|(o, _)| *o == owner).count());
     drop(left);
@@ -226,7 +227,7 @@ impl ReadMemory for Guarded {
                 self.is_lost.set(true);
                 give_up(self.owner);
                 if let Some(remote) = self.client.give_up() {
-                    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut left = lock(&LEFT);
                     left.push((self.owner, remote));
                 }
                 break;

@@ -6,6 +6,7 @@ use super::{
     stubs::Chain,
 };
 use crate::bpf::probe::{Attached, BpfLink, Point, RefusedPoint};
+use crate::locking::lock;
 use aiprof_common::{ProbeSpec, SPEC_EXIT};
 use aiprof_model::{
     probes::{Probe, ProbedFile, table::CheckedTable},
@@ -20,7 +21,7 @@ use std::{
     os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -211,7 +212,7 @@ impl Handle {
     }
 
     fn links(&self) -> MutexGuard<'_, Vec<LinkOf>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.links)
     }
 }
 
@@ -576,9 +577,4 @@ impl Tally {
         self.attaching += other.attaching;
         self.detaching += other.detaching;
     }
-}
-
-/// A panic on the other thread leaves complete events behind: each is pushed whole.
-pub(super) fn lock(report: &Mutex<AttachReport>) -> MutexGuard<'_, AttachReport> {
-    report.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,10 @@
 //! Attaching, and who does it: this thread, or one of its own.
 
 use super::{
-    attach::{self, AttachReport, Attacher, KernelSide, Tally},
+    attach::{AttachReport, Attacher, KernelSide, Tally},
     worker::{self, AttachJob, AttachWorker, Jobs},
 };
-use crate::{bpf::probe::BpfLink, inspect::guard, owner};
+use crate::{bpf::probe::BpfLink, inspect::guard, locking::lock, owner};
 use aiprof_system::workers::Owner;
 use std::{
     sync::{Arc, Mutex},
@@ -130,7 +130,7 @@ impl Attaching {
 
     /// What was attached since the last call, but for the totals.
     pub(super) fn take_report(&mut self) -> AttachReport {
-        let mut report = attach::lock(&self.report);
+        let mut report = lock(&self.report);
         let tally = report.tally;
         std::mem::replace(
             &mut *report,
@@ -143,19 +143,19 @@ impl Attaching {
 
     /// What must be done now and then.
     pub(crate) fn maintain(&mut self) {
-        if attach::lock(&self.report).tally.files > 0 {
+        if lock(&self.report).tally.files > 0 {
             self.give(AttachJob::Check);
         }
     }
 
     /// Detaching took this long.
     pub(crate) fn detached(&self, took: Duration) {
-        attach::lock(&self.report).tally.detaching += took;
+        lock(&self.report).tally.detaching += took;
     }
 
     /// The totals so far.
     pub(super) fn tally(&self) -> Tally {
-        attach::lock(&self.report).tally
+        lock(&self.report).tally
     }
 
     /// Ends the attaching and gives what is attached, for the caller to close.

@@ -12,7 +12,7 @@ use super::{
     registry::{FileIdentity, FileSeen, Files, Nature},
     worker,
 };
-use crate::{owner, procfs};
+use crate::{locking::lock, owner, procfs};
 use aiprof_model::{probes::table::Exits, process::Region, profile::BuildId, wire::MapEvent};
 use aiprof_system::{
     files::others::{self, RootDir},
@@ -23,7 +23,7 @@ use std::{
     fs::File,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -143,11 +143,6 @@ impl Opener {
     pub(super) fn is_busy(&self) -> bool {
         self.pool.as_ref().is_some_and(|pool| pool.pending() > 0)
     }
-}
-
-/// A panic on another thread leaves it whole: nothing here panics half way.
-pub(super) fn lock(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
-    gate.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn run(gate: &Mutex<Gate>, work: OpenWork) -> OpenAnswer {

@@ -1,6 +1,7 @@
 //! Having files opened and read, each once.
 
-use super::opener::{Gate, OpenAnswer, OpenWork, Opener, lock};
+use super::opener::{Gate, OpenAnswer, OpenWork, Opener};
+use crate::locking::lock;
 use aiprof_model::{process::FileId, wire::FileKey};
 use aiprof_system::workers::{Outcome, Owner, Ticket};
 use rustc_hash::{FxHashMap, FxHashSet};
