@@ -10,6 +10,8 @@ pub mod kineto_ops;
 pub mod open;
 pub mod perfetto;
 pub mod pprof;
+#[cfg(test)]
+mod protobuf_tests;
 pub mod recording;
 pub mod rocprof;
 pub mod stall_profile;

@@ -3,37 +3,11 @@
 
 use super::*;
 use crate::import::json::{Problems, Trouble};
+use crate::import::protobuf_tests::{bytes, int, message, varint};
 use aiprof_model::timeline::{Event, Id, Length, Ph, Time};
-
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while value > 127 {
-        out.push(value as u8 | 128);
-        value >>= 7;
-    }
-    out.push(value as u8);
-    out
-}
-
-fn int(field: u64, value: u64) -> Vec<u8> {
-    [varint(field << 3), varint(value)].concat()
-}
-
-fn bytes(field: u64, value: &[u8]) -> Vec<u8> {
-    [
-        varint(field << 3 | 2),
-        varint(value.len() as u64),
-        value.to_vec(),
-    ]
-    .concat()
-}
 
 fn fixed(field: u64, value: u64) -> Vec<u8> {
     [varint(field << 3 | 1), value.to_le_bytes().to_vec()].concat()
-}
-
-fn message(field: u64, parts: &[Vec<u8>]) -> Vec<u8> {
-    bytes(field, &parts.concat())
 }
 
 fn packet(parts: &[Vec<u8>]) -> Vec<u8> {

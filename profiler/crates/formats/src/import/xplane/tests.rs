@@ -1,30 +1,8 @@
 //! Planes made by hand, by the numbers that xplane.proto gives their fields.
 
 use super::*;
+use crate::import::protobuf_tests::{bytes, int, message};
 use aiprof_model::timeline::{Dialect, Kinds};
-
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    while value > 127 {
-        out.push(value as u8 | 128);
-        value >>= 7;
-    }
-    out.push(value as u8);
-    out
-}
-
-fn int(field: u64, value: u64) -> Vec<u8> {
-    [varint(field << 3), varint(value)].concat()
-}
-
-fn bytes(field: u64, value: &[u8]) -> Vec<u8> {
-    let head = [varint(field << 3 | 2), varint(value.len() as u64)].concat();
-    [head, value.to_vec()].concat()
-}
-
-fn message(field: u64, parts: &[Vec<u8>]) -> Vec<u8> {
-    bytes(field, &parts.concat())
-}
 
 /// An entry of a map from numbers to names.
 fn named(field: u64, key: u64, name: &str) -> Vec<u8> {
