@@ -2,7 +2,7 @@
 //! waited for the last one.
 
 use crate::analyze::pipeline::Outcome;
-use crate::work::{RankedWork, SameCollective, WorkClass, WorkIndex, same_collective, sym_of};
+use crate::work::{RankedWork, SameCollective, WorkClass, WorkIndex, same_collective};
 use aiprof_model::kernel_classes::KernelClass;
 use aiprof_model::timeline::{Sym, Time, Timeline};
 use rustc_hash::FxHashMap;
@@ -78,7 +78,7 @@ fn by_device(timeline: &Timeline, index: &WorkIndex) -> Collectives {
             let Some(event) = event.filter(|_| work.class == WorkClass::Communication) else {
                 continue;
             };
-            let name = sym_of(event);
+            let name = event.original_name();
             let is_message = messages.entry(name).or_insert_with(|| {
                 let class = timeline.classes.of(timeline.name(name));
                 class == KernelClass::Message

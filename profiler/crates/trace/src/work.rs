@@ -316,15 +316,7 @@ impl RankWork {
 
 /// The name that an event had in its file.
 pub fn name_of<'t>(timeline: &'t Timeline, event: &Event) -> &'t str {
-    timeline.name(sym_of(event))
-}
-
-/// The same as its number.
-pub fn sym_of(event: &Event) -> Sym {
-    match event.orig_name.is_empty() {
-        true => event.name,
-        false => event.orig_name,
-    }
+    timeline.name(event.original_name())
 }
 
 /// Which kernels are parts of the same collectives: name, process group, its ranks.
@@ -334,7 +326,7 @@ pub(crate) type SameCollective<'t> = (Sym, &'t str, &'t str);
 pub(crate) fn same_collective<'t>(timeline: &'t Timeline, event: &Event) -> SameCollective<'t> {
     let text = |key| timeline.arg(event, key).unwrap_or_default();
     (
-        sym_of(event),
+        event.original_name(),
         text("Process Group Name"),
         text("Process Group Ranks"),
     )

@@ -128,6 +128,14 @@ impl Event {
         self.ph == Ph::Metadata || (self.start <= stretch.to && end >= stretch.from)
     }
 
+    /// Its name as its file has it: analyses shorten names.
+    pub fn original_name(&self) -> Sym {
+        match self.orig_name.is_empty() {
+            true => self.name,
+            false => self.orig_name,
+        }
+    }
+
     /// Whether it is a slice.
     pub fn is_slice(&self) -> bool {
         self.ph == Ph::Complete

@@ -2,6 +2,7 @@
 
 use super::{Dialect, Event, Sym, Timeline};
 use crate::kernel_classes::KernelClass;
+use std::sync::OnceLock;
 
 /// The properties of a name or category, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -224,17 +225,18 @@ fn copies(name: Kind, cat: Kind) -> bool {
 #[derive(Debug, Default)]
 pub struct Kinds {
     kinds: Vec<Kind>,
-    /// What kernels of these names are for.
-    classes: Vec<KernelClass>,
+    /// What kernels of these names are for, found when it is first asked for: most analyses ask
+    /// for none.
+    classes: OnceLock<Vec<KernelClass>>,
 }
 
 impl Kinds {
     /// The kinds of all names there are.
     pub fn new(timeline: &Timeline) -> Self {
-        let names = || timeline.names.iter().map(|(_, text)| text);
+        let names = timeline.names.iter().map(|(_, text)| text);
         Self {
-            kinds: names().map(Kind::of).collect(),
-            classes: names().map(|text| timeline.classes.of(text)).collect(),
+            kinds: names.map(Kind::of).collect(),
+            classes: OnceLock::new(),
         }
     }
 
@@ -313,14 +315,15 @@ impl Kinds {
 
     /// What a kernel is for, by the name that it has in its file.
     pub fn kernel_class(&self, timeline: &Timeline, event: &Event) -> KernelClass {
-        let name = match event.orig_name.is_empty() {
-            true => event.name,
-            false => event.orig_name,
-        };
-        let class = self.classes.get(name.index()).copied();
-        class
-            .filter(|_| timeline.dialect(event) == Dialect::Torch)
-            .unwrap_or_default()
+        let name = event.original_name();
+        if timeline.dialect(event) != Dialect::Torch {
+            return KernelClass::default();
+        }
+        let classes = self.classes.get_or_init(|| {
+            let names = timeline.names.iter();
+            names.map(|(_, text)| timeline.classes.of(text)).collect()
+        });
+        classes.get(name.index()).copied().unwrap_or_default()
     }
 
     /// Whether the event copies or fills memory, whichever way.

@@ -2,6 +2,7 @@
 
 use aiprof_model::timeline::{Dialect, Event, Kind, Kinds, Timeline, TrackId};
 use aiprof_trace::analyze::statistics::folded;
+use aiprof_trace::work::name_of;
 use rustc_hash::FxHashMap;
 
 /// Steps from which on a trace is compared by steps.
@@ -81,8 +82,8 @@ impl TraceWork {
                 continue;
             }
             let name = match timeline.dialect(event) == Dialect::Torch {
-                true => name(timeline, event).to_owned(),
-                false => folded(name(timeline, event)),
+                true => name_of(timeline, event).to_owned(),
+                false => folded(name_of(timeline, event)),
             };
             let caller = callers.get(&(timeline.rank(event), event.correlation));
             let caller = caller.filter(|_| event.correlation != 0);
@@ -208,7 +209,7 @@ impl HostRow<'_> {
     /// What is open, the innermost first.
     fn path(&self, timeline: &Timeline) -> String {
         let frames = self.open.iter().rev().take(FRAMES);
-        let names = frames.map(|(event, _)| without_number(name(timeline, event)));
+        let names = frames.map(|(event, _)| without_number(name_of(timeline, event)));
         names.collect::<Vec<_>>().join(" < ")
     }
 }
@@ -231,14 +232,6 @@ fn slices(timeline: &Timeline) -> impl Iterator<Item = &Event> {
 fn is_kernel(timeline: &Timeline, kinds: &Kinds, event: &Event) -> bool {
     kinds.of(event.name).is(Kind::HAS_EXEC)
         || timeline.dialect(event) == Dialect::Torch && kinds.is_kernel(timeline, event)
-}
-
-/// An event's name as the file has it.
-fn name<'a>(timeline: &'a Timeline, event: &Event) -> &'a str {
-    match timeline.name(event.orig_name) {
-        "" => timeline.name(event.name),
-        name => name,
-    }
 }
 
 fn is_operator(timeline: &Timeline, event: &Event) -> bool {

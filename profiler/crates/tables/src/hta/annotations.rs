@@ -5,7 +5,7 @@ use super::super::{Request, Table, TableEntry};
 use super::breakdown::cells;
 use super::describe::Spread;
 use aiprof_model::timeline::{Sym, Timeline};
-use aiprof_trace::work::{SpanRole, sym_of};
+use aiprof_trace::work::SpanRole;
 use std::collections::BTreeMap;
 
 /// `--table annotations`.
@@ -24,7 +24,9 @@ fn by_name<'e>(
 ) -> BTreeMap<Sym, Spread> {
     let mut sums: BTreeMap<Sym, Spread> = BTreeMap::new();
     for event in events.filter_map(|at| timeline.events.get(*at as usize)) {
-        sums.entry(sym_of(event)).or_default().add(event.dur());
+        sums.entry(event.original_name())
+            .or_default()
+            .add(event.dur());
     }
     sums
 }

@@ -5,7 +5,7 @@
 use super::super::{Cell, Request, Table, TableEntry};
 use super::describe::Spread;
 use aiprof_model::timeline::{Sym, Timeline};
-use aiprof_trace::work::{RankWork, WorkClass, sym_of};
+use aiprof_trace::work::{RankWork, WorkClass};
 use rustc_hash::FxHashMap;
 
 /// `--table kernel-breakdown`.
@@ -22,7 +22,7 @@ pub(crate) fn of_rank(timeline: &Timeline, rank: &RankWork) -> Vec<(WorkClass, S
     let mut sums: FxHashMap<(WorkClass, Sym), Spread> = FxHashMap::default();
     for work in &rank.work {
         if let Some(event) = timeline.events.get(work.event as usize) {
-            let sum = sums.entry((work.class, sym_of(event))).or_default();
+            let sum = sums.entry((work.class, event.original_name())).or_default();
             sum.add(work.us());
         }
     }

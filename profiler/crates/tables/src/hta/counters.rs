@@ -7,7 +7,7 @@
 use super::super::{Cell, Request, Table, TableEntry};
 use super::stack::walk;
 use aiprof_model::timeline::{Sym, Time, Timeline, members};
-use aiprof_trace::work::{RankWork, SpanRole, WorkIndex, name_of, sym_of};
+use aiprof_trace::work::{RankWork, SpanRole, WorkIndex, name_of};
 use std::cmp::Ordering;
 
 /// `--table cupti-counters`.
@@ -42,8 +42,8 @@ pub(crate) fn launches(
         if is_call && name_of(timeline, event).starts_with("cudaLaunchKernel") {
             let ops = open.iter().filter(|span| span.role == SpanRole::Operator);
             let mut ops = ops.filter_map(|span| timeline.events.get(span.event as usize));
-            let top = ops.next().map(sym_of);
-            let bottom = ops.next_back().map(sym_of).or(top);
+            let top = ops.next().map(|event| event.original_name());
+            let bottom = ops.next_back().map(|event| event.original_name()).or(top);
             found.push(RangeLaunch {
                 called: event.start,
                 top: top.unwrap_or_default(),

@@ -7,7 +7,7 @@
 use super::super::{Cell, Request, Table, TableEntry};
 use aiprof_model::timeline::{Event, Sym, Timeline};
 use aiprof_trace::critical::{PathOptions, window};
-use aiprof_trace::work::{WorkIndex, sym_of};
+use aiprof_trace::work::WorkIndex;
 use std::collections::BTreeMap;
 
 /// `--table trace-diff`.
@@ -38,7 +38,7 @@ pub(crate) fn run(
     let mut sums: BTreeMap<(bool, Sym), [NameSum; 2]> = BTreeMap::new();
     let mut add = |is_device: bool, event: &Event| {
         let job = timeline.job(event) as usize;
-        let sums = sums.entry((is_device, sym_of(event))).or_default();
+        let sums = sums.entry((is_device, event.original_name())).or_default();
         if let Some(sum) = sums.get_mut(job) {
             sum.count += 1;
             sum.us += event.dur();

@@ -6,7 +6,7 @@
 use super::super::{Request, Table, TableEntry};
 use super::stack::{walk, work_of_calls};
 use aiprof_model::timeline::{Sym, Timeline};
-use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of, sym_of};
+use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -65,12 +65,12 @@ pub(crate) fn of_rank(
                 continue;
             };
             let one = ops.entry(number).or_insert_with(|| OpCall {
-                name: sym_of(op),
+                name: op.original_name(),
                 launch_us: (call.start - op.start).micros(),
                 device_us: (work.start - call.start).micros(),
                 kernels: Vec::new(),
             });
-            one.kernels.push(sym_of(kernel));
+            one.kernels.push(kernel.original_name());
         }
     });
     let mut delays: BTreeMap<(Sym, Vec<Sym>), OpDelay> = BTreeMap::new();

@@ -8,7 +8,7 @@ use super::super::{Request, Table, TableEntry};
 use super::op_delays::chain;
 use super::stack::{walk, work_of_calls};
 use aiprof_model::timeline::{Sym, Timeline};
-use aiprof_trace::work::{RankWork, RankedWork, SpanRole, WorkIndex, name_of, sym_of};
+use aiprof_trace::work::{RankWork, RankedWork, SpanRole, WorkIndex, name_of};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -68,8 +68,8 @@ pub(crate) fn of_rank(
         work.sort_by_key(|work| (work.start, work.event));
         let kernels = work.iter();
         let kernels = kernels.filter_map(|work| timeline.events.get(work.event as usize));
-        let mut names = vec![sym_of(operator)];
-        names.extend(kernels.map(sym_of));
+        let mut names = vec![operator.original_name()];
+        names.extend(kernels.map(|event| event.original_name()));
         let sum = sums.entry(names).or_default();
         sum.count += 1;
         sum.device_us += work.iter().map(|work| work.us()).sum::<f64>();

@@ -8,7 +8,7 @@
 use super::super::{Request, Table, TableEntry};
 use super::describe::Spread;
 use aiprof_model::timeline::{Id, Sym, Time, Timeline};
-use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of, sym_of};
+use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of};
 use std::collections::BTreeMap;
 
 /// `--table stragglers`.
@@ -108,7 +108,9 @@ fn last_collectives(timeline: &Timeline, index: &WorkIndex) -> LastCollectives {
         let stream = rank.streams.get(work.stream as usize).map(|s| s.number);
         let event = timeline.events.get(work.event as usize);
         if let Some((stream, event)) = stream.zip(event) {
-            let ranks = last.entry((step, (stream, sym_of(event)))).or_default();
+            let ranks = last
+                .entry((step, (stream, event.original_name())))
+                .or_default();
             ranks.insert(rank.rank, (work.start, work.us()));
         }
     }

@@ -157,10 +157,7 @@ fn name<'t>(
     known: &CommandArgs<'t>,
     (backend, kind): (&str, CommandKind),
 ) -> (Cow<'t, str>, Option<&'t str>) {
-    let sym = match event.orig_name.is_empty() {
-        true => event.name,
-        false => event.orig_name,
-    };
+    let sym = event.original_name();
     let own = timeline.name(sym);
     if timeline.name(event.cat) == "gpu_op" {
         let plain = own.trim_matches('"');

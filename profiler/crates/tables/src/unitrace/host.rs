@@ -68,10 +68,7 @@ pub fn table(timeline: &Timeline, scope: &Scope) -> Table {
             Some(number) => *number,
             None => *backends.entry(backend.to_string()).or_insert(next),
         };
-        let name = match event.orig_name.is_empty() {
-            true => event.name,
-            false => event.orig_name,
-        };
+        let name = event.original_name();
         let at = *index.entry((number, name, ())).or_insert_with(|| {
             let row = (backend.to_string(), timeline.name(name).to_owned());
             found.push((row.0, row.1, FunctionTimes::default()));

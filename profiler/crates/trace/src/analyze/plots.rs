@@ -210,10 +210,7 @@ fn busy(timeline: &Timeline, first: f64) -> Vec<Series> {
     let kinds = Kinds::new(timeline);
     let mut spans: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
     for event in timeline.events.iter().filter(|e| e.is_slice()) {
-        let name = match event.orig_name.is_empty() {
-            true => event.name,
-            false => event.orig_name,
-        };
+        let name = event.original_name();
         let is_kernel = kinds.of(name).is(Kind::HAS_EXEC) || kinds.is_kernel(timeline, event);
         if is_kernel && !event.dropped && timeline.rank(event) != NONE {
             let spans = spans.entry(timeline.rank(event)).or_default();

@@ -158,10 +158,7 @@ impl GivenNames {
 
     /// Category of a device event.
     fn category(&self, kinds: &Kinds, event: &Event) -> Sym {
-        let name = match event.orig_name.is_empty() {
-            true => event.name,
-            false => event.orig_name,
-        };
+        let name = event.original_name();
         let kind = kinds.of(name);
         if kind.is(Kind::HAS_DMA) {
             match kind.is(Kind::RDMA) {

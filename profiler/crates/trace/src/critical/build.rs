@@ -3,7 +3,7 @@
 use super::arrivals::{self, Arrivals};
 use super::graph::{EdgeKind, PathEvent, PathGraph, PathRole, begin, end};
 use super::{device, host};
-use crate::work::{RankedWork, WorkIndex, name_of, sym_of};
+use crate::work::{RankedWork, WorkIndex, name_of};
 use aiprof_model::timeline::{Event, Sym, Time, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -136,7 +136,7 @@ fn is_wait(name: &str) -> bool {
 /// The name of an event.
 pub(super) fn sym(timeline: &Timeline, event: u32) -> Sym {
     let event = timeline.events.get(event as usize);
-    event.map_or(Sym::EMPTY, sym_of)
+    event.map_or(Sym::EMPTY, Event::original_name)
 }
 
 /// The number of each of a rank's works that are looked at, in their order.

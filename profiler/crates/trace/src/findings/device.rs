@@ -10,7 +10,7 @@ use crate::device_time::{
     DeviceTime, IdleBlame, IdlePlace, IdleStretch, begins_before, behind_each_other,
 };
 use crate::stretches::Stretches;
-use crate::work::{RankedWork, WorkClass, name_of, sym_of};
+use crate::work::{RankedWork, WorkClass, name_of};
 use aiprof_model::timeline::{Event, Length, ProcessKey, Quality, Sym, Time, Timeline, TrackId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -304,7 +304,7 @@ impl<'t> GapBlame<'t> {
             shares.take(IdleBlame::Profiler, &all, IdlePlace::Name(name));
         }
         let work = event(self.timeline, next.event);
-        let name = work.map_or(Sym::EMPTY, sym_of);
+        let name = work.map_or(Sym::EMPTY, Event::original_name);
         if next.class == WorkClass::Copy && is_pageable(self.timeline.name(name)) {
             let called = Stretches::one(call.start.max(from), returned);
             shares.take(IdleBlame::Pageable, &called, IdlePlace::Unknown);

@@ -2,7 +2,7 @@
 
 use crate::device_time::IdlePlace;
 use crate::stretches::Stretches;
-use crate::work::{SpanRole, WorkIndex, sym_of};
+use crate::work::{SpanRole, WorkIndex};
 use aiprof_model::timeline::{Event, Length, NONE, ProcessKey, Sym, Time, Timeline, TrackId};
 use aiprof_model::wire::WaitReason;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -195,7 +195,10 @@ impl HostRows {
             .take(MOST_SPANS);
         let name = its.clone().next()?.event;
         let all = Stretches::of(its.map(|span| (span.start, span.end)));
-        Some((all, event(timeline, name).map_or(Sym::EMPTY, sym_of)))
+        Some((
+            all,
+            event(timeline, name).map_or(Sym::EMPTY, Event::original_name),
+        ))
     }
 
     /// Spans of a thread that have a part of a stretch: those that begin before it from the
@@ -271,7 +274,7 @@ impl HostRows {
     pub(crate) fn place(&self, timeline: &Timeline, span: &HostSpan) -> IdlePlace {
         match (span.part, event(timeline, span.event)) {
             (HostPart::Step, _) => IdlePlace::Step,
-            (_, Some(event)) => IdlePlace::Name(sym_of(event)),
+            (_, Some(event)) => IdlePlace::Name(event.original_name()),
             (_, None) => IdlePlace::Unknown,
         }
     }

@@ -143,10 +143,7 @@ impl<'t> CallReader<'t> {
         if event.ph == Ph::Instant && Some(event.name) == self.memory_name {
             return self.allocation(index, event);
         }
-        let name = match event.orig_name.is_empty() {
-            true => event.name,
-            false => event.orig_name,
-        };
+        let name = event.original_name();
         if !event.is_slice() || event.start.is_edge() || self.left_out.contains(&name) {
             return;
         }
