@@ -259,16 +259,32 @@ fn send_without_stack(over: &mut WaitOver) {
 }
 
 /// The system call that a thread waits in, with its first two arguments. A preempted thread
-/// waits in none: it may be on its way out of one, after [`left_syscall`] has run.
+/// counts as in none, because it may be on its way out of one, after [`left_syscall`] has run:
+/// unless a wait of the same call is to be recorded, which then ends with this one.
 #[inline(always)]
 fn waits_in(slot: &WaitSlot, task: *mut task_struct) -> (u64, [u64; 2]) {
-    if slot.state == 0 {
-        return (NO_SYSCALL, [0; 2]);
-    }
     // SAFETY: a task of a tracepoint, whose registers' reads the kernel makes fault-safe.
-    unsafe {
+    let (syscall, arguments) = unsafe {
         let regs = bpf_task_pt_regs(task) as *const pt_regs;
         ((*regs).orig_rax, [(*regs).rdi, (*regs).rsi])
+    };
+    if slot.state == 0 && !has_wait_in(slot, syscall) {
+        return (NO_SYSCALL, [0; 2]);
+    }
+    (syscall, arguments)
+}
+
+/// Whether a wait of a thread in this system call is over and not recorded yet.
+#[inline(always)]
+fn has_wait_in(slot: &WaitSlot, syscall: u64) -> bool {
+    let place = slot.over.wrapping_sub(1);
+    let Some(over) = WAITS_OVER.get_ptr_mut(place) else {
+        return false;
+    };
+    // SAFETY: fields of a checked map value, aligned. The thread itself does not run.
+    unsafe {
+        (&raw const (*over).owner).read_volatile() == slot.tid.into()
+            && (*over).record.syscall == syscall
     }
 }
 
