@@ -68,16 +68,20 @@ fn advice(contents: Contents, path: &Path) -> Option<String> {
             format!("use `aiprof analyze {path}`")
         }
         Contents::Nsight => format!(
-            "`nsys stats {path}` prints its tables, `nsys export --type=jsonlines {path}` writes \
-             its events as text"
+            "`nsys stats {path}` prints its tables; `nsys export --type=sqlite {path}` and \
+             nsys2json (github.com/chenyu-jiang/nsys2json) write a trace that it reads"
         ),
         Contents::Rocpd => format!(
             "`rocpd convert -i {path} --output-format pftrace` writes a trace that it reads"
         ),
         Contents::Database => format!(
             "`rocpd convert -i {path} --output-format pftrace` writes a trace that it reads, if \
-             rocprofv3 wrote it; of Nsight Systems, `nsys export --type=jsonlines` writes text"
+             rocprofv3 wrote it; nsys2json (github.com/chenyu-jiang/nsys2json) does, if it is an \
+             export of Nsight Systems"
         ),
+        Contents::Rpd => {
+            format!("`rpd2tracing.py {path} FILE.json` of rocmProfileData writes a Chrome trace")
+        }
         Contents::Pickle => format!(
             "`python3 -m torch.cuda._memory_viz trace_plot {path} -o FILE.html` makes a page of a \
              snapshot of memory"

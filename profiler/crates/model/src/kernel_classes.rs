@@ -166,11 +166,11 @@ fn row(reader: &mut TableReader<'_, '_>) -> Vec<Pattern> {
 
 /// Why a text is no pattern of names.
 fn refusal(name: &str) -> Option<String> {
-    let is_known = |c: &char| c.is_ascii_alphanumeric() || "_$.:*?".contains(*c);
+    let is_known = |c: &char| c.is_ascii_alphanumeric() || "_-$.:*?".contains(*c);
     if let Some(odd) = name.chars().find(|c| !is_known(c)) {
         return Some(format!(
             "`{odd}` cannot be in a name of a function: leave out template arguments and \
-             parameters. Letters, digits, `_`, `$`, `.` and `::` are allowed, `*` for any text and \
+             parameters. Letters, digits, `_`, `-`, `$`, `.` and `::` are allowed, `*` for any text and \
              `?` for one character"
         ));
     }
@@ -208,7 +208,8 @@ fn function_path(name: &str) -> String {
         if words.next_back().is_some() {
             path.truncate("::".len());
         }
-        path.push_str(word);
+        // XLA's sign of a value.
+        path.push_str(word.trim_start_matches('%'));
         path.push_str("::");
     }
     path

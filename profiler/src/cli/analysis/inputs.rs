@@ -57,7 +57,8 @@ impl Analysis<'_> {
                 bail!("none of the inputs can be analyzed")
             }
             Some(error) if recordings.is_empty() => return Err(error),
-            _ => {}
+            Some(_) => self.is_damaged = true,
+            None => {}
         }
         self.join(&mut timeline, recordings);
         Ok(timeline)

@@ -68,6 +68,8 @@ pub(super) struct Evidence<'t> {
     has_kineto: bool,
     is_counted: bool,
     has_flex: bool,
+    /// Slices with the two times that rocprof writes in nanoseconds.
+    has_rocprof: bool,
     /// Categories of slices.
     cats: FxHashSet<&'t str>,
 }
@@ -89,7 +91,7 @@ struct Writer {
 const UNITRACE: &str = "unitrace";
 
 /// Tools, the first that fits first.
-static WRITERS: [Writer; 8] = [
+static WRITERS: [Writer; 9] = [
     Writer {
         name: "",
         dialect: Dialect::Torch,
@@ -129,10 +131,16 @@ static WRITERS: [Writer; 8] = [
             let cats = ["kernel_dispatch", "memory_copy", "hip_api", "hsa_api"];
             // Others of its family put a word before them.
             let is_one = |cat: &&str| cats.iter().any(|end| cat.ends_with(end));
-            found.cats.iter().any(is_one)
-                || found.has_process(|name| rows::part_of_rocprof(name).is_some())
+            found.cats.iter().any(is_one) || found.has_rocprof
         },
         role: rows::of_rocprof,
+        key: None,
+    },
+    Writer {
+        name: "nsys2json",
+        dialect: Dialect::Torch,
+        is_it: |found| found.cats.contains("cuda") && found.has_process(rows::is_of_nsys),
+        role: rows::of_nsys,
         key: None,
     },
     Writer {
@@ -187,6 +195,7 @@ pub(super) fn settle(timeline: &mut Timeline, start: usize, header: FileHeader<'
     if !roles.is_empty() {
         rows::assign(timeline, start, &roles, key);
     }
+    rows::set_waits_apart(timeline, start);
     if !roles.is_empty() || verdict.writer == UNITRACE {
         links::by_flows(timeline, start);
     }
@@ -202,6 +211,7 @@ impl<'t> Evidence<'t> {
             has_kineto: false,
             is_counted: false,
             has_flex: false,
+            has_rocprof: rows::is_of_rocprof(timeline, start),
             cats: FxHashSet::default(),
         };
         let mut seen: FxHashSet<Sym> = FxHashSet::default();
@@ -209,6 +219,9 @@ impl<'t> Evidence<'t> {
             match event.ph {
                 Ph::Metadata => found.name(timeline, event),
                 Ph::Complete => {
+                    if let Id::Token(text) = timeline.pid(event) {
+                        found.name_by_id(timeline, event, text);
+                    }
                     found.is_counted = found.is_counted || is_counted(timeline, event);
                     found.has_flex = found.has_flex || is_of_flex(timeline, &kinds, event);
                     if seen.insert(event.cat) {
@@ -248,6 +261,19 @@ impl<'t> Evidence<'t> {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Takes the name of a process whose `pid` is a text.
+    fn name_by_id(&mut self, timeline: &'t Timeline, event: &Event, pid: Sym) {
+        let plain = |text: Sym| timeline.name(text).trim_matches('"');
+        let process = self.processes.entry(Id::Token(pid)).or_default();
+        if process.name.is_empty() {
+            process.name = Cow::Borrowed(plain(pid));
+        }
+        if let tid @ Id::Token(text) = timeline.tid(event) {
+            let name = process.threads.entry(tid);
+            name.or_insert_with(|| Cow::Borrowed(plain(text)));
         }
     }
 

@@ -33,8 +33,10 @@ pub enum Contents {
     Rocprof,
     /// A recording of Nsight Systems, or the database that it exports.
     Nsight,
-    /// A database of rocprofv3, or one of another tool of its family.
+    /// A database of rocprofv3.
     Rocpd,
+    /// A database of rocmProfileData.
+    Rpd,
     /// Another SQLite database.
     Database,
     /// An object of Python, as torch's snapshots of memory are.
@@ -70,7 +72,7 @@ impl Contents {
     pub fn is_trace(self) -> bool {
         match self {
             Self::Json | Self::Perfetto | Self::Xplane | Self::Rocprof => true,
-            Self::Nsight | Self::Rocpd | Self::Database | Self::Pickle => false,
+            Self::Nsight | Self::Rocpd | Self::Rpd | Self::Database | Self::Pickle => false,
             Self::Capture | Self::Log | Self::Folded | Self::Pprof => false,
             Self::Iaprof | Self::StallCsv | Self::Svg | Self::Page => false,
             Self::Elf | Self::Empty | Self::Text | Self::Binary => false,
@@ -86,6 +88,7 @@ impl Contents {
             Self::Rocprof => "rocprofv3's records",
             Self::Nsight => "a recording of Nsight Systems",
             Self::Rocpd => "a rocpd database",
+            Self::Rpd => "a database of rocmProfileData",
             Self::Database => "an SQLite database",
             Self::Pickle => "a Python pickle",
             Self::Capture => "an aiprof capture",
@@ -219,7 +222,9 @@ fn is_of_nsight(name: &str) -> bool {
 fn by_tables(head: &[u8]) -> Contents {
     let text = String::from_utf8_lossy(head).to_ascii_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
-    if has(&["rocpd_"]) {
+    if has(&["rocpd_op", "rocpd_api"]) {
+        Contents::Rpd
+    } else if has(&["rocpd_"]) {
         Contents::Rocpd
     } else if has(&["cupti_activity", "target_info_", "nvtx_events", "nsys"]) {
         Contents::Nsight

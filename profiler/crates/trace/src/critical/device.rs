@@ -115,6 +115,7 @@ fn queues(timeline: &Timeline, of_rank: &RankWork) -> Vec<Queued> {
 #[derive(Clone, Copy)]
 struct LastWork {
     number: u32,
+    start: Time,
     end: Time,
 }
 
@@ -206,18 +207,21 @@ impl Links<'_, '_> {
         if let Some(last) = last.filter(|_| !is_launched)
             && held.is_none_or(|(_, ends)| ends < last.end)
         {
-            let took = work.start - last.end;
-            self.edge(
-                EdgeKind::KernelKernel,
-                end(last.number),
-                starts,
-                last.number,
-                took,
-            );
+            // Kernels may begin before the one before them is over.
+            let (kind, from, took) = match work.start < last.end {
+                true => (EdgeKind::Own, begin(last.number), work.start - last.start),
+                false => (
+                    EdgeKind::KernelKernel,
+                    end(last.number),
+                    work.start - last.end,
+                ),
+            };
+            self.edge(kind, from, starts, last.number, took);
         }
         if let Some(slot) = self.last.get_mut(work.stream as usize) {
             *slot = Some(LastWork {
                 number,
+                start: work.start,
                 end: work.end,
             });
         }

@@ -396,3 +396,65 @@ fn recordings_link_calls_by_process_and_number() {
     // The launch of the first, then both: each process alone.
     assert_eq!(scene.lengths(&[]), [50.0]);
 }
+
+/// No part of a path is negative, and together they are its length.
+fn parts_add_up(scene: &Scene) -> f64 {
+    let found = scene.path();
+    let path = &found.groups[0].path;
+    let parts: Vec<f64> = found.parts(path).map(|part| part.took.micros()).collect();
+    assert!(parts.iter().all(|took| *took >= 0.0), "{parts:?}");
+    let sum: f64 = parts.iter().sum();
+    assert!((sum - path.length.micros()).abs() < 1e-6, "{parts:?}");
+    assert!(path.length <= found.groups[0].wall);
+    sum
+}
+
+#[test]
+fn kernels_that_begin_before_the_one_before_them_is_over_count_once() {
+    let mut scene = Scene::new();
+    for kernel in 0..4 {
+        let at = f64::from(kernel) * 40.0;
+        scene.host(
+            0,
+            "cudaLaunchKernel",
+            (at / 40.0, at / 40.0 + 0.5),
+            kernel as u64 + 1,
+        );
+        scene.work(0, "gemm", (10.0 + at, 60.0 + at), kernel as u64 + 1, 7);
+    }
+    scene.host(0, "cudaDeviceSynchronize", (5.0, 180.0), 9);
+    assert!((parts_add_up(&scene) - 180.0).abs() < 1e-6);
+}
+
+#[test]
+fn calls_that_end_after_the_code_around_them_end_with_it() {
+    let mut scene = Scene::new();
+    scene.add(
+        0,
+        "train.py(1): step",
+        "python_function",
+        (0.0, 100.0),
+        0,
+        "",
+    );
+    scene.add(
+        0,
+        "train.py(2): loss",
+        "python_function",
+        (10.0, 60.0),
+        0,
+        "",
+    );
+    // Ends 30 us after its caller.
+    scene.add(
+        0,
+        "<built-in method item>",
+        "python_function",
+        (50.0, 90.0),
+        0,
+        "",
+    );
+    scene.host(0, "cudaLaunchKernel", (20.0, 25.0), 1);
+    scene.work(0, "gemm", (30.0, 40.0), 1, 7);
+    assert!((parts_add_up(&scene) - 100.0).abs() < 1e-6);
+}

@@ -34,25 +34,63 @@ pub(super) fn of_ascend(_: &Evidence<'_>, process: &ProcessNames<'_>, thread: &s
     }
 }
 
-/// The part of a process's name of rocprof behind its number: `0 CPU HIP API`, `1 COPY`,
-/// `2 GPU0`.
-pub(super) fn part_of_rocprof(name: &str) -> Option<&str> {
-    let (number, part) = name.split_once(' ')?;
-    let is_number = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+/// What rocprof names a process: `CPU HIP API`, `COPY`, `GPU0`. Some versions put a number before
+/// it, `2 GPU0`: whether it does.
+fn part_of_rocprof(name: &str) -> Option<(&str, bool)> {
+    let (part, is_numbered) = match name.split_once(' ') {
+        Some((number, part)) if is_number(number) => (part, true),
+        _ => (name, false),
+    };
     let gpu = part.strip_prefix("GPU");
-    let is_gpu = gpu.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    let is_part = is_gpu || part == "COPY" || part.starts_with("CPU H") && part.contains("API");
-    (is_number && is_part).then_some(part)
+    let is_part = gpu.is_some_and(is_number)
+        || part == "COPY"
+        || part.starts_with("CPU H") && part.contains("API");
+    is_part.then_some((part, is_numbered))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Whether rocprof before version 3 wrote the events from `start` on: by the names of processes
+/// with numbers; names without also need the times `BeginNs` and `EndNs`, which only it writes.
+pub(super) fn is_of_rocprof(timeline: &Timeline, start: usize) -> bool {
+    let events = timeline.events.get(start..).unwrap_or_default();
+    let names = events.iter().filter(|event| event.ph == Ph::Metadata);
+    let mut names = names.filter_map(|event| part_of_rocprof(name_in(timeline, event)));
+    let Some((_, is_numbered)) = names.next() else {
+        return false;
+    };
+    let is_timed = |event: &Event| {
+        let has = |key| timeline.arg(event, key).is_some();
+        event.is_slice() && has("BeginNs") && has("EndNs")
+    };
+    is_numbered || names.any(|(_, is_numbered)| is_numbered) || events.iter().any(is_timed)
 }
 
 /// Rows of rocprof before version 3.
-pub(super) fn of_rocprof(_: &Evidence<'_>, process: &ProcessNames<'_>, _: &str) -> RowRole {
-    match part_of_rocprof(&process.name) {
-        Some("COPY") => RowRole::Copies,
-        Some(part) if part.starts_with("GPU") => RowRole::Work,
-        Some(part) if part.contains("HSA") => RowRole::Calls("hsa_runtime"),
+pub(super) fn of_rocprof(found: &Evidence<'_>, process: &ProcessNames<'_>, _: &str) -> RowRole {
+    match part_of_rocprof(&process.name).filter(|_| found.has_rocprof) {
+        Some(("COPY", _)) => RowRole::Copies,
+        Some((part, _)) if part.starts_with("GPU") => RowRole::Work,
+        Some((part, _)) if part.contains("HSA") => RowRole::Calls("hsa_runtime"),
         Some(_) => RowRole::Calls("hip_runtime"),
         None => RowRole::Other,
+    }
+}
+
+/// Whether nsys2json names a process so, which makes a trace of an export of Nsight Systems:
+/// `Device 0`.
+pub(super) fn is_of_nsys(name: &str) -> bool {
+    name.strip_prefix("Device ").is_some_and(is_number)
+}
+
+/// Rows of nsys2json: kernels in `Stream 7`, the program's ranges in `NVTX Thread 12`.
+pub(super) fn of_nsys(found: &Evidence<'_>, process: &ProcessNames<'_>, thread: &str) -> RowRole {
+    let is_stream = thread.strip_prefix("Stream ").is_some_and(is_number);
+    match is_stream && is_of_nsys(&process.name) && found.cats.contains("cuda") {
+        true => RowRole::Work,
+        false => RowRole::Other,
     }
 }
 
@@ -135,11 +173,7 @@ pub(super) fn of_xla(found: &Evidence<'_>, process: &ProcessNames<'_>, thread: &
 /// Makes numbers of the processes and threads of rocprof, which are texts in its slices and
 /// numbers in their names: `"pid":"6"`.
 pub(super) fn number_rows(timeline: &mut Timeline, start: usize) {
-    let is_one = |event: &Event| {
-        event.ph == Ph::Metadata && part_of_rocprof(name_in(timeline, event)).is_some()
-    };
-    let events = timeline.events.get(start..).unwrap_or_default();
-    if !events.iter().any(is_one) {
+    if !is_of_rocprof(timeline, start) {
         return;
     }
     let Timeline {
@@ -252,6 +286,21 @@ pub(super) fn assign(
         }
         if let Some(kept) = timeline.events.get_mut(index) {
             *kept = event;
+        }
+    }
+}
+
+/// Category of what devices of MTIA do, and that of its waits: no category of work.
+const MTIA: [&str; 2] = ["mtia_ccp_events", "mtia_sync"];
+
+/// Takes the waits of MTIA's streams out of the category of work: they only stand for time in
+/// which another stream works.
+pub(super) fn set_waits_apart(timeline: &mut Timeline, start: usize) {
+    let [work, waits] = MTIA.map(|cat| timeline.names.intern(cat));
+    let names = ["event_wait", "event_record"].map(|name| timeline.names.intern(name));
+    for event in timeline.events.get_mut(start..).unwrap_or_default() {
+        if event.cat == work && names.contains(&event.name) {
+            event.cat = waits;
         }
     }
 }

@@ -197,6 +197,56 @@ fn calls_and_kernels_of_rocprof_are_linked_by_arrows() {
     }
 }
 
+/// Newer versions put no number before the names, so that the names alone are no evidence.
+#[test]
+fn names_of_rocprof_without_numbers_need_its_times() {
+    let names = [
+        (2, None, "CPU HIP API"),
+        (1, None, "COPY"),
+        (6, None, "GPU0"),
+    ];
+    let times = r#","args":{"BeginNs":"20000","EndNs":"25000","dev-id":"0"}"#;
+    let slices = |args: &str| {
+        [
+            slice(2, 9, 0, "hipLaunchKernel", args).replace("\"pid\":2", "\"pid\":\"2\""),
+            slice(6, 0, 20, "vec_add", args).replace("\"pid\":6", "\"pid\":\"6\""),
+            slice(1, 0, 30, "hipMemcpy", args),
+        ]
+    };
+    let timeline = read(&names, &slices(times));
+    assert_eq!(job(&timeline).writer, "rocprof");
+    let expected = [("vec_add", 'k', 0), ("hipMemcpy", 'c', 0)];
+    assert_eq!(work(&timeline), expected);
+    let timeline = read(&names, &slices(""));
+    assert_eq!(job(&timeline).dialect, Dialect::Plain);
+    assert!(work(&timeline).is_empty());
+}
+
+#[test]
+fn streams_of_nsys2json_are_a_device() {
+    let event = |pid: &str, tid: &str, cat: &str| {
+        format!(
+            r#"{{"ph":"X","cat":"{cat}","name":"gemm","ts":5,"dur":9,"pid":"{pid}","tid":"{tid}","args":{{}}}}"#
+        )
+    };
+    let kernel = event("Device 0", "Stream 7", "cuda");
+    let range = event("Device 0", "NVTX Thread 12", "nvtx");
+    let timeline = read(&[], &[kernel.clone(), range]);
+    assert_eq!(job(&timeline).writer, "nsys2json");
+    assert_eq!(work(&timeline), [("gemm", 'k', 0)]);
+    // The same names alone are no evidence.
+    let timeline = read(&[], &[kernel.replace("cuda", "blink")]);
+    assert_eq!(job(&timeline).dialect, Dialect::Plain);
+}
+
+#[test]
+fn waits_of_mtia_are_no_work() {
+    let cat = r#","cat":"mtia_ccp_events""#;
+    let names = ["fc", "event_wait", "event_record"];
+    let slices = names.map(|name| slice(0, 1, 10, name, cat));
+    assert_eq!(work(&read(&[], &slices)), [("fc", 'k', 0)]);
+}
+
 #[test]
 fn hardware_of_ascend_is_a_device_but_its_waits_are_none() {
     let names = [(4, None, "Ascend Hardware"), (5, None, "CANN")];

@@ -3,7 +3,7 @@
 use super::merged;
 use crate::analyze::recordings::Recording;
 use crate::work::{SpanRole, role_of};
-use aiprof_model::timeline::{Dialect, Event, Id, NONE, Sym, Timeline, TrackId};
+use aiprof_model::timeline::{Dialect, Event, Id, NONE, Ph, Sym, Timeline, TrackId};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
@@ -170,9 +170,18 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
     }
     let events = timeline.events.get(file.events.clone()).unwrap_or_default();
     let mut roles = Roles::default();
-    let split = match job.is_processed {
-        true => by_rank(timeline, events),
-        false => merged::split(timeline, events, &mut roles),
+    let named = match job.writer == UNITRACE {
+        true => by_names(timeline, events),
+        false => None,
+    };
+    let mut ranks = vec![job.rank];
+    let split = match (named, job.is_processed) {
+        (Some((of, named)), _) => {
+            ranks = named.into_iter().map(Some).collect();
+            Some((of, ranks.len() as u32))
+        }
+        (None, true) => by_rank(timeline, events),
+        (None, false) => merged::split(timeline, events, &mut roles),
     };
     let (only, count) = match split {
         Some((of, count)) => (Some(Arc::new(of)), count),
@@ -184,7 +193,7 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
         only: only.clone(),
         number,
         is_processed: job.is_processed,
-        rank: job.rank.filter(|_| number == 0),
+        rank: ranks.get(number as usize).copied().flatten(),
         host: job.stated.host.clone(),
         from_us: f64::INFINITY,
         to_us: f64::NEG_INFINITY,
@@ -265,6 +274,39 @@ fn by_rank(timeline: &Timeline, events: &[Event]) -> Option<(Vec<u32>, u32)> {
         given.or_else(row).unwrap_or(0)
     });
     (numbers.len() > 1).then(|| (of.collect(), numbers.len() as u32))
+}
+
+/// [`Job::writer`](aiprof_model::timeline::Job::writer) of unitrace.
+const UNITRACE: &str = "unitrace";
+
+/// The processes of a file that unitrace merged, by the ranks in the names of its groups of rows:
+/// `RANK 3 DEVICE<host>`. Returns the process of each event, and the processes' ranks; `None`:
+/// names have less than two ranks. Rows without a rank are of the first process.
+fn by_names(timeline: &Timeline, events: &[Event]) -> Option<(Vec<u32>, Vec<u32>)> {
+    let mut ranks: Vec<u32> = Vec::new();
+    let mut rows: FxHashMap<Id, u32> = FxHashMap::default();
+    for event in events {
+        if event.ph != Ph::Metadata || timeline.name(event.name) != "process_name" {
+            continue;
+        }
+        let name = timeline.arg(event, "name").unwrap_or_default();
+        let rest = name.trim_matches('"').strip_prefix("RANK ");
+        let rank = rest.and_then(|rest| rest.split(' ').next()?.parse().ok());
+        let Some(rank) = rank else {
+            continue;
+        };
+        let known = ranks.iter().position(|known| *known == rank);
+        let number = known.unwrap_or(ranks.len());
+        if known.is_none() {
+            ranks.push(rank);
+        }
+        rows.insert(timeline.pid(event), number as u32);
+    }
+    if ranks.len() < 2 {
+        return None;
+    }
+    let of = |event: &Event| rows.get(&timeline.pid(event)).copied().unwrap_or(0);
+    Some((events.iter().map(of).collect(), ranks))
 }
 
 /// What events are, by their category.

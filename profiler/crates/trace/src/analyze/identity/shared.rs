@@ -41,11 +41,12 @@ pub(super) fn find(timeline: &mut Timeline, parts: &TraceParts, groups: &Groups)
             }
         }
     }
+    shared.extend(of_one_npu(timeline, parts, &used));
     for (first, at) in shared {
         let Some((first, one)) = used.get(first).zip(used.get(at)) else {
             continue;
         };
-        if first.process == one.process {
+        if first.process == one.process && first.gpu.is_some() {
             continue;
         }
         let key = |used: &DeviceUse| {
@@ -59,6 +60,9 @@ pub(super) fn find(timeline: &mut Timeline, parts: &TraceParts, groups: &Groups)
         timeline.identity.shared.insert(own, known);
         if let Some(group) = timeline.identity.groups.get_mut(&one.row) {
             group.same = first.row;
+        }
+        if first.process == one.process {
+            continue;
         }
         let rank = |used: &DeviceUse| parts.processes.get(used.process).map_or(0, |one| one.rank);
         let text = format!(
@@ -74,6 +78,26 @@ pub(super) fn find(timeline: &mut Timeline, parts: &TraceParts, groups: &Groups)
                     no UUID or PCI address shows which are the same";
         timeline.identity.assumed.push(text.to_owned());
     }
+}
+
+/// Pairs of a process's first device and another group of rows of the same: torch_npu, whose
+/// processes have one device each, gives its collectives a group of their own.
+fn of_one_npu(timeline: &Timeline, parts: &TraceParts, used: &[DeviceUse]) -> Vec<(usize, usize)> {
+    let is_npu = |one: &DeviceUse| {
+        let process = parts.processes.get(one.process);
+        let part = process.and_then(|process| parts.first(process));
+        let job = part.and_then(|part| timeline.jobs.get(part.job as usize));
+        one.gpu.is_none() && job.is_some_and(|job| job.writer == "torch_npu")
+    };
+    let mut first: FxHashMap<usize, usize> = FxHashMap::default();
+    let mut pairs = Vec::new();
+    for (at, one) in used.iter().enumerate().filter(|(_, one)| is_npu(one)) {
+        let known = *first.entry(one.process).or_insert(at);
+        if known != at {
+            pairs.push((known, at));
+        }
+    }
+    pairs
 }
 
 /// The devices of all processes.

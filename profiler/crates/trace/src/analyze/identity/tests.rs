@@ -446,3 +446,50 @@ fn names_of_files_decide_nothing() {
         named("y", "x_7.1.pt.trace.json")
     );
 }
+
+/// One file of several ranks, as unitrace's own tool merges them.
+#[test]
+fn ranks_are_in_the_names_of_merged_files_of_unitrace() {
+    let mut events = Vec::new();
+    for rank in 0..3 {
+        let pid = 100 + rank;
+        events.push(format!(
+            r#"{{"ph":"M","name":"process_name","pid":{pid},"args":{{"name":"RANK {rank} DEVICE<h>[GPU]#0"}}}}"#
+        ));
+        for at in 0..=rank {
+            let ts = 1000 * at;
+            events.push(format!(
+                r#"{{"ph":"X","cat":"gpu_op","name":"gemm[SIMD32 {{4; 1; 1}}]","pid":{pid},"tid":1,"ts":{ts},"dur":100}}"#
+            ));
+        }
+    }
+    let timeline = read(&[format!("[{}]", events.join(","))]);
+    let index = WorkIndex::new(&timeline);
+    let ranks = index.ranks.iter();
+    let found: Vec<_> = ranks.map(|rank| (rank.rank, rank.work.len())).collect();
+    assert_eq!(found, [(0, 1), (1, 2), (2, 3)]);
+}
+
+/// torch_npu shows collectives on rows of their own, beside those of the hardware.
+#[test]
+fn collectives_of_an_npu_are_work_of_its_only_device() {
+    let mut events = Vec::new();
+    for (pid, name) in [(3, "Ascend Hardware"), (4, "Communication")] {
+        events.push(format!(
+            r#"{{"ph":"M","name":"process_name","pid":{pid},"args":{{"name":"{name}"}}}}"#
+        ));
+    }
+    events.push(
+        r#"{"ph":"M","name":"thread_name","pid":4,"tid":9,"args":{"name":"Group world"}}"#
+            .to_owned(),
+    );
+    for (pid, tid, ts, name) in [(3, 2, 0, "MatMulV3"), (4, 9, 100, "hcom_allReduce__1_0_1")] {
+        events.push(format!(
+            r#"{{"ph":"X","name":"{name}","pid":{pid},"tid":{tid},"ts":{ts},"dur":100}}"#
+        ));
+    }
+    let timeline = read(&[format!("[{}]", events.join(","))]);
+    let index = WorkIndex::new(&timeline);
+    let devices = DeviceTime::of_all(&index.ranks);
+    assert_eq!(devices.len(), 1);
+}
