@@ -74,6 +74,14 @@ fn least(kind: &str, lines: &str) -> String {
 }
 
 #[test]
+fn an_unknown_type_is_answered_with_all_that_are_known() {
+    let error = parse(&output("smoke", "")).unwrap_err();
+    for kind in OUTPUTS {
+        assert!(error.contains(&format!("{:?}", kind.name)), "{error}");
+    }
+}
+
+#[test]
 fn a_key_that_no_output_has_is_an_error_whatever_the_kind() {
     for kind in OUTPUTS {
         let error = parse(&least(kind.name, "tokenfile = \"/x\"")).expect_err(kind.name);
@@ -127,7 +135,7 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         (
             "[[output]]\ntype = \"smoke\"",
-            "`type` must be \"files\" or \"otlp\" or \"pyroscope\" or \"parca\" or \"lake\"",
+            "`type` must be \"files\" or \"",
         ),
         ("[[output]]\nname = \"x\"", "missing field `type`"),
         ("[[output]]\ntype = 5", "`type` must be a text in quotes"),
