@@ -38,7 +38,7 @@ pub static OUTPUTS: &[&OutputKind] = &[
 pub struct OutputKind {
     /// What `type` is in the configuration; also the type of a spool's bodies.
     pub name: &'static str,
-    /// What it is, as a line of a help text.
+    /// Its purpose, as a line of a help text.
     pub help: &'static str,
     /// Makes an output of its keys, without `name` and `type`.
     read: fn(toml::Table) -> Result<To, toml::de::Error>,
