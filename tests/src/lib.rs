@@ -3,6 +3,7 @@
 //!
 //! * [`need`]: what a test needs from the machine, and the visible skip;
 //! * [`workload`]: builds the programs in `workloads/`;
+//! * [`additions`]: examples of what README-devel.md describes how to add;
 //! * [`acelyzer`]: the original and ours, side by side;
 //! * [`aiu`]: the virtual AIU runtime and its truth file;
 //! * [`aiu_trace`]: AIU traces with a known truth;
@@ -32,6 +33,7 @@
 //! `README.md` lists which test proves which promise.
 
 pub mod acelyzer;
+pub mod additions;
 pub mod agent;
 pub mod aiprof;
 pub mod aiu;

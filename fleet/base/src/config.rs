@@ -7,6 +7,7 @@
 
 mod check;
 mod faults;
+mod outputs;
 
 use bytesize::ByteSize;
 use serde::Deserialize;
@@ -17,6 +18,10 @@ use std::time::Duration;
 
 pub use check::{HOST_RULE, is_host};
 pub use faults::Faults;
+pub use outputs::{
+    BodyForm, Files, Http, Lake, OUTPUTS, Output, OutputKind, ServerApi, ServerTarget, To,
+    Transport, UrlForm,
+};
 
 /// Largest file that is read.
 pub const MAX_BYTES: u64 = 1 << 20;
@@ -204,186 +209,6 @@ impl Default for ControlSettings {
     }
 }
 
-/// One place where profiles go.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct Output {
-    /// Its name in logs, metrics and the spool; default: its type.
-    #[serde(default)]
-    pub name: String,
-    /// What is sent and how.
-    #[serde(flatten)]
-    pub to: To,
-}
-
-/// What is sent, and how.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-pub enum To {
-    /// A file for each window.
-    Files(Files),
-    /// OpenTelemetry's profiles.
-    Otlp(Otlp),
-    /// Pyroscope's push API.
-    Pyroscope(Http),
-    /// Parca's WriteRaw.
-    Parca(Http),
-    /// Parquet files that are asked by `aiprof-query`, DuckDB, ClickHouse or Spark.
-    Lake(Lake),
-}
-
-impl To {
-    /// The word for it in the configuration.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Files(_) => "files",
-            Self::Otlp(_) => "otlp",
-            Self::Pyroscope(_) => "pyroscope",
-            Self::Parca(_) => "parca",
-            Self::Lake(_) => "lake",
-        }
-    }
-
-    /// Whether `aiprof-send` delivers it.
-    pub fn is_sent(&self) -> bool {
-        !matches!(self, Self::Files(_))
-    }
-}
-
-/// Files in a directory, one for each window.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Files {
-    /// Where.
-    pub directory: PathBuf,
-    /// As what: an extension that aiprof knows (`pprof`, `folded`, `svg`, `otlp`).
-    #[serde(default = "pprof")]
-    pub format: String,
-    /// How many are kept; `None`: all.
-    #[serde(default)]
-    pub keep: Option<u32>,
-}
-
-/// How OpenTelemetry's profiles are sent.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct Otlp {
-    /// By which protocol.
-    #[serde(default)]
-    pub protocol: Protocol,
-    /// Whether what is sent is packed.
-    #[serde(default)]
-    pub compression: Compression,
-    /// Where to.
-    #[serde(flatten)]
-    pub http: Http,
-}
-
-/// A protocol of OTLP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// POST; the URL is the whole of it.
-    #[default]
-    Http,
-    /// gRPC; the URL has no path.
-    Grpc,
-}
-
-/// How bodies are packed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Compression {
-    /// By gzip.
-    #[default]
-    Gzip,
-    /// Not at all.
-    None,
-}
-
-/// A server.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Http {
-    /// `https://HOST[:PORT][/PATH]`, or `http://`.
-    pub url: String,
-    /// Headers of each request; nothing secret.
-    #[serde(default)]
-    pub headers: BTreeMap<String, String>,
-    /// The tenant of a shared server (`X-Scope-OrgID`).
-    #[serde(default)]
-    pub tenant: Option<String>,
-    /// A file with a bearer token, read anew for each request.
-    #[serde(default)]
-    pub token_file: Option<PathBuf>,
-    /// `user:password` for basic authentication, in a file, read anew for each request.
-    #[serde(default)]
-    pub basic_auth_file: Option<PathBuf>,
-    /// Certificates of who is trusted, PEM; default: those of the system.
-    #[serde(default)]
-    pub ca_file: Option<PathBuf>,
-    /// This client's certificate, PEM, and its key.
-    #[serde(default)]
-    pub cert_file: Option<PathBuf>,
-    /// The key of `cert_file`, PEM.
-    #[serde(default)]
-    pub key_file: Option<PathBuf>,
-    /// How long a request may take.
-    #[serde(default = "thirty_seconds", deserialize_with = "duration")]
-    pub timeout: Duration,
-    /// Windows that are older are not sent, and counted; default: what the server is known
-    /// to refuse.
-    #[serde(default, deserialize_with = "some_duration")]
-    pub max_age: Option<Duration>,
-}
-
-/// A lake.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Lake {
-    /// `file:///PATH`, a path, or `s3://BUCKET[/PREFIX]`.
-    pub url: String,
-    /// How often what was spooled becomes a file of the lake.
-    #[serde(default = "one_hour", deserialize_with = "duration")]
-    pub roll_up: Duration,
-    /// The endpoint of S3, if not AWS.
-    #[serde(default)]
-    pub endpoint: Option<String>,
-    /// The region of S3.
-    #[serde(default)]
-    pub region: Option<String>,
-    /// Credentials for S3: a file in the form of `~/.aws/credentials`, profile `default`. Without
-    /// it the environment and the machine's own role are asked.
-    #[serde(default)]
-    pub credentials_file: Option<PathBuf>,
-    /// Certificates of who is trusted, PEM; default: those of the system.
-    #[serde(default)]
-    pub ca_file: Option<PathBuf>,
-    /// How long files are kept; `None`: until somebody deletes them. Only the program that compacts
-    /// sets it: the agent's configuration cannot have it.
-    #[serde(skip)]
-    pub keep: Option<Duration>,
-}
-
-impl Lake {
-    /// Its directory, if it is in one.
-    pub fn directory(&self) -> Option<PathBuf> {
-        let path = self.url.strip_prefix("file://").unwrap_or(&self.url);
-        (!self.url.starts_with("s3://")).then(|| PathBuf::from(path))
-    }
-
-    /// One at this place, with the defaults.
-    pub fn at(url: impl Into<String>) -> Self {
-        Self {
-            url: url.into(),
-            roll_up: one_hour(),
-            endpoint: None,
-            region: None,
-            credentials_file: None,
-            ca_file: None,
-            keep: None,
-        }
-    }
-}
-
 impl Config {
     /// Reads a file and checks it.
     ///
@@ -414,15 +239,10 @@ impl Config {
     /// # Errors
     /// As [`Config::read`].
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let mut config: Self = toml::from_str(text).map_err(|error| ConfigError::Parse {
+        let config: Self = toml::from_str(text).map_err(|error| ConfigError::Parse {
             path: path.to_owned(),
             message: error.to_string().trim_end().to_owned(),
         })?;
-        for output in &mut config.outputs {
-            if output.name.is_empty() {
-                output.name = output.to.word().to_owned();
-            }
-        }
         let mut faults = Faults::of(path);
         config.check(&mut faults);
         faults.end()?;
@@ -440,25 +260,9 @@ impl Config {
     }
 }
 
-fn pprof() -> String {
-    "pprof".to_owned()
-}
-
-fn thirty_seconds() -> Duration {
-    Duration::from_secs(30)
-}
-
-fn one_hour() -> Duration {
-    Duration::from_secs(3600)
-}
-
 fn duration<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(from)?;
     humantime::parse_duration(&text).map_err(serde::de::Error::custom)
-}
-
-fn some_duration<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    duration(from).map(Some)
 }
 
 fn share<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {

@@ -1,6 +1,7 @@
 //! What a server's answer means for the body that was sent.
 
 use crate::backoff::{self, MAX_ASKED, Pace};
+use aiprof_fleet::config::ServerApi;
 use base64::Engine as _;
 use prost::Message;
 use reqwest::header::HeaderMap;
@@ -92,53 +93,17 @@ impl Cause {
     }
 }
 
-/// What is spoken with a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wire {
-    /// OTLP over HTTP.
-    Otlp,
-    /// OTLP over gRPC.
-    OtlpGrpc,
-    /// Pyroscope's push API, by Connect.
-    Pyroscope,
-    /// Parca's WriteRaw over gRPC.
-    Parca,
-}
-
-impl Wire {
-    /// Whether it is gRPC.
-    pub(crate) fn is_grpc(self) -> bool {
-        matches!(self, Self::OtlpGrpc | Self::Parca)
-    }
-
-    /// What to do about a server that does not know the method.
-    fn advice(self) -> &'static str {
-        match self {
-            Self::Otlp => {
-                "check that `url` is the complete URL for OTLP profiles (usually with \
-                 /v1development/profiles); an OpenTelemetry Collector needs the feature gate \
-                 service.profilesSupport and a pipeline for profiles"
-            }
-            Self::OtlpGrpc => {
-                "check that it accepts OTLP profiles (v1development); an OpenTelemetry \
-                 Collector needs the feature gate service.profilesSupport and a pipeline for \
-                 profiles"
-            }
-            Self::Pyroscope => {
-                "check that `url` is the base URL of Pyroscope (1.0 or newer), without \
-                 /push.v1.PusherService"
-            }
-            Self::Parca => "check that `url` is the gRPC port of Parca",
-        }
-    }
-}
-
 /// From the status of an HTTP answer, its headers and its body (or the begin of it).
-pub(crate) fn of_http(wire: Wire, status: u16, headers: &HeaderMap, body: &[u8]) -> DeliveryResult {
+pub(crate) fn of_http(
+    api: &ServerApi,
+    status: u16,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> DeliveryResult {
     if (200..300).contains(&status) {
-        return DeliveryResult::Delivered(match wire {
-            Wire::Otlp => rejected(headers, body),
-            _ => Rejected::default(),
+        return DeliveryResult::Delivered(match api.counts_rejected {
+            true => rejected(headers, body),
+            false => Rejected::default(),
         });
     }
     let (code, message) = error_of(headers, body);
@@ -164,14 +129,14 @@ pub(crate) fn of_http(wire: Wire, status: u16, headers: &HeaderMap, body: &[u8])
         401 | 403 | 407 => fail(Pace::Slow, said(denied(&format!("HTTP {status}")))),
         404 | 405 | 415 | 501 => {
             let what = format!("HTTP {status}: the server does not accept profiles at this URL");
-            fail(Pace::Slow, said(format!("{what}; {}", wire.advice())))
+            fail(Pace::Slow, said(format!("{what}; {}", api.advice)))
         }
         408 | 425 | 429 => fail(Pace::Normal, said(format!("HTTP {status}"))),
         // Connect's `aborted`.
         409 if code == "aborted" => fail(Pace::Normal, said(format!("HTTP {status}"))),
         400..=499 => {
             let why = said(format!("HTTP {status}"));
-            match is_too_old(wire, &message) {
+            match is_too_old(api, &message) {
                 true => DeliveryResult::TooOld(why),
                 false => DeliveryResult::Refused(cause, why),
             }
@@ -181,17 +146,15 @@ pub(crate) fn of_http(wire: Wire, status: u16, headers: &HeaderMap, body: &[u8])
 }
 
 /// From a gRPC status, which is in the trailers or, where there is no message, the headers.
-pub(crate) fn of_grpc(wire: Wire, trailers: &HeaderMap, body: &[u8]) -> DeliveryResult {
+pub(crate) fn of_grpc(api: &ServerApi, trailers: &HeaderMap, body: &[u8]) -> DeliveryResult {
     let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok());
     let Some(code) = text("grpc-status").and_then(|code| code.trim().parse::<i32>().ok()) else {
         let why = "the answer has no gRPC status";
         return DeliveryResult::Failed(Failure::soon(Cause::Protocol, why.to_owned()));
     };
     if code == 0 {
-        return DeliveryResult::Delivered(match wire {
-            Wire::OtlpGrpc => unframe(body).map(partial).unwrap_or_default(),
-            _ => Rejected::default(),
-        });
+        let message = unframe(body).filter(|_| api.counts_rejected);
+        return DeliveryResult::Delivered(message.map(partial).unwrap_or_default());
     }
     let message = percent_encoding::percent_decode_str(text("grpc-message").unwrap_or_default());
     let message = clean(&message.decode_utf8_lossy());
@@ -214,14 +177,14 @@ pub(crate) fn of_grpc(wire: Wire, trailers: &HeaderMap, body: &[u8]) -> Delivery
     match code {
         _ if is_too_large(&message) => DeliveryResult::Refused(cause, said(name.to_owned())),
         // INVALID_ARGUMENT, ALREADY_EXISTS, FAILED_PRECONDITION.
-        3 | 6 | 9 => match is_too_old(wire, &message) {
+        3 | 6 | 9 => match is_too_old(api, &message) {
             true => DeliveryResult::TooOld(said(name.to_owned())),
             false => DeliveryResult::Refused(cause, said(name.to_owned())),
         },
         // NOT_FOUND, UNIMPLEMENTED.
         5 | 12 => {
             let what = format!("{name}: the server does not accept profiles at this URL");
-            fail(Pace::Slow, said(format!("{what}; {}", wire.advice())))
+            fail(Pace::Slow, said(format!("{what}; {}", api.advice)))
         }
         // PERMISSION_DENIED, UNAUTHENTICATED.
         7 | 16 => fail(Pace::Slow, said(denied(name))),
@@ -231,12 +194,12 @@ pub(crate) fn of_grpc(wire: Wire, trailers: &HeaderMap, body: &[u8]) -> Delivery
 
 /// An HTTP answer without a gRPC status, where there should be one: a proxy's.
 pub(crate) fn of_no_grpc(
-    wire: Wire,
+    api: &ServerApi,
     status: u16,
     headers: &HeaderMap,
     body: &[u8],
 ) -> DeliveryResult {
-    match of_http(wire, status, headers, body) {
+    match of_http(api, status, headers, body) {
         DeliveryResult::Failed(failure) => DeliveryResult::Failed(failure),
         // Whatever it took or refused, it was no profile.
         _ => DeliveryResult::Failed(Failure {
@@ -255,10 +218,8 @@ fn denied(what: &str) -> String {
     )
 }
 
-/// Pyroscope has no code of its own for it.
-fn is_too_old(wire: Wire, message: &str) -> bool {
-    matches!(wire, Wire::Pyroscope | Wire::Otlp | Wire::OtlpGrpc)
-        && message.contains("ingestion window starts at")
+fn is_too_old(api: &ServerApi, message: &str) -> bool {
+    api.too_old.is_some_and(|sign| message.contains(sign))
 }
 
 /// Servers refuse messages that are too large for them by codes that mean to try again later.

@@ -8,7 +8,7 @@ use crate::keeper::Keeper;
 use crate::lake::without_body;
 use crate::payload::Payload;
 use crate::server::Server;
-use aiprof_fleet::config::{self, Config, To};
+use aiprof_fleet::config::{self, Config, ServerTarget, To};
 use aiprof_fleet::place;
 use aiprof_lake::Lake;
 use aiprof_system::errors::chain;
@@ -79,17 +79,16 @@ fn look(to: &To, keeper: &Keeper, looked: &Looked) -> Result<(), String> {
                 Lake::check_config(lake, &read).map_err(|error| chain(&error))
             }
         },
-        to => match Server::new(to, keeper)? {
-            Some(mut server) => server.check(),
-            None => Ok(()),
-        },
+        To::Server(target) => Server::new(target, keeper)?.check(),
+        To::Files(_) => Ok(()),
     }
 }
 
 async fn reach(to: &To, keeper: &Keeper) -> Result<String, String> {
     match to {
         To::Lake(lake) => reach_lake(lake, keeper).await,
-        to => reach_server(to, keeper).await,
+        To::Server(target) => reach_server(target, keeper).await,
+        To::Files(_) => Ok(String::new()),
     }
 }
 
@@ -107,10 +106,8 @@ async fn reach_lake(lake: &config::Lake, keeper: &Keeper) -> Result<String, Stri
     }
 }
 
-async fn reach_server(to: &To, keeper: &Keeper) -> Result<String, String> {
-    let Some(mut server) = Server::new(to, keeper)? else {
-        return Ok(String::new());
-    };
+async fn reach_server(target: &ServerTarget, keeper: &Keeper) -> Result<String, String> {
+    let mut server = Server::new(target, keeper)?;
     let name = server.name();
     match server.send(Payload::empty(server.is_grpc())).await {
         DeliveryResult::Delivered(_) => Ok(format!("{name} accepts profiles")),

@@ -111,7 +111,7 @@ mod tests {
         let text = format!("[[output]]\ntype = \"parca\"\nurl = \"https://x\"\n{keys}");
         let config = aiprof_fleet::config::Config::parse(Path::new("x"), &text).unwrap();
         match config.outputs.into_iter().next().unwrap().to {
-            aiprof_fleet::config::To::Parca(http) => http,
+            aiprof_fleet::config::To::Server(server) => server.http,
             other => panic!("{other:?}"),
         }
     }

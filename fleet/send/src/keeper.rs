@@ -229,7 +229,7 @@ fn files_of(config: &Config) -> BTreeMap<PathBuf, Form> {
                 add(&lake.credentials_file, Form::Keys);
                 add(&lake.ca_file, Form::Pem);
             }
-            To::Otlp(config::Otlp { http, .. }) | To::Pyroscope(http) | To::Parca(http) => {
+            To::Server(server) => {
                 let Http {
                     token_file,
                     basic_auth_file,
@@ -237,7 +237,7 @@ fn files_of(config: &Config) -> BTreeMap<PathBuf, Form> {
                     cert_file,
                     key_file,
                     ..
-                } = http;
+                } = &server.http;
                 add(token_file, Form::Secret);
                 add(basic_auth_file, Form::Secret);
                 add(ca_file, Form::Pem);

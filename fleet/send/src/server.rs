@@ -1,12 +1,12 @@
 //! One request to a server.
 
-use crate::answer::{self, Cause, DeliveryResult, Failure, Wire, clean};
+use crate::answer::{self, Cause, DeliveryResult, Failure, clean};
 use crate::backoff::Pace;
 use crate::client::ServerClient;
 use crate::credentials::Credentials;
 use crate::keeper::Keeper;
 use crate::payload::{NoPayload, Payload};
-use aiprof_fleet::config::{Http, Protocol, To};
+use aiprof_fleet::config::{Http, ServerApi, ServerTarget, Transport, UrlForm};
 use aiprof_fleet::spool::{Body, Queue};
 use aiprof_system::errors::chain;
 use http_body_util::BodyExt as _;
@@ -20,7 +20,7 @@ const MAX_ANSWER: usize = 64 << 10;
 
 /// A server that bodies are sent to.
 pub(crate) struct Server {
-    wire: Wire,
+    api: &'static ServerApi,
     url: Url,
     headers: HeaderMap,
     timeout: Duration,
@@ -46,32 +46,23 @@ pub(crate) enum Attempt {
 }
 
 impl Server {
-    /// That of an output, of which the keeper reads the files; `None`: bodies of it are not
-    /// sent by requests.
+    /// That of an output, of which the keeper reads the files.
     ///
     /// # Errors
     /// In words: what in its configuration cannot be.
-    pub(crate) fn new(to: &To, keeper: &Keeper) -> Result<Option<Self>, String> {
-        let (wire, http) = match to {
-            To::Files(_) | To::Lake(_) => return Ok(None),
-            To::Otlp(otlp) => match otlp.protocol {
-                Protocol::Http => (Wire::Otlp, &otlp.http),
-                Protocol::Grpc => (Wire::OtlpGrpc, &otlp.http),
-            },
-            To::Pyroscope(http) => (Wire::Pyroscope, http),
-            To::Parca(http) => (Wire::Parca, http),
-        };
-        Ok(Some(Self {
-            wire,
-            url: url(wire, &http.url)?,
-            headers: headers(wire, http)?,
+    pub(crate) fn new(target: &ServerTarget, keeper: &Keeper) -> Result<Self, String> {
+        let ServerTarget { api, http, .. } = target;
+        Ok(Self {
+            api,
+            url: url(api, &http.url)?,
+            headers: headers(api, http)?,
             timeout: http.timeout,
-            max_age: to.max_age(),
+            max_age: target.max_age(),
             http: http.clone(),
             keeper: keeper.clone(),
-            client: ServerClient::new(http.clone(), wire.is_grpc(), keeper.clone()),
+            client: ServerClient::new(http.clone(), api.is_grpc(), keeper.clone()),
             unpack: false,
-        }))
+        })
     }
 
     /// How old a window may be for it to be worth a request.
@@ -90,7 +81,7 @@ impl Server {
 
     /// Whether it is asked by gRPC.
     pub(crate) fn is_grpc(&self) -> bool {
-        self.wire.is_grpc()
+        self.api.is_grpc()
     }
 
     /// Its name in messages.
@@ -104,7 +95,7 @@ impl Server {
 
     /// Sends a body.
     pub(crate) async fn deliver(&mut self, queue: &Queue, body: &Body) -> Attempt {
-        let is_grpc = self.wire.is_grpc();
+        let is_grpc = self.api.is_grpc();
         loop {
             let payload = match Payload::read(queue, body, is_grpc, self.unpack) {
                 Ok(payload) => payload,
@@ -169,7 +160,7 @@ impl Server {
     ) -> DeliveryResult {
         let mut headers = self.headers.clone();
         if payload.is_gzip {
-            let name = match self.wire.is_grpc() {
+            let name = match self.api.is_grpc() {
                 true => "grpc-encoding",
                 false => "content-encoding",
             };
@@ -190,10 +181,10 @@ impl Server {
         let status = response.status().as_u16();
         let headers = response.headers().clone();
         let answer = read(response).await;
-        match self.wire.is_grpc() {
+        match self.api.is_grpc() {
             true => self.of_grpc(status, &headers, answer),
             // A status is an answer, whatever became of the rest.
-            false => answer::of_http(self.wire, status, &headers, &answer.bytes),
+            false => answer::of_http(self.api, status, &headers, &answer.bytes),
         }
     }
 
@@ -203,11 +194,11 @@ impl Server {
             None => headers,
         };
         if trailers.contains_key("grpc-status") {
-            return answer::of_grpc(self.wire, trailers, &answer.bytes);
+            return answer::of_grpc(self.api, trailers, &answer.bytes);
         }
         match answer.broken {
             Some(failure) if status == 200 => DeliveryResult::Failed(failure),
-            _ => answer::of_no_grpc(self.wire, status, headers, &answer.bytes),
+            _ => answer::of_no_grpc(self.api, status, headers, &answer.bytes),
         }
     }
 }
@@ -282,35 +273,25 @@ fn hide(verdict: DeliveryResult, credentials: &Credentials) -> DeliveryResult {
 }
 
 /// Where requests go.
-fn url(wire: Wire, base: &str) -> Result<Url, String> {
-    let method = match wire {
-        Wire::Otlp => "",
-        Wire::OtlpGrpc => {
-            "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
+fn url(api: &ServerApi, base: &str) -> Result<Url, String> {
+    let whole = match api.url {
+        UrlForm::Whole => base.to_owned(),
+        UrlForm::Base(method) | UrlForm::Host(method) => {
+            format!("{}{method}", base.trim_end_matches('/'))
         }
-        Wire::Pyroscope => "/push.v1.PusherService/Push",
-        Wire::Parca => "/parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw",
-    };
-    let whole = match wire {
-        Wire::Otlp => base.to_owned(),
-        _ => format!("{}{method}", base.trim_end_matches('/')),
     };
     Url::parse(&whole).map_err(|error| format!("url: {error}"))
 }
 
 /// The headers that all requests have.
-fn headers(wire: Wire, http: &Http) -> Result<HeaderMap, String> {
+fn headers(api: &ServerApi, http: &Http) -> Result<HeaderMap, String> {
     let mut headers = own_headers(http)?;
     let mut set = |name: &'static str, value: &'static str| {
         headers.insert(name, HeaderValue::from_static(value));
     };
-    match wire {
-        Wire::Otlp => set("content-type", "application/x-protobuf"),
-        Wire::Pyroscope => {
-            set("content-type", "application/proto");
-            set("connect-protocol-version", "1");
-        }
-        Wire::OtlpGrpc | Wire::Parca => {
+    match api.transport {
+        Transport::Post(all) => all.iter().for_each(|(name, value)| set(name, value)),
+        Transport::Grpc => {
             set("content-type", "application/grpc");
             set("te", "trailers");
             // At most 8 digits.
@@ -347,13 +328,16 @@ fn own_headers(http: &Http) -> Result<HeaderMap, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aiprof_fleet::config::Config;
+    use aiprof_fleet::config::{Config, To};
     use std::path::Path;
 
     fn server(output: &str) -> Result<Server, String> {
         let text = format!("[[output]]\n{output}");
         let config = Config::parse(Path::new("x"), &text).unwrap();
-        Server::new(&config.outputs[0].to, &Keeper::gone()).map(Option::unwrap)
+        match &config.outputs[0].to {
+            To::Server(target) => Server::new(target, &Keeper::gone()),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -78,12 +78,13 @@ pub(crate) struct OutputReports {
 
 /// Delivers until it is asked to stop.
 pub(crate) async fn run(mut context: WorkerContext) -> WorkerEnd {
-    if let To::Lake(lake) = context.output.to.clone() {
-        return lake::run(context, &lake).await;
-    }
-    match Server::new(&context.output.to, &context.keeper) {
-        Ok(Some(server)) => OutputWorker::new(context, server).run().await,
-        Ok(None) => WorkerEnd { all: true },
+    let server = match context.output.to.clone() {
+        To::Files(_) => return WorkerEnd { all: true },
+        To::Lake(lake) => return lake::run(context, &lake).await,
+        To::Server(target) => Server::new(&target, &context.keeper),
+    };
+    match server {
+        Ok(server) => OutputWorker::new(context, server).run().await,
         Err(why) => {
             context.scan();
             context.failed(&Failure {

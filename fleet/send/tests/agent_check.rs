@@ -118,7 +118,7 @@ fn values_that_cannot_be_are_refused() -> anyhow::Result<()> {
         ),
         (
             &output("files", "directory = \"/tmp\"\nformat = \"gif\""),
-            "write pprof, folded, svg",
+            "write folded, svg, pprof",
         ),
         (
             &output("lake", "url = \"s3://\""),

@@ -55,11 +55,57 @@ fn all_of_it_is_read() {
     assert!(config.record.launches && config.record.devices && config.record.off_cpu);
     let names: Vec<_> = config.outputs.iter().map(|o| o.name.as_str()).collect();
     assert_eq!(names, ["files", "collector", "pyroscope", "lake"]);
-    let To::Otlp(otlp) = &config.outputs[1].to else {
+    let kinds: Vec<_> = config.outputs.iter().map(|o| o.kind.name).collect();
+    assert_eq!(kinds, ["files", "otlp", "pyroscope", "lake"]);
+    let To::Server(collector) = &config.outputs[1].to else {
         panic!()
     };
-    assert_eq!(otlp.protocol, Protocol::Grpc);
-    assert_eq!(otlp.http.timeout, Duration::from_secs(5));
+    assert!(collector.api.is_grpc());
+    assert_eq!(collector.http.timeout, Duration::from_secs(5));
+}
+
+/// The keys of a kind of output that each one must have.
+const NEEDED: [(&str, &str); 2] = [("files", "directory = \"/x\""), ("", "url = \"/x\"")];
+
+/// An output of a kind with what it must have, and these lines.
+fn least(kind: &str, lines: &str) -> String {
+    let needed = NEEDED.iter().find(|(of, _)| [kind, ""].contains(of));
+    output(kind, &format!("{}\n{lines}", needed.unwrap().1))
+}
+
+#[test]
+fn an_unknown_type_is_answered_with_all_that_are_known() {
+    let error = parse(&output("smoke", "")).unwrap_err();
+    for kind in OUTPUTS {
+        assert!(error.contains(&format!("{:?}", kind.name)), "{error}");
+    }
+}
+
+#[test]
+fn a_key_that_no_output_has_is_an_error_whatever_the_kind() {
+    for kind in OUTPUTS {
+        let error = parse(&least(kind.name, "tokenfile = \"/x\"")).expect_err(kind.name);
+        let expected = "unknown field `tokenfile`, expected one of `";
+        assert!(error.contains(expected), "{}: {error}", kind.name);
+        assert!(error.contains("agent.toml: ") && error.contains("line 1"));
+    }
+}
+
+/// The page of the configuration has each kind, with its keys, in an item of a list or below it.
+#[test]
+fn the_documentation_lists_every_output_and_its_keys() {
+    let page = include_str!("../../../../docs/always-on.md");
+    for kind in OUTPUTS {
+        let name = format!("`{}`", kind.name);
+        let mut items = page.lines().filter(|line| line.starts_with("- `"));
+        let listed = items.any(|line| line.split(':').next().is_some_and(|it| it.contains(&name)));
+        assert!(listed, "docs/always-on.md has no item of {name}");
+        let error = parse(&least(kind.name, "x = 1")).expect_err(kind.name);
+        let (_, keys) = error.split_once("expected one of ").unwrap();
+        for key in keys.split('`').skip(1).step_by(2) {
+            assert!(page.contains(&format!("`{key}`")), "{name}: {key}");
+        }
+    }
 }
 
 #[test]
@@ -87,7 +133,13 @@ fn what_is_wrong_is_told_with_its_place() {
             "[[output]]\ntype = \"parca\"\nurl = \"http://x\"\ntokenfile = \"x\"",
             "tokenfile",
         ),
-        ("[[output]]\ntype = \"smoke\"", "smoke"),
+        (
+            "[[output]]\ntype = \"smoke\"",
+            "`type` must be \"files\" or \"",
+        ),
+        ("[[output]]\nname = \"x\"", "missing field `type`"),
+        ("[[output]]\ntype = 5", "`type` must be a text in quotes"),
+        ("[[output]]\ntype = \"parca\"\nurl = 5", "in `url`"),
         (
             "[[output]]\ntype = \"lake\"\nurl = \"/a\"\n[[output]]\ntype = \"lake\"\nurl = \"/b\"",
             "two outputs have this name",

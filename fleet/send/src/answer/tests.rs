@@ -1,5 +1,7 @@
 use super::*;
+use aiprof_fleet::config::{Config, To};
 use reqwest::header::{HeaderName, HeaderValue};
+use std::path::Path;
 
 fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
     let pairs = pairs.iter().map(|(name, value)| {
@@ -9,15 +11,30 @@ fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
     pairs.collect()
 }
 
+/// The API of an output with these lines.
+fn api(lines: &str) -> &'static ServerApi {
+    let text = format!("[[output]]\nurl = \"http://x\"\n{lines}");
+    let config = Config::parse(Path::new("x"), &text).unwrap();
+    match &config.outputs[0].to {
+        To::Server(target) => target.api,
+        other => panic!("{other:?}"),
+    }
+}
+
+const OTLP: &str = "type = \"otlp\"";
+const OTLP_GRPC: &str = "type = \"otlp\"\nprotocol = \"grpc\"";
+const PYROSCOPE: &str = "type = \"pyroscope\"";
+const PARCA: &str = "type = \"parca\"";
+
 /// In short: what becomes of it, and for failures the pace.
 fn http(status: u16) -> String {
-    short(of_http(Wire::Otlp, status, &HeaderMap::new(), b""))
+    short(of_http(api(OTLP), status, &HeaderMap::new(), b""))
 }
 
 fn grpc(code: i32, message: &str) -> String {
     let code = code.to_string();
     let trailers = headers(&[("grpc-status", &code), ("grpc-message", message)]);
-    short(of_grpc(Wire::OtlpGrpc, &trailers, b""))
+    short(of_grpc(api(OTLP_GRPC), &trailers, b""))
 }
 
 fn short(verdict: DeliveryResult) -> String {
@@ -83,9 +100,9 @@ fn each_status_of_grpc_has_its_meaning() {
     ] {
         assert_eq!(grpc(code, ""), expected, "{code}");
     }
-    let verdict = of_grpc(Wire::Parca, &HeaderMap::new(), b"");
+    let verdict = of_grpc(api(PARCA), &HeaderMap::new(), b"");
     assert_eq!(short(verdict), "normal");
-    let verdict = of_grpc(Wire::Parca, &headers(&[("grpc-status", "x")]), b"");
+    let verdict = of_grpc(api(PARCA), &headers(&[("grpc-status", "x")]), b"");
     assert_eq!(short(verdict), "normal");
 }
 
@@ -111,7 +128,7 @@ fn pyroscope_says_in_words_that_a_profile_is_too_old() {
         )
     };
     for (what, expected) in [("starts", "too old"), ("ends", "refused")] {
-        let verdict = of_http(Wire::Pyroscope, 400, &json, body(what).as_bytes());
+        let verdict = of_http(api(PYROSCOPE), 400, &json, body(what).as_bytes());
         assert_eq!(short(verdict), expected);
     }
     assert_eq!(grpc(3, "the ingestion window starts at y"), "too old");
@@ -121,7 +138,7 @@ fn pyroscope_says_in_words_that_a_profile_is_too_old() {
 fn connect_errors_are_read() {
     let json = headers(&[("content-type", "application/json")]);
     let aborted = br#"{"code":"aborted","message":"again"}"#;
-    let verdict = of_http(Wire::Pyroscope, 409, &json, aborted);
+    let verdict = of_http(api(PYROSCOPE), 409, &json, aborted);
     let DeliveryResult::Failed(failure) = verdict else {
         panic!("{verdict:?}")
     };
@@ -129,7 +146,7 @@ fn connect_errors_are_read() {
     // None of these bodies is the JSON object that the header announces.
     for body in [&b"{"[..], b"[]", b"\xff\xfe", b""] {
         assert_eq!(
-            short(of_http(Wire::Pyroscope, 400, &json, body)),
+            short(of_http(api(PYROSCOPE), 400, &json, body)),
             "refused",
             "{body:?}"
         );
@@ -142,11 +159,11 @@ fn the_wait_that_a_server_asks_for_is_found() {
         DeliveryResult::Failed(failure) => failure.wait.map(|wait| wait.as_millis()),
         other => panic!("{other:?}"),
     };
-    let verdict = of_http(Wire::Otlp, 503, &headers(&[("retry-after", "7")]), b"");
+    let verdict = of_http(api(OTLP), 503, &headers(&[("retry-after", "7")]), b"");
     assert_eq!(wait(verdict), Some(7_000));
     for (value, expected) in [("1500", Some(1_500)), ("-1", Some(300_000)), ("x", None)] {
         let trailers = [("grpc-status", "14"), ("grpc-retry-pushback-ms", value)];
-        let verdict = of_grpc(Wire::Parca, &headers(&trailers), b"");
+        let verdict = of_grpc(api(PARCA), &headers(&trailers), b"");
         assert_eq!(wait(verdict), expected, "{value}");
     }
     let info = RetryInfo {
@@ -165,13 +182,13 @@ fn the_wait_that_a_server_asks_for_is_found() {
     let padded = base64::engine::general_purpose::STANDARD.encode(status.encode_to_vec());
     for value in [padded.trim_end_matches('='), &padded] {
         let trailers = [("grpc-status", "8"), ("grpc-status-details-bin", value)];
-        let verdict = of_grpc(Wire::OtlpGrpc, &headers(&trailers), b"");
+        let verdict = of_grpc(api(OTLP_GRPC), &headers(&trailers), b"");
         assert_eq!(wait(verdict), Some(2_500));
     }
     for value in ["", "!", "AAAA", "////"] {
         let trailers = [("grpc-status", "8"), ("grpc-status-details-bin", value)];
         assert_eq!(
-            wait(of_grpc(Wire::OtlpGrpc, &headers(&trailers), b"")),
+            wait(of_grpc(api(OTLP_GRPC), &headers(&trailers), b"")),
             None
         );
     }
@@ -190,18 +207,15 @@ fn what_was_rejected_of_a_body_is_read() {
         message: "too deep".to_owned(),
     });
     let bytes = response.encode_to_vec();
-    assert_eq!(
-        of_http(Wire::Otlp, 200, &HeaderMap::new(), &bytes),
-        expected
-    );
+    assert_eq!(of_http(api(OTLP), 200, &HeaderMap::new(), &bytes), expected);
     let json = br#"{"partialSuccess":{"rejectedProfiles":"3","errorMessage":"too\ndeep"}}"#;
     let headers_json = headers(&[("content-type", "application/json")]);
-    assert_eq!(of_http(Wire::Otlp, 200, &headers_json, json), expected);
+    assert_eq!(of_http(api(OTLP), 200, &headers_json, json), expected);
     let mut framed = vec![0];
     framed.extend(u32::try_from(bytes.len()).unwrap().to_be_bytes());
     framed.extend(&bytes);
     let ok = headers(&[("grpc-status", "0")]);
-    assert_eq!(of_grpc(Wire::OtlpGrpc, &ok, &framed), expected);
+    assert_eq!(of_grpc(api(OTLP_GRPC), &ok, &framed), expected);
     for hostile in [
         &b""[..],
         b"\0",
@@ -209,7 +223,7 @@ fn what_was_rejected_of_a_body_is_read() {
         b"\x01\0\0\0\0",
         b"\0\0\0\0\x01\xff",
     ] {
-        let verdict = of_grpc(Wire::OtlpGrpc, &ok, hostile);
+        let verdict = of_grpc(api(OTLP_GRPC), &ok, hostile);
         assert_eq!(verdict, DeliveryResult::Delivered(Rejected::default()));
     }
 }
@@ -224,7 +238,7 @@ fn messages_of_servers_are_short_and_of_one_line() {
 #[test]
 fn a_proxy_that_speaks_no_grpc_takes_and_refuses_nothing() {
     for status in [200, 400, 404, 502] {
-        let verdict = of_no_grpc(Wire::Parca, status, &HeaderMap::new(), b"<html>");
+        let verdict = of_no_grpc(api(PARCA), status, &HeaderMap::new(), b"<html>");
         assert!(matches!(verdict, DeliveryResult::Failed(_)), "{status}");
     }
 }

@@ -1,6 +1,7 @@
 //! The command line of `aiprof agent`.
 
 use super::ctl::AgentCtlArgs;
+use aiprof_fleet::config::OUTPUTS;
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
 
@@ -23,10 +24,18 @@ Example of a configuration:
 
 SIGHUP reloads it. docs/always-on.md explains all keys.";
 
+/// What stands below the options: the types of outputs, and an example.
+fn after_help() -> String {
+    let kinds = OUTPUTS.iter();
+    let kinds = kinds.map(|kind| format!("  {:<11}{}\n", kind.name, kind.help));
+    let kinds: String = kinds.collect();
+    format!("Types of outputs:\n{kinds}\n{EXAMPLE}")
+}
+
 /// Options of `aiprof agent`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = EXAMPLE,
+    after_help = after_help(),
     override_usage = "aiprof agent [--config FILE] [--check] [--no-send]\n       aiprof agent ctl COMMAND",
     args_conflicts_with_subcommands = true
 )]

@@ -108,10 +108,8 @@ fn check_spool(config: &Config, name: &str) -> Result<(), String> {
 pub(super) fn format(files: &Files) -> Result<&'static FileFormat, String> {
     let format = FileFormat::named(&files.format).filter(|format| format.is_of_windows());
     format.ok_or_else(|| {
-        format!(
-            "cannot be {:?}: write pprof, folded, svg or otlp",
-            files.format
-        )
+        let known = FileFormat::names_of_windows();
+        format!("cannot be {:?}: write {known}", files.format)
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::checks;
 use crate::cli::windows::WindowFiles;
-use aiprof_fleet::config::{Compression, Config, Output, To};
+use aiprof_fleet::config::{BodyForm, Config, Files, Output, OutputKind, To};
 use aiprof_fleet::spool::{Body, BodyPacking, Dropped, Queue};
 use aiprof_fleet::status::OutputStatus;
 use aiprof_formats::export::{ExportOptions, otlp, pprof, push};
@@ -34,6 +34,7 @@ pub(super) struct Outputs {
 #[derive(Debug)]
 struct Open {
     name: String,
+    kind: &'static OutputKind,
     to: OpenedOutput,
     status: OutputStatus,
     /// The last window could not be written: the error is logged once.
@@ -52,19 +53,10 @@ enum OpenedOutput {
     /// Bodies that wait for delivery.
     Spool {
         queue: Queue,
-        encoding: Encoding,
+        form: BodyForm,
+        packing: BodyPacking,
         max_bytes: u64,
     },
-}
-
-/// As what a window is delivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Encoding {
-    Otlp(BodyPacking),
-    Pyroscope,
-    Parca,
-    /// What becomes rows of a lake.
-    Pprof,
 }
 
 impl Outputs {
@@ -83,6 +75,7 @@ impl Outputs {
                 .with_context(|| format!("output {}", output.name))?;
             all.push(Open {
                 name: output.name.clone(),
+                kind: output.kind,
                 to,
                 status: OutputStatus::default(),
                 failing: false,
@@ -115,13 +108,10 @@ impl Outputs {
     /// Makes these the outputs from now on: marks each spool with the type of its bodies.
     pub(super) fn claim(&self) {
         for open in &self.all {
-            let OpenedOutput::Spool {
-                queue, encoding, ..
-            } = &open.to
-            else {
+            let OpenedOutput::Spool { queue, .. } = &open.to else {
                 continue;
             };
-            match queue.claim(encoding.word()) {
+            match queue.claim(open.kind.name) {
                 Ok(None) => {}
                 Ok(Some(aside)) => tracing::warn!(
                     "output {}: profiles that wait for its previous type were moved to {} and are \
@@ -152,36 +142,32 @@ impl Outputs {
 }
 
 fn open(output: &Output, config: &Config, options: &ExportOptions) -> Result<OpenedOutput> {
-    let spool = |encoding| -> Result<OpenedOutput> {
-        let queue = Queue::open(&config.spool_directory(), &output.name)?;
-        queue.tidy()?;
-        Ok(OpenedOutput::Spool {
-            queue,
-            encoding,
-            max_bytes: config.spool.size.as_u64(),
-        })
+    let (form, packing) = match &output.to {
+        To::Files(files) => return open_files(files, options),
+        To::Server(server) => (server.api.body, server.packing),
+        // What becomes rows.
+        To::Lake(_) => (BodyForm::Pprof, BodyPacking::Pprof),
     };
-    Ok(match &output.to {
-        To::Files(files) => {
-            let format = checks::format(files).map_err(anyhow::Error::msg)?;
-            let open = |of: &'static str| -> Result<Box<WindowFiles>> {
-                let files =
-                    WindowFiles::open(&files.directory, format, options.clone(), files.keep)?;
-                Ok(Box::new(files.of(of)))
-            };
-            OpenedOutput::Files {
-                cpu: open("")?,
-                waits: open("off_cpu-")?,
-                launches: open("launches-")?,
-            }
-        }
-        To::Otlp(otlp) => spool(Encoding::Otlp(match otlp.compression {
-            Compression::Gzip => BodyPacking::Gzip,
-            Compression::None => BodyPacking::Raw,
-        }))?,
-        To::Pyroscope(_) => spool(Encoding::Pyroscope)?,
-        To::Parca(_) => spool(Encoding::Parca)?,
-        To::Lake(_) => spool(Encoding::Pprof)?,
+    let queue = Queue::open(&config.spool_directory(), &output.name)?;
+    queue.tidy()?;
+    Ok(OpenedOutput::Spool {
+        queue,
+        form,
+        packing,
+        max_bytes: config.spool.size.as_u64(),
+    })
+}
+
+fn open_files(files: &Files, options: &ExportOptions) -> Result<OpenedOutput> {
+    let format = checks::format(files).map_err(anyhow::Error::msg)?;
+    let open = |of: &'static str| -> Result<Box<WindowFiles>> {
+        let files = WindowFiles::open(&files.directory, format, options.clone(), files.keep)?;
+        Ok(Box::new(files.of(of)))
+    };
+    Ok(OpenedOutput::Files {
+        cpu: open("")?,
+        waits: open("off_cpu-")?,
+        launches: open("launches-")?,
     })
 }
 
@@ -241,10 +227,13 @@ impl Open {
                 Ok(())
             }
             OpenedOutput::Spool {
-                queue, encoding, ..
+                queue,
+                form,
+                packing,
+                ..
             } => {
-                let (kind, content) = encoding.encode(profile, options)?;
-                // Without samples some encodings are empty, and servers refuse an empty body.
+                let content = encode(*form, *packing, profile, options)?;
+                // Without samples some bodies are empty, and servers refuse these.
                 if content.is_empty() {
                     return Ok(());
                 }
@@ -253,7 +242,7 @@ impl Open {
                     start_unix_ns: profile.meta.start_unix_ns,
                     number: *number,
                     samples: profile.samples.iter().map(|sample| sample.count).sum(),
-                    kind,
+                    kind: *packing,
                 };
                 let queue = queue.clone();
                 match queue.put(&body, &content) {
@@ -295,36 +284,27 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
-impl Encoding {
-    /// Its type in the spool.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Otlp(_) => "otlp",
-            Self::Pyroscope => "pyroscope",
-            Self::Parca => "parca",
-            Self::Pprof => "lake",
+/// The body of a profile.
+fn encode(
+    form: BodyForm,
+    packing: BodyPacking,
+    profile: &Profile,
+    options: &ExportOptions,
+) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let write = |out: &mut dyn io::Write| match form {
+        BodyForm::Otlp => otlp::write(profile, options, out),
+        BodyForm::Pprof => pprof::write(profile, options, out),
+        BodyForm::Pyroscope => Ok(out.write_all(&push::pyroscope(profile, options)?)?),
+        BodyForm::Parca => Ok(out.write_all(&push::parca(profile, options)?)?),
+    };
+    match packing {
+        BodyPacking::Raw | BodyPacking::Pprof => write(&mut bytes)?,
+        BodyPacking::Gzip => {
+            let mut packed = GzEncoder::new(&mut bytes, Level::new(3));
+            write(&mut packed)?;
+            packed.finish()?.flush()?;
         }
     }
-
-    fn encode(self, profile: &Profile, options: &ExportOptions) -> Result<(BodyPacking, Vec<u8>)> {
-        let mut bytes = Vec::new();
-        Ok(match self {
-            Self::Otlp(BodyPacking::Gzip) => {
-                let mut packed = GzEncoder::new(&mut bytes, Level::new(3));
-                otlp::write(profile, options, &mut packed)?;
-                packed.finish()?.flush()?;
-                (BodyPacking::Gzip, bytes)
-            }
-            Self::Otlp(_) => {
-                otlp::write(profile, options, &mut bytes)?;
-                (BodyPacking::Raw, bytes)
-            }
-            Self::Pyroscope => (BodyPacking::Raw, push::pyroscope(profile, options)?),
-            Self::Parca => (BodyPacking::Raw, push::parca(profile, options)?),
-            Self::Pprof => {
-                pprof::write(profile, options, &mut bytes)?;
-                (BodyPacking::Pprof, bytes)
-            }
-        })
-    }
+    Ok(bytes)
 }

@@ -16,7 +16,7 @@ use crate::cli::Verbosity;
 use crate::cli::record::tables;
 use crate::cli::recording::READERS;
 use crate::cli::values::{human_bytes, human_duration};
-use aiprof_fleet::config::{self, Config, ConfigError, HOST_RULE, To};
+use aiprof_fleet::config::{self, Config, ConfigError, HOST_RULE};
 use aiprof_fleet::{identity, shared, status as files};
 use aiprof_live::bpf::run_time::RunTimes;
 use aiprof_live::clock;
@@ -147,13 +147,8 @@ fn describe(path: &Path, config: &Config, verbosity: Verbosity) {
         ));
     }
     for output in &config.outputs {
-        let to = match &output.to {
-            To::Files(files) => files.directory.display().to_string(),
-            To::Otlp(otlp) => otlp.http.url.clone(),
-            To::Pyroscope(http) | To::Parca(http) => http.url.clone(),
-            To::Lake(lake) => lake.url.clone(),
-        };
-        lines.push(format!("  {} ({}): {to}", output.name, output.to.word()));
+        let (name, kind) = (&output.name, output.kind.name);
+        lines.push(format!("  {name} ({kind}): {}", output.to.place()));
     }
     if config.outputs.is_empty() {
         lines.push("  no [[output]]: profiles are not written".to_owned());

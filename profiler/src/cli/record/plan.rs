@@ -248,9 +248,10 @@ fn destination(args: &RecordArgs) -> Result<Destination> {
         return Err(usage_error("--every must be at least 1s"));
     }
     if !format.is_of_windows() {
-        return Err(usage_error(
-            "--every writes only profiles: use --format folded, svg, pprof or otlp",
-        ));
+        let known = FileFormat::names_of_windows();
+        return Err(usage_error(format!(
+            "--every writes only profiles: use --format {known}"
+        )));
     }
     let place = OutputPlace::Windows {
         directory: directory_of(args, "--every")?,

@@ -126,6 +126,16 @@ impl FileFormat {
         self.profile_writer().is_some() && !self.extensions.is_empty()
     }
 
+    /// The names of those that windows can be, for a message: `a, b or c`.
+    pub fn names_of_windows() -> String {
+        let all = FORMATS.iter().filter(|format| format.is_of_windows());
+        let names: Vec<_> = all.map(|format| format.name).collect();
+        match names.split_last() {
+            Some((last, names)) if !names.is_empty() => format!("{} or {last}", names.join(", ")),
+            _ => names.concat(),
+        }
+    }
+
     /// How it is made from a finished profile; `None`: it is made from something else.
     pub fn profile_writer(&self) -> Option<ProfileWriter> {
         match self.source {
@@ -373,6 +383,18 @@ mod tests {
     fn captures_and_traces_are_not_made_from_a_profile() {
         for format in [&CAPTURE, &CHROME, &PERFETTO, &PAGE, &TENSORBOARD] {
             assert!(format.profile_writer().is_none(), "{format:?}");
+        }
+    }
+
+    /// docs/always-on.md lists what `--every` and the agent write to files.
+    #[test]
+    fn the_documentation_lists_every_format_of_windows() {
+        let page = include_str!("../../../../../docs/always-on.md");
+        let item = page.lines().find(|line| line.starts_with("- `--format`: "));
+        let listed: Vec<_> = item.unwrap().split('`').skip(3).step_by(2).collect();
+        for format in FORMATS {
+            let is_listed = listed.contains(&format.name);
+            assert_eq!(is_listed, format.is_of_windows(), "{format:?}: {listed:?}");
         }
     }
 

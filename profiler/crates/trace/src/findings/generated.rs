@@ -7,7 +7,6 @@ use super::tests::{Draw, found};
 use super::*;
 use crate::critical::{self, BoundBy, PathOptions, WhatIf};
 use crate::device_time::{IdleBlame, IdleStretch, begins_before};
-use crate::finding::FindingKind;
 use crate::stretches::Stretches;
 use aiprof_model::timeline::{Dialect, Length};
 use aiprof_testkit::scene::{self, Slice};
@@ -202,15 +201,8 @@ fn findings_are_within(found: &[Finding], idle_us: f64, wall_us: f64) {
         for share in shares {
             assert!(share.value <= 100.0 + 1e-6, "{}", finding.text);
         }
-        let is_idle = matches!(
-            finding.kind,
-            FindingKind::LaunchStarved
-                | FindingKind::SynchronousWait
-                | FindingKind::ShortKernels
-                | FindingKind::DataloaderStall
-                | FindingKind::ProfilerOverhead
-                | FindingKind::DeviceIdle
-        );
+        let mut idle = super::idle::KINDS.iter();
+        let is_idle = idle.any(|(kind, _)| *kind == finding.kind);
         let most = if is_idle { idle_us } else { wall_us };
         assert!(cost as f64 / 1000.0 <= most + 0.01, "{}", finding.text);
     }

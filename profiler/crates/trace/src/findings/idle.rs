@@ -19,20 +19,24 @@ struct IdleFinding<'s> {
 /// From this part of idle time on, percent, the text has that its place is unknown.
 const UNKNOWN: f64 = 10.0;
 
+/// The findings about idle devices, each with the reason that it is about, in the order in which
+/// they are made. Other reasons have findings of their own, or none.
+pub(super) const KINDS: [(FindingKind, IdleBlame); 7] = [
+    (FindingKind::LaunchStarved, IdleBlame::Starved),
+    (FindingKind::SynchronousWait, IdleBlame::Sync),
+    (FindingKind::ShortKernels, IdleBlame::Short),
+    (FindingKind::DataloaderStall, IdleBlame::Loader),
+    (FindingKind::ProfilerOverhead, IdleBlame::Profiler),
+    (FindingKind::PrepQueueStarved, IdleBlame::Prepared),
+    (FindingKind::DeviceIdle, IdleBlame::Unknown),
+];
+
 /// Looks for idle devices.
 pub(super) fn find(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let blame = GapBlame::new(scene.timeline, &scene.host);
     let idle = scene.devices.iter().map(|one| by_blame(&blame.of(one)));
     let mut idle: Vec<Idle> = idle.collect();
-    for (kind, cause) in [
-        (FindingKind::LaunchStarved, IdleBlame::Starved),
-        (FindingKind::SynchronousWait, IdleBlame::Sync),
-        (FindingKind::ShortKernels, IdleBlame::Short),
-        (FindingKind::DataloaderStall, IdleBlame::Loader),
-        (FindingKind::ProfilerOverhead, IdleBlame::Profiler),
-        (FindingKind::PrepQueueStarved, IdleBlame::Prepared),
-        (FindingKind::DeviceIdle, IdleBlame::Unknown),
-    ] {
+    for (kind, cause) in KINDS {
         let parts = scene.devices.iter().zip(&mut idle);
         let mut parts: Vec<_> = parts
             .filter_map(|(device, idle)| Some((device, idle.remove(&cause)?)))

@@ -197,6 +197,16 @@ fn the_page_has_the_thresholds_of_all_rules() {
     assert_eq!(thresholds, rules.collect());
 }
 
+/// A finding without a rule is left out without a word.
+#[test]
+fn each_kind_of_idle_time_has_a_rule_and_a_reason_of_its_own() {
+    for (at, (kind, blame)) in idle::KINDS.iter().enumerate() {
+        assert!(rules::all().any(|rule| rule.kind == *kind), "{kind:?}");
+        let mut before = idle::KINDS.iter().take(at);
+        assert!(before.all(|(k, b)| k != kind && b != blame), "{kind:?}");
+    }
+}
+
 #[test]
 fn every_rule_is_of_another_kind_and_small_costs_are_not_said() {
     for (at, rule) in rules::all().enumerate() {
