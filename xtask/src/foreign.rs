@@ -16,8 +16,8 @@ use crate::test::{Done, Options, nextest, table, timed};
 
 pub(crate) const HELP: &str = "
 Builds aiprof without the feature `live` for s390x (big-endian), ppc64le and aarch64, or only for
-the machines that you name, with Debian's cross compilers, and tests it under qemu's user emulation.
-Four suites run for each machine:
+the machines that you name. It uses Debian's cross compilers, and runs the tests under qemu's user
+emulation. Each machine has four suites:
 
   units      the unit tests of the crates that need no libbpf, and those of outputs
   acelyzer   `aiprof acelyzer` writes what acelyzer writes
