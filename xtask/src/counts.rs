@@ -42,6 +42,15 @@ impl Counts {
         self.skips.push(name_and_reason.into());
     }
 
+    /// Has all names begin with that of a machine.
+    pub(crate) fn prefix(&mut self, machine: &str) {
+        let outputs = self.outputs.iter_mut().map(|(name, _)| name);
+        let names = self.failures.iter_mut().chain(&mut self.skips);
+        for name in names.chain(outputs) {
+            *name = format!("{machine}: {name}");
+        }
+    }
+
     /// Whether no test ran at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.passed + self.failed + self.skipped == 0
@@ -321,6 +330,19 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 4 filtered out; fini
             read(text).finish("x", true).to_string(),
             "1 passed, 0 failed, 0 skipped"
         );
+    }
+
+    #[test]
+    fn failures_are_named_with_their_machine_and_keep_what_they_printed() {
+        let mut counts = read(
+            "test b ... FAILED\n\nfailures:\n\n---- b stdout ----\n1 is not 2\n\n\
+             test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured\n",
+        )
+        .finish("x", false);
+        counts.skip("c: no root");
+        counts.prefix("s390x");
+        let details = "failed: s390x: b\n    1 is not 2\nskipped: s390x: c: no root\n";
+        assert_eq!(counts.details(), details);
     }
 
     #[test]

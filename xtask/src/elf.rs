@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail, ensure};
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader as _, SectionHeader as _, Sym as _};
-use object::{LittleEndian, elf};
+use object::{Endianness, LittleEndian, elf};
 
 /// What must be equal in two objects built by the same tools.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,12 +87,21 @@ fn is_compared(name: &str) -> bool {
     !(subject.starts_with(".debug") || ["", ".strtab", ".shstrtab"].contains(&name))
 }
 
-/// The newest version of glibc whose symbols a program uses, as `(2, 28)`.
+/// Which machine a program is for.
+///
+/// # Errors
+/// It is no program of a 64-bit machine.
+pub(crate) fn machine(data: &[u8]) -> Result<elf::Machine> {
+    let header = FileHeader64::<Endianness>::parse(data)?;
+    Ok(header.e_machine(header.endian()?))
+}
+
+/// The newest version of glibc whose symbols a program of any machine uses, as `(2, 28)`.
 ///
 /// # Errors
 /// It is no program that is linked against glibc, or needs a version without a number.
 pub(crate) fn newest_glibc(data: &[u8]) -> Result<(u32, u32)> {
-    let header = FileHeader64::<LittleEndian>::parse(data)?;
+    let header = FileHeader64::<Endianness>::parse(data)?;
     let endian = header.endian()?;
     let sections = header.sections(endian, data)?;
     let (_, strings) = sections

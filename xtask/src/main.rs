@@ -12,6 +12,7 @@ mod foreign;
 mod fuzz;
 mod install;
 mod junit;
+mod machine;
 mod manifest;
 mod package;
 mod packages;
@@ -69,7 +70,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "foreign",
-        usage: "foreign",
+        usage: "foreign [MACHINE...]",
         about: "test what needs no libbpf for s390x, ppc64le and aarch64",
         help: foreign::HELP,
         main: foreign::main,
@@ -97,7 +98,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "package",
-        usage: "package [--with-query] [--native] [-o DIR]",
+        usage: "package [--with-query] [--native] [--arch ARCH] [-o DIR]",
         about: "make a .deb and an .rpm package that work with old versions of glibc",
         help: package::HELP,
         main: package::main,

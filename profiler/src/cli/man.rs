@@ -26,7 +26,8 @@ fn page() -> Result<Vec<u8>> {
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
     man.render_synopsis_section(&mut page)?;
-    page.write_all(section("DESCRIPTION", &[DESCRIPTION, NOTES], false).as_bytes())?;
+    let description: Vec<_> = std::iter::once(DESCRIPTION).chain(NOTES).collect();
+    page.write_all(section("DESCRIPTION", &description, false).as_bytes())?;
     page.write_all(section("EXAMPLES", &[EXAMPLES], true).as_bytes())?;
     page.write_all(b".SH OPTIONS\n")?;
     page.write_all(options(&command)?.as_bytes())?;
@@ -34,13 +35,14 @@ fn page() -> Result<Vec<u8>> {
         page.write_all(&subcommand(sub)?)?;
     }
     page.write_all(section("EXIT STATUS", &[EXIT_STATUS], true).as_bytes())?;
-    page.write_all(definitions("ENVIRONMENT", &ENVIRONMENT).as_bytes())?;
-    page.write_all(definitions("FILES", &FILES).as_bytes())?;
+    page.write_all(definitions("ENVIRONMENT", ENVIRONMENT).as_bytes())?;
+    page.write_all(definitions("FILES", FILES).as_bytes())?;
     Ok(page)
 }
 
 /// Variables of the environment, and what they do.
-const ENVIRONMENT: [(&str, &str); 8] = [
+const ENVIRONMENT: &[(&str, &str)] = &[
+    #[cfg(feature = "live")]
     (
         "AIPROF_HOST",
         "Name of the host in the profiles of aiprof agent, if its configuration has no host. In \
@@ -55,6 +57,7 @@ const ENVIRONMENT: [(&str, &str); 8] = [
         "AIPROF_TIMEOUT",
         "Maximum time for reading files, like --timeout of these commands: 90s, 2h; 0: no limit.",
     ),
+    #[cfg(feature = "live")]
     (
         "DEBUGINFOD_URLS",
         "Servers from which aiprof fetches debug files of stripped programs in the background, \
@@ -66,6 +69,7 @@ const ENVIRONMENT: [(&str, &str); 8] = [
         "NO_COLOR",
         "If set and not empty, output on a terminal has no colours.",
     ),
+    #[cfg(feature = "live")]
     (
         "PTI_ENABLE_COLLECTION",
         "With --conditional-collection, read from the environment of each recorded program. If \
@@ -84,20 +88,24 @@ const ENVIRONMENT: [(&str, &str); 8] = [
 ];
 
 /// Files that are read, and where results go.
-const FILES: [(&str, &str); 5] = [
+const FILES: &[(&str, &str)] = &[
+    #[cfg(feature = "live")]
     (
         "/etc/aiprof/probes.d/*.toml",
         "Your own probe tables, used together with the built-in ones. See aiprof probes.",
     ),
+    #[cfg(feature = "live")]
     (
         "/tmp/perf-PID.map",
         "Names of the functions that a JIT compiler made, written by the process with this PID.",
     ),
     ("/usr/lib/debug", "Separate debug files of programs."),
+    #[cfg(feature = "live")]
     (
         "/sys/kernel/btf/vmlinux",
         "Types of the Linux kernel. aiprof cannot record without this file.",
     ),
+    #[cfg(feature = "live")]
     (
         "DIR/aiprof-YYYYmmddTHHMMSSZ.EXT",
         "Output of --every: one file per window, named after the window's start in UTC.",
@@ -167,4 +175,26 @@ fn escaped(text: &str) -> String {
         }
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(all(test, not(feature = "live")))]
+mod tests {
+    /// A build that only reads explains nothing that only a recording has.
+    #[test]
+    fn what_only_reads_explains_no_recording() {
+        let page = String::from_utf8(super::page().unwrap()).unwrap();
+        let help = format!("{}{}", super::super::how_to_start(), super::super::ending());
+        for text in [page, help] {
+            for word in [
+                "COMMAND",
+                "doctor",
+                "Ctrl",
+                "vmlinux",
+                "privileges are missing",
+            ] {
+                assert!(!text.contains(word), "{word}: {text}");
+            }
+            assert!(text.contains("analyze"));
+        }
+    }
 }

@@ -149,6 +149,7 @@ aiprof analyze trace.json           findings and tables about devices
 aiprof report x.aiprof -o x.svg     any output from a capture
 aiprof diff before.folded after.folded -o diff.svg";
 
+#[cfg(feature = "live")]
 const EXIT_STATUS: &str = "\
 the exit status of COMMAND, or 0 without COMMAND; 128+N if signal N killed COMMAND;
 127 if COMMAND was not found, 126 if it could not be executed
@@ -157,12 +158,32 @@ the exit status of COMMAND, or 0 without COMMAND; 128+N if signal N killed COMMA
 3   only `aiprof analyze`: the result was written, but lacks damaged parts of an input
 77  privileges are missing";
 
-const NOTES: &str = "\
+#[cfg(not(feature = "live"))]
+const EXIT_STATUS: &str = "\
+0   the result was written
+1   a result could not be made or written, or a check of --verify failed
+2   the command line is wrong
+3   only `aiprof analyze`: the result was written, but lacks damaged parts of an input";
+
+#[cfg(feature = "live")]
+const NOTES: Option<&str> = Some(
+    "\
 Options come before COMMAND; everything after COMMAND belongs to it. If COMMAND has the
 name of a subcommand, put -- before it, as in `aiprof -- report`.
 
 Ctrl-C reaches COMMAND as usual; a second Ctrl-C ends the recording. The profile is written
-in both cases. If the profile goes to stdout, the output of COMMAND goes to stderr.";
+in both cases. If the profile goes to stdout, the output of COMMAND goes to stderr.",
+);
+
+#[cfg(not(feature = "live"))]
+const NOTES: Option<&str> = None;
+
+/// Where a user finds more.
+#[cfg(feature = "live")]
+const MORE: &str = "`aiprof --help` explains each option; `aiprof doctor` checks this machine.";
+
+#[cfg(not(feature = "live"))]
+const MORE: &str = "`aiprof SUBCOMMAND --help` explains each option.";
 
 /// Why nothing is recorded by a build that only reads what was recorded elsewhere.
 #[cfg(not(feature = "live"))]
@@ -176,13 +197,14 @@ fn opening() -> String {
 
 /// What aiprof prints where it is given nothing to do.
 fn how_to_start() -> String {
-    let usage = "`aiprof --help` explains each option; `aiprof doctor` checks this machine.";
-    format!("{}\n\n{usage}\n", opening())
+    format!("{}\n\n{MORE}\n", opening())
 }
 
 /// What `--help` ends with.
 fn ending() -> String {
-    format!("Exit status:\n{}\n\n{NOTES}", indented(EXIT_STATUS))
+    let notes = NOTES.map(|notes| format!("\n\n{notes}"));
+    let notes = notes.unwrap_or_default();
+    format!("Exit status:\n{}{notes}", indented(EXIT_STATUS))
 }
 
 fn indented(text: &str) -> String {
