@@ -10,7 +10,7 @@ mod owners;
 mod tests;
 mod usage;
 
-use aiprof_model::timeline::{Id, Time, Timeline};
+use aiprof_model::timeline::{Id, Ph, Time, Timeline};
 pub use usage::{MemoryLevel, MemoryPeak, MemorySums, Sum};
 
 /// Whose memory it is.
@@ -82,8 +82,11 @@ impl MemoryReport {
 
     fn levels(timeline: &Timeline) -> (Self, Vec<usage::Traced>) {
         let gathered = gather::Gathered::new(timeline);
-        let starts = timeline.events.iter().filter(|event| !event.dropped);
-        let starts = starts.map(|event| event.start).filter(|at| !at.is_edge());
+        let timed = timeline
+            .events
+            .iter()
+            .filter(|event| !event.dropped && event.ph != Ph::Metadata && !event.start.is_edge());
+        let starts = timed.map(|event| event.start);
         let report = Self {
             all: Vec::new(),
             first: starts.min().unwrap_or(Time::ORIGIN),
