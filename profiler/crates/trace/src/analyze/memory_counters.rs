@@ -6,8 +6,8 @@ use rustc_hash::FxHashSet;
 
 /// Adds a counter `Memory DEVICE` to each process: after each change of the device's memory
 /// the bytes that are allocated, `Allocated`, and those that the allocator holds besides,
-/// `Unused`. Of changes at the same time only the last has one. Counters that a trace has
-/// already are not added again. Returns how many were added.
+/// `Unused`. If several changes are at the same time, only the last has one. Counters that a
+/// trace has already are not added again. Returns how many were added.
 pub fn run(timeline: &mut Timeline) -> usize {
     let found = MemoryReport::without_holders(timeline);
     let known: FxHashSet<(u32, Id, String)> = timeline

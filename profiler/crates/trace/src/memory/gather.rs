@@ -77,6 +77,7 @@ impl Gathered {
             .collect();
         let mut gathered = Self::default();
         let mut places: FxHashMap<Place<'_>, usize> = FxHashMap::default();
+        let mut sides = Sides::default();
         for (index, event) in (0u32..).zip(&timeline.events) {
             let named = names
                 .get(&event.name)
@@ -87,7 +88,10 @@ impl Gathered {
                 continue;
             };
             match read(timeline, index, event, *source) {
-                Found::Change(place, change) => gathered.add(&mut places, place, change),
+                Found::Change(place, change) => {
+                    let place = side_by_address(&mut sides, place, &change);
+                    gathered.add(&mut places, place, change);
+                }
                 Found::Unreadable => gathered.unreadable += 1,
                 Found::Nothing => {}
             }
@@ -230,8 +234,27 @@ fn area_of<'t>(timeline: &'t Timeline, event: &Event, source: Source) -> Area<'t
     }
 }
 
-/// Whose memory a function of a runtime allocates or frees, by its name. A function that
-/// frees any kind of memory counts as one of the device's.
+/// Whose memory is at an address of a process, of a runtime.
+type Sides<'t> = FxHashMap<(Id, &'t str, u64), &'static str>;
+
+/// The place of a change. Functions that free may take memory of any side: the side is that of
+/// the allocation.
+fn side_by_address<'t>(sides: &mut Sides<'t>, place: Place<'t>, change: &Change) -> Place<'t> {
+    let (job, rank, process, Area::Runtime(api, side)) = place else {
+        return place;
+    };
+    let key = (process, api, change.address.unwrap_or_default());
+    let side = match change.is_release {
+        true => sides.remove(&key).unwrap_or(side),
+        false => {
+            sides.insert(key, side);
+            side
+        }
+    };
+    (job, rank, process, Area::Runtime(api, side))
+}
+
+/// Whose memory a function of a runtime allocates or frees, by its name.
 fn side_of(function: &str) -> &'static str {
     let has = |parts: &[&str]| parts.iter().any(|part| function.contains(part));
     if has(&["Host"]) {
@@ -248,7 +271,7 @@ fn signed(text: &str) -> Option<i64> {
     text.trim_matches('"').parse().ok()
 }
 
-/// The same of one that is not negative, also in hexadecimal digits.
+/// A number that is not negative, also in hexadecimal digits, which may stand between quotes.
 fn unsigned(text: &str) -> Option<u64> {
     let text = text.trim_matches('"');
     match text.strip_prefix("0x") {

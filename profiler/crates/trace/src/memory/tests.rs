@@ -96,7 +96,7 @@ fn releases_without_allocations_were_held_before() {
     assert_eq!(one.sums.not_freed, sum(2, 130));
     assert_eq!(one.sums.freed_before, sum(1, 40));
     assert_eq!((one.peak.allocated, one.sums.end), (70, 60));
-    // Of 2021: without addresses.
+    // Old traces have no addresses.
     let all = of(&[memory(1.0, r#""Bytes":-40"#), memory(2.0, r#""Bytes":8"#)]);
     let one = &all[0];
     assert_eq!((one.sums.held_before, one.sums.end), (40, 8));
@@ -281,6 +281,7 @@ fn recorded_calls_and_records_of_aius_are_memory() {
     let expected = [
         row("cuda device", sum(1, 100), sum(1, 100), 0),
         row("cuda host", sum(1, 7), sum(0, 0), 7),
+        row("ze host", sum(1, 5), sum(1, 5), 0),
         row("AIU 2", sum(1, 64), sum(0, 0), 64),
     ];
     assert_eq!(found, expected);
