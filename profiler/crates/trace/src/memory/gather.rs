@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 /// An allocation or a release.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Change {
+pub(super) struct MemoryChange {
     /// Its event.
     pub(super) event: u32,
     /// When.
@@ -26,25 +26,25 @@ pub(super) struct Change {
 }
 
 /// All of a device and process, by time.
-pub(super) struct Changes {
+pub(super) struct MemoryChanges {
     pub(super) of: MemoryOf,
-    pub(super) all: Vec<Change>,
+    pub(super) all: Vec<MemoryChange>,
 }
 
 /// All of a timeline.
 #[derive(Default)]
-pub(super) struct Gathered {
-    pub(super) all: Vec<Changes>,
+pub(super) struct GatheredMemory {
+    pub(super) all: Vec<MemoryChanges>,
     /// Events without a readable size or device.
     pub(super) unreadable: u64,
 }
 
 /// What makes changes one device's: file, rank, process, device.
-type Place<'t> = (u32, u32, Id, Area<'t>);
+type MemoryPlace<'t> = (u32, u32, Id, MemoryArea<'t>);
 
 /// A device, or kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Area<'t> {
+enum MemoryArea<'t> {
     /// `c10::DeviceType` and number.
     Torch(i64, i64),
     /// A runtime's memory: its name, and whose memory it is.
@@ -55,29 +55,29 @@ enum Area<'t> {
 
 /// How an event writes its change.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum MemorySource {
     Torch,
     OutOfMemory,
     Call { is_release: bool },
     Record { is_release: bool },
 }
 
-impl Gathered {
+impl GatheredMemory {
     /// Those of a timeline.
     pub(super) fn new(timeline: &Timeline) -> Self {
-        let names: FxHashMap<Sym, Source> = timeline
+        let names: FxHashMap<Sym, MemorySource> = timeline
             .names
             .iter()
             .filter_map(|(sym, text)| Some((sym, source_of_name(text)?)))
             .collect();
-        let categories: FxHashMap<Sym, Source> = timeline
+        let categories: FxHashMap<Sym, MemorySource> = timeline
             .names
             .iter()
             .filter_map(|(sym, text)| Some((sym, source_of_category(text)?)))
             .collect();
         let mut gathered = Self::default();
-        let mut places: FxHashMap<Place<'_>, usize> = FxHashMap::default();
-        let mut sides = Sides::default();
+        let mut places: FxHashMap<MemoryPlace<'_>, usize> = FxHashMap::default();
+        let mut sides = AddressSides::default();
         for (index, event) in (0u32..).zip(&timeline.events) {
             let named = names
                 .get(&event.name)
@@ -88,12 +88,12 @@ impl Gathered {
                 continue;
             };
             match read(timeline, index, event, *source) {
-                Found::Change(place, change) => {
+                FoundMemory::Change(place, change) => {
                     let place = side_by_address(&mut sides, place, &change);
                     gathered.add(&mut places, place, change);
                 }
-                Found::Unreadable => gathered.unreadable += 1,
-                Found::Nothing => {}
+                FoundMemory::Unreadable => gathered.unreadable += 1,
+                FoundMemory::Nothing => {}
             }
         }
         for one in &mut gathered.all {
@@ -104,14 +104,14 @@ impl Gathered {
 
     fn add<'t>(
         &mut self,
-        places: &mut FxHashMap<Place<'t>, usize>,
-        place: Place<'t>,
-        change: Change,
+        places: &mut FxHashMap<MemoryPlace<'t>, usize>,
+        place: MemoryPlace<'t>,
+        change: MemoryChange,
     ) {
         let all = &mut self.all;
         let at = *places.entry(place).or_insert_with(|| {
             let (job, rank, process, area) = place;
-            all.push(Changes {
+            all.push(MemoryChanges {
                 of: MemoryOf {
                     job,
                     rank,
@@ -128,29 +128,29 @@ impl Gathered {
     }
 }
 
-fn source_of_name(name: &str) -> Option<Source> {
+fn source_of_name(name: &str) -> Option<MemorySource> {
     Some(match name {
-        "[memory]" => Source::Torch,
-        "[OutOfMemory]" => Source::OutOfMemory,
-        "Memory (Allocation)" => Source::Record { is_release: false },
-        "Memory (Release)" => Source::Record { is_release: true },
+        "[memory]" => MemorySource::Torch,
+        "[OutOfMemory]" => MemorySource::OutOfMemory,
+        "Memory (Allocation)" => MemorySource::Record { is_release: false },
+        "Memory (Release)" => MemorySource::Record { is_release: true },
         _ => return None,
     })
 }
 
 /// Categories of calls in aiprof's recordings.
-fn source_of_category(cat: &str) -> Option<Source> {
+fn source_of_category(cat: &str) -> Option<MemorySource> {
     Some(match cat {
-        "alloc" => Source::Call { is_release: false },
-        "free" => Source::Call { is_release: true },
+        "alloc" => MemorySource::Call { is_release: false },
+        "free" => MemorySource::Call { is_release: true },
         _ => return None,
     })
 }
 
-fn fits(source: Source, event: &Event) -> bool {
+fn fits(source: MemorySource, event: &Event) -> bool {
     match source {
-        Source::Torch | Source::OutOfMemory => event.ph == Ph::Instant,
-        Source::Call { .. } | Source::Record { .. } => event.is_slice(),
+        MemorySource::Torch | MemorySource::OutOfMemory => event.ph == Ph::Instant,
+        MemorySource::Call { .. } | MemorySource::Record { .. } => event.is_slice(),
     }
 }
 
@@ -159,15 +159,20 @@ fn is_recording(timeline: &Timeline, event: &Event) -> bool {
     job.is_some_and(|job| job.is_recording)
 }
 
-enum Found<'t> {
-    Change(Place<'t>, Change),
+enum FoundMemory<'t> {
+    Change(MemoryPlace<'t>, MemoryChange),
     /// It is a change, but its size or device cannot be read.
     Unreadable,
     /// It is none: a call that failed, or without a size or an address.
     Nothing,
 }
 
-fn read<'t>(timeline: &'t Timeline, index: u32, event: &Event, source: Source) -> Found<'t> {
+fn read<'t>(
+    timeline: &'t Timeline,
+    index: u32,
+    event: &Event,
+    source: MemorySource,
+) -> FoundMemory<'t> {
     let text = |key: &str| timeline.arg(event, key);
     let signed = |key: &str| text(key).and_then(signed);
     let unsigned = |key: &str| text(key).and_then(unsigned);
@@ -176,33 +181,36 @@ fn read<'t>(timeline: &'t Timeline, index: u32, event: &Event, source: Source) -
     let size = bytes.map(i64::unsigned_abs).filter(|size| *size <= MOST);
     let address = |key| unsigned(key).filter(|address| *address != 0);
     let (area, change) = match source {
-        Source::Torch | Source::OutOfMemory => {
+        MemorySource::Torch | MemorySource::OutOfMemory => {
             let (Some(size), Some(kind)) = (size, signed("Device Type")) else {
-                return Found::Unreadable;
+                return FoundMemory::Unreadable;
             };
             let total = unsigned("Total Allocated").filter(|total| *total <= MOST);
             let reserved = unsigned("Total Reserved");
-            let change = Change {
+            let change = MemoryChange {
                 event: index,
                 at: event.start,
                 address: address("Addr"),
                 bytes: size,
                 is_release: bytes.is_some_and(i64::is_negative),
-                is_failure: source == Source::OutOfMemory,
+                is_failure: source == MemorySource::OutOfMemory,
                 total,
                 // Allocators that keep nothing write 0.
                 reserved: reserved.filter(|all| *all <= MOST && *all > 0 && Some(*all) >= total),
             };
-            (Area::Torch(kind, signed("Device Id").unwrap_or(-1)), change)
+            (
+                MemoryArea::Torch(kind, signed("Device Id").unwrap_or(-1)),
+                change,
+            )
         }
-        Source::Call { is_release } | Source::Record { is_release } => {
+        MemorySource::Call { is_release } | MemorySource::Record { is_release } => {
             let address = address("address");
             let has_size = size.is_some_and(|size| size > 0);
             let is_known = address.is_some() && (is_release || has_size);
             if !is_known || text("failed") == Some("true") {
-                return Found::Nothing;
+                return FoundMemory::Nothing;
             }
-            let change = Change {
+            let change = MemoryChange {
                 event: index,
                 // Memory is there when the call returns, and gone when it is called.
                 at: if is_release { event.start } else { event.end() },
@@ -216,31 +224,35 @@ fn read<'t>(timeline: &'t Timeline, index: u32, event: &Event, source: Source) -
             (area_of(timeline, event, source), change)
         }
     };
-    Found::Change((track.job, track.rank, track.pid, area), change)
+    FoundMemory::Change((track.job, track.rank, track.pid, area), change)
 }
 
 /// More bytes than any device has: a number beyond is none.
 const MOST: u64 = 1 << 60;
 
 /// The memory that a call or record is of.
-fn area_of<'t>(timeline: &'t Timeline, event: &Event, source: Source) -> Area<'t> {
+fn area_of<'t>(timeline: &'t Timeline, event: &Event, source: MemorySource) -> MemoryArea<'t> {
     let text = |key: &str| timeline.arg(event, key);
     match source {
-        Source::Call { .. } => {
+        MemorySource::Call { .. } => {
             let api = text("api").unwrap_or_default().trim_matches('"');
-            Area::Runtime(api, side_of(timeline.name(event.name)))
+            MemoryArea::Runtime(api, side_of(timeline.name(event.name)))
         }
-        _ => Area::Aiu(text("device").and_then(signed).unwrap_or(-1)),
+        _ => MemoryArea::Aiu(text("device").and_then(signed).unwrap_or(-1)),
     }
 }
 
 /// Whose memory is at an address of a process, of a runtime.
-type Sides<'t> = FxHashMap<(Id, &'t str, u64), &'static str>;
+type AddressSides<'t> = FxHashMap<(Id, &'t str, u64), &'static str>;
 
 /// The place of a change. Functions that free may take memory of any side: the side is that of
 /// the allocation.
-fn side_by_address<'t>(sides: &mut Sides<'t>, place: Place<'t>, change: &Change) -> Place<'t> {
-    let (job, rank, process, Area::Runtime(api, side)) = place else {
+fn side_by_address<'t>(
+    sides: &mut AddressSides<'t>,
+    place: MemoryPlace<'t>,
+    change: &MemoryChange,
+) -> MemoryPlace<'t> {
+    let (job, rank, process, MemoryArea::Runtime(api, side)) = place else {
         return place;
     };
     let key = (process, api, change.address.unwrap_or_default());
@@ -251,7 +263,7 @@ fn side_by_address<'t>(sides: &mut Sides<'t>, place: Place<'t>, change: &Change)
             side
         }
     };
-    (job, rank, process, Area::Runtime(api, side))
+    (job, rank, process, MemoryArea::Runtime(api, side))
 }
 
 /// Whose memory a function of a runtime allocates or frees, by its name.
@@ -280,7 +292,7 @@ fn unsigned(text: &str) -> Option<u64> {
     }
 }
 
-impl Area<'_> {
+impl MemoryArea<'_> {
     fn name(self) -> String {
         let numbered = |name: &str, number: i64| match number {
             0.. => format!("{name} {number}"),

@@ -11,7 +11,7 @@ mod tests;
 mod usage;
 
 use aiprof_model::timeline::{Id, Ph, Time, Timeline};
-pub use usage::{MemoryLevel, MemoryPeak, MemorySums, Sum};
+pub use usage::{ByteSum, MemoryLevel, MemoryPeak, MemorySums};
 
 /// Whose memory it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Holder {
     /// The innermost line of Python outside of PyTorch.
     pub python: String,
     /// Its allocations.
-    pub held: Sum,
+    pub held: ByteSum,
 }
 
 /// Memory of one device and process.
@@ -70,18 +70,22 @@ impl MemoryReport {
     pub fn new(timeline: &Timeline) -> Self {
         let mut found = Self::levels(timeline);
         owners::name(timeline, &mut found.1);
-        let all = found.1.into_iter().map(usage::Traced::finish).collect();
+        let all = found
+            .1
+            .into_iter()
+            .map(usage::TracedMemory::finish)
+            .collect();
         Self { all, ..found.0 }
     }
 
     /// The same, without holders.
     pub(crate) fn without_holders(timeline: &Timeline) -> Vec<MemoryUse> {
         let (_, all) = Self::levels(timeline);
-        all.into_iter().map(usage::Traced::finish).collect()
+        all.into_iter().map(usage::TracedMemory::finish).collect()
     }
 
-    fn levels(timeline: &Timeline) -> (Self, Vec<usage::Traced>) {
-        let gathered = gather::Gathered::new(timeline);
+    fn levels(timeline: &Timeline) -> (Self, Vec<usage::TracedMemory>) {
+        let gathered = gather::GatheredMemory::new(timeline);
         let timed = timeline
             .events
             .iter()
@@ -93,6 +97,6 @@ impl MemoryReport {
             unreadable: gathered.unreadable,
         };
         let all = gathered.all.into_iter();
-        (report, all.map(usage::Traced::new).collect())
+        (report, all.map(usage::TracedMemory::new).collect())
     }
 }

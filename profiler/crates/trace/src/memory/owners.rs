@@ -1,6 +1,6 @@
 //! Who allocated: the operator, module and line of Python round each allocation, on its thread.
 
-use super::usage::Traced;
+use super::usage::TracedMemory;
 use crate::work::{SpanRole, role_of};
 use aiprof_model::timeline::{Event, Sym, Time, Timeline, TrackId};
 use rustc_hash::FxHashMap;
@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 /// Names of who allocated; empty where not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Owner {
+pub(super) struct MemoryOwner {
     /// The innermost operator, or note of the program.
     pub(super) operator: Rc<str>,
     /// The innermost `nn.Module`.
@@ -20,19 +20,19 @@ pub(super) struct Owner {
 
 /// What a span adds to the names of those who allocate in it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum OwnerPart {
     Operator,
     Python,
 }
 
 /// A span that is open, with the names of all spans round it.
-struct Open {
+struct OpenOwner {
     end: Time,
-    owner: Owner,
+    owner: MemoryOwner,
 }
 
 /// Names the owners of all allocations at peaks.
-pub(super) fn name(timeline: &Timeline, all: &mut [Traced]) {
+pub(super) fn name(timeline: &Timeline, all: &mut [TracedMemory]) {
     let mut wanted: FxHashMap<TrackId, Vec<(Time, usize, usize)>> = FxHashMap::default();
     for (place, traced) in all.iter().enumerate() {
         for (index, (event, _)) in traced.at_peak.iter().enumerate() {
@@ -52,7 +52,7 @@ pub(super) fn name(timeline: &Timeline, all: &mut [Traced]) {
             continue;
         };
         spans.sort_by_key(|(_, event)| (event.start, Reverse(event.end())));
-        let mut sweep = Sweep {
+        let mut sweep = OwnerSweep {
             timeline,
             texts: FxHashMap::default(),
             open: Vec::new(),
@@ -73,12 +73,12 @@ pub(super) fn name(timeline: &Timeline, all: &mut [Traced]) {
     }
 }
 
-type Spans<'t> = FxHashMap<TrackId, Vec<(Part, &'t Event)>>;
+type OwnerSpans<'t> = FxHashMap<TrackId, Vec<(OwnerPart, &'t Event)>>;
 
 /// Operators and frames of the threads that allocate.
-fn spans<'t, T>(timeline: &'t Timeline, wanted: &FxHashMap<TrackId, T>) -> Spans<'t> {
-    let mut parts: FxHashMap<Sym, Option<Part>> = FxHashMap::default();
-    let mut spans: Spans<'t> = FxHashMap::default();
+fn spans<'t, T>(timeline: &'t Timeline, wanted: &FxHashMap<TrackId, T>) -> OwnerSpans<'t> {
+    let mut parts: FxHashMap<Sym, Option<OwnerPart>> = FxHashMap::default();
+    let mut spans: OwnerSpans<'t> = FxHashMap::default();
     let slices = timeline.events.iter().filter(|event| event.is_slice());
     for event in slices.filter(|event| !event.dropped && !event.start.is_edge()) {
         let of_cat = || part_of(timeline.name(event.cat));
@@ -93,22 +93,22 @@ fn spans<'t, T>(timeline: &'t Timeline, wanted: &FxHashMap<TrackId, T>) -> Spans
     spans
 }
 
-fn part_of(cat: &str) -> Option<Part> {
+fn part_of(cat: &str) -> Option<OwnerPart> {
     match role_of(cat) {
-        SpanRole::Operator | SpanRole::Note => Some(Part::Operator),
-        _ if cat == "python_function" => Some(Part::Python),
+        SpanRole::Operator | SpanRole::Note => Some(OwnerPart::Operator),
+        _ if cat == "python_function" => Some(OwnerPart::Python),
         _ => None,
     }
 }
 
 /// Spans of a thread, in the order of time.
-struct Sweep<'t> {
+struct OwnerSweep<'t> {
     timeline: &'t Timeline,
     texts: FxHashMap<&'t str, Rc<str>>,
-    open: Vec<Open>,
+    open: Vec<OpenOwner>,
 }
 
-impl<'t> Sweep<'t> {
+impl<'t> OwnerSweep<'t> {
     fn close(&mut self, at: Time) {
         while self.open.pop_if(|span| span.end < at).is_some() {}
     }
@@ -119,7 +119,7 @@ impl<'t> Sweep<'t> {
     }
 
     /// The names that hold at a time.
-    fn owner(&mut self, at: Time) -> Owner {
+    fn owner(&mut self, at: Time) -> MemoryOwner {
         self.close(at);
         self.open
             .last()
@@ -127,7 +127,7 @@ impl<'t> Sweep<'t> {
             .unwrap_or_default()
     }
 
-    fn enter(&mut self, part: Part, span: &'t Event) {
+    fn enter(&mut self, part: OwnerPart, span: &'t Event) {
         let mut owner = self.owner(span.start);
         let name = self.timeline.name(span.original_name());
         let place = |key| {
@@ -136,7 +136,7 @@ impl<'t> Sweep<'t> {
                 .map(|text| text.trim_matches('"'))
         };
         match part {
-            Part::Operator => {
+            OwnerPart::Operator => {
                 let line = place("python");
                 if !name.starts_with("ProfilerStep#") {
                     owner.operator = self.text(name);
@@ -145,7 +145,7 @@ impl<'t> Sweep<'t> {
                     owner.python = self.text(line);
                 }
             }
-            Part::Python => {
+            OwnerPart::Python => {
                 let call = place("CallFrom");
                 if let Some(module) = name.strip_prefix("nn.Module: ") {
                     owner.module = self.text(module);
@@ -159,7 +159,7 @@ impl<'t> Sweep<'t> {
                 }
             }
         }
-        self.open.push(Open {
+        self.open.push(OpenOwner {
             end: span.end(),
             owner,
         });

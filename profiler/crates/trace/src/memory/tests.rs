@@ -33,8 +33,8 @@ fn slice(cat: &str, name: &str, ts: f64, dur: f64, args: &str) -> String {
     )
 }
 
-fn sum(count: u64, bytes: u64) -> Sum {
-    Sum { count, bytes }
+fn sum(count: u64, bytes: u64) -> ByteSum {
+    ByteSum { count, bytes }
 }
 
 /// 100 bytes before, 30 more, 50 more (the peak, 180), the first 30 freed, 20 of before freed.

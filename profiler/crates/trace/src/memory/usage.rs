@@ -1,7 +1,7 @@
 //! What the changes of a device's memory add up to.
 
-use super::gather::{Change, Changes};
-use super::owners::Owner;
+use super::gather::{MemoryChange, MemoryChanges};
+use super::owners::MemoryOwner;
 use super::{Holder, MemoryOf, MemoryUse};
 use aiprof_model::timeline::{NONE, Time};
 use rustc_hash::FxHashMap;
@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 
 /// A number of allocations, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sum {
+pub struct ByteSum {
     /// How many.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-impl Sum {
+impl ByteSum {
     fn add(&mut self, bytes: u64) {
         self.count += 1;
         self.bytes = self.bytes.saturating_add(bytes);
@@ -28,9 +28,9 @@ impl Sum {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemorySums {
     /// Allocations.
-    pub allocated: Sum,
+    pub allocated: ByteSum,
     /// Releases.
-    pub freed: Sum,
+    pub freed: ByteSum,
     /// Bytes of the largest allocation.
     pub largest: u64,
     /// Bytes that were allocated before the first event: by the allocator's count, else the
@@ -45,11 +45,11 @@ pub struct MemorySums {
     /// Most bytes that the allocator held, in use or not.
     pub reserved: Option<u64>,
     /// Allocations without a release in the trace.
-    pub not_freed: Sum,
+    pub not_freed: ByteSum,
     /// Releases of what was allocated before the trace.
-    pub freed_before: Sum,
+    pub freed_before: ByteSum,
     /// Allocations that failed.
-    pub failed: Sum,
+    pub failed: ByteSum,
 }
 
 /// When most was allocated.
@@ -79,7 +79,7 @@ pub struct MemoryLevel {
 }
 
 /// Changes with what became of each.
-pub(super) struct Traced {
+pub(super) struct TracedMemory {
     of: MemoryOf,
     sums: MemorySums,
     levels: Vec<MemoryLevel>,
@@ -88,13 +88,13 @@ pub(super) struct Traced {
     /// Releases until the peak of what was allocated before the trace, bytes.
     freed_until_peak: u64,
     /// Allocations that the peak consists of, by their event, and who made them.
-    pub(super) at_peak: Vec<(u32, Owner)>,
+    pub(super) at_peak: Vec<(u32, MemoryOwner)>,
     /// Their bytes, in the same order.
     sizes: Vec<u64>,
 }
 
 /// Which change ends an allocation, and by how much each changes what is allocated.
-struct Pairing {
+struct MemoryPairing {
     /// For each change: the one that frees it, or [`NONE`].
     freed_at: Vec<u32>,
     /// Bytes.
@@ -103,8 +103,8 @@ struct Pairing {
     unmatched: Vec<(usize, u64)>,
 }
 
-impl Pairing {
-    fn new(changes: &[Change]) -> Self {
+impl MemoryPairing {
+    fn new(changes: &[MemoryChange]) -> Self {
         let mut pairing = Self {
             freed_at: vec![NONE; changes.len()],
             deltas: vec![0; changes.len()],
@@ -135,8 +135,8 @@ impl Pairing {
         &mut self,
         live: &mut FxHashMap<u64, usize>,
         index: usize,
-        change: &Change,
-        changes: &[Change],
+        change: &MemoryChange,
+        changes: &[MemoryChange],
     ) -> i64 {
         let allocation = change.address.and_then(|address| live.remove(&address));
         let known = allocation.and_then(|one| changes.get(one));
@@ -157,8 +157,8 @@ impl Pairing {
         &mut self,
         live: &mut FxHashMap<u64, usize>,
         index: usize,
-        change: &Change,
-        changes: &[Change],
+        change: &MemoryChange,
+        changes: &[MemoryChange],
     ) -> i64 {
         let before = change
             .address
@@ -175,10 +175,10 @@ fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-impl Traced {
-    pub(super) fn new(changes: Changes) -> Self {
-        let Changes { of, all: changes } = changes;
-        let pairing = Pairing::new(&changes);
+impl TracedMemory {
+    pub(super) fn new(changes: MemoryChanges) -> Self {
+        let MemoryChanges { of, all: changes } = changes;
+        let pairing = MemoryPairing::new(&changes);
         let mut sums = sums_of(&changes, &pairing);
         let levels = levels(&changes, &pairing, &mut sums);
         let most = levels.iter().map(|level| level.allocated).max();
@@ -197,7 +197,7 @@ impl Traced {
         for (change, end) in ends.filter(|(one, _)| !one.is_release && !one.is_failure) {
             let is_held = *end == NONE || !is_until(*end as usize);
             if change.address.is_some() && is_held {
-                at_peak.push((change.event, Owner::default()));
+                at_peak.push((change.event, MemoryOwner::default()));
                 sizes.push(change.bytes);
             }
         }
@@ -214,7 +214,7 @@ impl Traced {
 
     /// With the holders by the names of those who allocated.
     pub(super) fn finish(self) -> MemoryUse {
-        let mut holders: BTreeMap<Owner, Sum> = BTreeMap::new();
+        let mut holders: BTreeMap<MemoryOwner, ByteSum> = BTreeMap::new();
         for ((_, owner), bytes) in self.at_peak.into_iter().zip(&self.sizes) {
             holders.entry(owner).or_default().add(*bytes);
         }
@@ -251,7 +251,7 @@ impl Traced {
     }
 }
 
-fn sums_of(changes: &[Change], pairing: &Pairing) -> MemorySums {
+fn sums_of(changes: &[MemoryChange], pairing: &MemoryPairing) -> MemorySums {
     let mut sums = MemorySums {
         has_addresses: changes.iter().any(|one| one.address.is_some()),
         has_totals: changes.iter().any(|one| one.total.is_some()),
@@ -280,7 +280,11 @@ fn sums_of(changes: &[Change], pairing: &Pairing) -> MemorySums {
 }
 
 /// What is allocated before all changes and after each. Fills in what was held before.
-fn levels(changes: &[Change], pairing: &Pairing, sums: &mut MemorySums) -> Vec<MemoryLevel> {
+fn levels(
+    changes: &[MemoryChange],
+    pairing: &MemoryPairing,
+    sums: &mut MemorySums,
+) -> Vec<MemoryLevel> {
     let mut sum = 0i64;
     let mut least = 0i64;
     let mut before = None;
