@@ -15,6 +15,7 @@ mod fwd_bwd;
 mod hta;
 mod kernels;
 pub mod key_averages;
+mod memory;
 mod messages;
 mod ranks;
 pub mod report;
@@ -421,6 +422,9 @@ pub const ALL: &[TableEntry] = &[
     unitrace::categories::ENTRY,
     unitrace::categories::SUMMARY_ENTRY,
     key_averages::ENTRY,
+    memory::ENTRY,
+    memory::PEAK,
+    memory::OVER_TIME,
     compile::STEPS,
     compile::COMPILED,
     compile::BREAKS,

@@ -11,6 +11,7 @@ pub mod critical;
 pub mod device_time;
 pub mod finding;
 pub mod findings;
+pub mod memory;
 pub mod messages;
 pub mod mpi;
 pub mod ranks;

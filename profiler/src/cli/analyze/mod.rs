@@ -210,7 +210,7 @@ pub(crate) struct AnalyzeArgs {
     /// Counters to add to the trace, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST", help_heading = "Trace",
         default_values_t = [CounterArg::Power, CounterArg::Collectives, CounterArg::Transfers,
-            CounterArg::Preparations, CounterArg::Utilization])]
+            CounterArg::Memory, CounterArg::Preparations, CounterArg::Utilization])]
     counters: Vec<CounterArg>,
 
     /// Factor that converts the counter of electric charge to power, or auto
@@ -340,6 +340,8 @@ enum CounterArg {
     Collectives,
     /// Bandwidth of copies from and to the device
     Transfers,
+    /// Allocated memory, from the allocations in the trace
+    Memory,
     /// Number of preparations that wait (AIU)
     Preparations,
     /// Utilization, from the compiler's ideal cycles (AIU)

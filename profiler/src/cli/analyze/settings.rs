@@ -145,6 +145,7 @@ fn analysis_config(args: &AnalyzeArgs) -> Result<AnalysisConfig> {
             power: has(CounterArg::Power).then_some(PowerSource::Ts4),
             collectives: has(CounterArg::Collectives),
             transfers: has(CounterArg::Transfers),
+            memory: has(CounterArg::Memory),
             preparations: has(CounterArg::Preparations),
             utilization: has(CounterArg::Utilization) && !args.compiler_info.is_empty(),
         },

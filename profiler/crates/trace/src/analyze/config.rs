@@ -214,6 +214,8 @@ pub struct TraceCounters {
     pub collectives: bool,
     /// Bandwidth of data transfers.
     pub transfers: bool,
+    /// Allocated memory.
+    pub memory: bool,
     /// Number of pending `Cmpt Prep`.
     pub preparations: bool,
     /// Utilization of the processing tensors, from ideal cycles.

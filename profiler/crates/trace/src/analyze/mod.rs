@@ -26,6 +26,7 @@ pub mod iterations;
 pub mod job_shifts_compat;
 pub mod launch_flows;
 pub mod limit;
+pub mod memory_counters;
 pub(crate) mod message_arrows;
 pub mod normalize;
 pub mod overlap;

@@ -207,6 +207,7 @@ fn counters(given: &CounterList, stages: &StageSet) -> TraceCounters {
         power: has_power.then_some(source),
         collectives: has(Stage::MpCalcBw) || has(Stage::MpCalcBwV2),
         transfers: has(Stage::ComputeBandwidth),
+        memory: false,
         preparations: has(Stage::QueueingCounter),
         utilization: has(Stage::ComputeUtilization),
     }

@@ -17,8 +17,8 @@ use super::utilization::{self, CompilerInfo};
 use super::{
     alignment, alignment_compat, all_reduce_bandwidth, bandwidth, checks, classes, clip,
     collectives, comm_summary, exchanges, flows, identity, job_shifts_compat, launch_flows,
-    message_arrows, normalize, overlap, overlap_share, power, prep_queue, refine, rows, sequence,
-    split,
+    memory_counters, message_arrows, normalize, overlap, overlap_share, power, prep_queue, refine,
+    rows, sequence, split,
 };
 use crate::mpi::MpiTraffic;
 use crate::mpi::clocks::{self, ClockReport};
@@ -303,7 +303,7 @@ impl Run<'_> {
         self.outcome.overlap = outcome;
     }
 
-    /// Power, bandwidth.
+    /// Power, bandwidth, memory.
     fn count(&mut self) {
         let config = self.config;
         if let Some(source) = config.counters.power {
@@ -323,6 +323,9 @@ impl Run<'_> {
         }
         if config.counters.transfers {
             self.outcome.transfers = bandwidth::run(self.timeline, &self.kinds, self.messages);
+        }
+        if config.counters.memory {
+            memory_counters::run(self.timeline);
         }
     }
 
