@@ -16,6 +16,7 @@ mod hta;
 mod kernels;
 pub mod key_averages;
 mod messages;
+mod modules;
 mod ranks;
 pub mod report;
 pub mod roofline;
@@ -427,6 +428,7 @@ pub const ALL: &[TableEntry] = &[
     compile::RECOMPILED,
     triton::ENTRY,
     fwd_bwd::ENTRY,
+    modules::ENTRY,
 ];
 
 /// The table of that name.

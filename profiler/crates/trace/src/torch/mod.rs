@@ -11,6 +11,7 @@ pub mod compile;
 mod flops;
 pub mod log;
 mod memory;
+pub mod modules;
 mod nesting;
 pub mod pairs;
 mod python;
