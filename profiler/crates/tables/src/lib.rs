@@ -70,6 +70,8 @@ pub struct Options {
     pub operator: Option<String>,
     /// Calls with different shapes of their inputs are kept apart.
     pub by_shape: bool,
+    /// Calls with different innermost Python frames are kept apart: how many of these.
+    pub group_by_stack: usize,
     /// What puts names of kernels in categories.
     pub categories: Option<Categories>,
     /// What the values of several ranks become.

@@ -16,5 +16,6 @@ mod nesting;
 pub mod pairs;
 mod python;
 mod shapes;
+mod stacks;
 mod sums;
 pub mod triton;

@@ -18,7 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 
 /// What the name of a module's frame begins with.
-const FRAME: &str = "nn.Module: ";
+pub(crate) const FRAME: &str = "nn.Module: ";
 /// Kernels that a module is shown with.
 const MOST_KERNELS: usize = 3;
 /// Modules round a module that are shown, the innermost.

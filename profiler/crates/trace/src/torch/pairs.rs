@@ -11,7 +11,7 @@ use aiprof_model::timeline::{Event, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Prefix of autograd's own span around each backward operator.
-const EVALUATE: &str = "autograd::engine::evaluate_function: ";
+pub(crate) const EVALUATE: &str = "autograd::engine::evaluate_function: ";
 
 /// Pairs of a forward and a backward operator.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,11 +42,14 @@ pub struct PairReport {
 pub(super) struct Numbered {
     /// Its index among the calls.
     pub(super) call: usize,
-    file: u32,
-    number: i64,
+    /// Its file.
+    pub(super) file: u32,
+    /// Its number.
+    pub(super) number: i64,
     /// Number of the forward thread; 0: it is a forward operator.
     forward_thread: u64,
-    thread: u32,
+    /// Its thread.
+    pub(super) thread: u32,
     /// It is autograd's own span around a backward operator.
     is_own: bool,
 }
@@ -133,6 +136,7 @@ type Made = FxHashMap<(u32, i64), Vec<Numbered>>;
 pub(super) struct Partners {
     made: Made,
     threads: FxHashMap<(u32, u64), u32>,
+    forward: Vec<Numbered>,
     /// Backward operators, in the order of begin, and autograd's own spans around them.
     pub(super) backward: Vec<Numbered>,
 }
@@ -144,17 +148,29 @@ impl Partners {
         let (forward, backward): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|one| one.forward_thread == 0);
         let mut made = Made::default();
-        for one in forward.into_iter().filter(|one| !one.is_own) {
+        for one in forward.iter().filter(|one| !one.is_own) {
             // The calls are in the order of begin: the last of a thread stays.
             let of_number = made.entry((one.file, one.number)).or_default();
             of_number.retain(|known| known.thread != one.thread);
-            of_number.push(one);
+            of_number.push(*one);
         }
         Self {
             threads: threads(&made, &backward),
             made,
+            forward,
             backward,
         }
+    }
+
+    /// All operators with numbers.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Numbered> {
+        self.forward.iter().chain(&self.backward)
+    }
+
+    /// The thread that a backward operator's forward operator ran on.
+    pub(super) fn thread_of(&self, backward: &Numbered) -> Option<u32> {
+        let key = (backward.file, backward.forward_thread);
+        self.threads.get(&key).copied()
     }
 
     /// The forward operator that a backward one belongs to.
