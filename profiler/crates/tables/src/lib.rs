@@ -20,6 +20,7 @@ mod modules;
 mod ranks;
 pub mod report;
 pub mod roofline;
+mod steps;
 mod triton;
 pub mod unitrace;
 
@@ -431,6 +432,7 @@ pub const ALL: &[TableEntry] = &[
     triton::ENTRY,
     fwd_bwd::ENTRY,
     modules::ENTRY,
+    steps::ENTRY,
 ];
 
 /// The table of that name.

@@ -14,6 +14,7 @@ pub mod findings;
 pub mod messages;
 pub mod mpi;
 pub mod ranks;
+pub mod steps;
 mod stretches;
 pub mod torch;
 pub mod work;

@@ -19,3 +19,6 @@ mod shapes;
 mod stacks;
 mod sums;
 pub mod triton;
+
+pub(crate) use modules::FRAME as MODULE;
+pub(crate) use pairs::EVALUATE;
