@@ -17,6 +17,7 @@ mod kernels;
 pub mod key_averages;
 mod messages;
 mod modules;
+mod occupancy;
 mod ranks;
 pub mod report;
 pub mod roofline;
@@ -433,6 +434,7 @@ pub const ALL: &[TableEntry] = &[
     fwd_bwd::ENTRY,
     modules::ENTRY,
     steps::ENTRY,
+    occupancy::ENTRY,
 ];
 
 /// The table of that name.
