@@ -2,7 +2,7 @@
 
 use super::calls::{CallRole, TorchCall, TorchCalls, is_of_kineto};
 use super::nesting::{Cost, Nested};
-use super::stacks::Stacks;
+use super::stacks::PythonStacks;
 use super::{flops, shapes};
 use aiprof_model::timeline::{Event, Sym, Timeline};
 use rustc_hash::FxHashMap;
@@ -73,7 +73,7 @@ impl Averages {
         let mut grouping = Grouping {
             timeline,
             by_shape,
-            stacks: (frames > 0).then(|| Stacks::new(timeline, &calls, &nested, frames)),
+            stacks: (frames > 0).then(|| PythonStacks::new(timeline, &calls, &nested, frames)),
             places: FxHashMap::default(),
             averages: Self {
                 rows: Vec::new(),
@@ -100,7 +100,7 @@ impl Averages {
 struct Grouping<'t> {
     timeline: &'t Timeline,
     by_shape: bool,
-    stacks: Option<Stacks>,
+    stacks: Option<PythonStacks>,
     places: FxHashMap<AverageKey, usize>,
     averages: Averages,
 }

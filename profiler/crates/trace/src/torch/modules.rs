@@ -72,7 +72,7 @@ impl ModuleReport {
         for (at, rank) in index.ranks.iter().enumerate() {
             let frames = frames.remove(&at).unwrap_or_default();
             let mut tree = ModuleTree::default();
-            let owners = Walk::new(timeline, index, &backward, &mut tree).of(rank, frames);
+            let owners = ModuleWalk::new(timeline, index, &backward, &mut tree).of(rank, frames);
             report.outside_us += tree.add_work(timeline, rank, &owners);
             if !tree.nodes.is_empty() {
                 report.rows.extend(tree.rows(rank));
@@ -159,7 +159,7 @@ struct OpenModule {
 }
 
 /// Goes through the spans of a rank's threads.
-struct Walk<'w, 't> {
+struct ModuleWalk<'w, 't> {
     timeline: &'t Timeline,
     index: &'w WorkIndex,
     backward: &'w FxHashMap<u32, u32>,
@@ -170,7 +170,7 @@ struct Walk<'w, 't> {
     owners: Owners,
 }
 
-impl<'w, 't> Walk<'w, 't> {
+impl<'w, 't> ModuleWalk<'w, 't> {
     fn new(
         timeline: &'t Timeline,
         index: &'w WorkIndex,

@@ -25,7 +25,7 @@ const LEFT_OUT: [(&str, &str); 6] = [
 
 /// The innermost frames of calls: each list of frames once.
 #[derive(Default)]
-pub(super) struct Stacks {
+pub(super) struct PythonStacks {
     /// Frames from the inside out; the first list is empty.
     lists: Vec<Vec<String>>,
     places: FxHashMap<Vec<String>, usize>,
@@ -35,7 +35,7 @@ pub(super) struct Stacks {
     most: usize,
 }
 
-impl Stacks {
+impl PythonStacks {
     /// Those of a timeline's calls, up to `most` frames each.
     pub(super) fn new(
         timeline: &Timeline,
