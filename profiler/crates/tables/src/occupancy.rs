@@ -46,14 +46,12 @@ impl TensorCores {
     fn of(name: &str, class: WorkClass) -> Self {
         let small = name.to_ascii_lowercase();
         let has = |all: &[&str]| all.iter().any(|text| small.contains(text));
-        if class == WorkClass::Communication {
-            Self::No
-        } else if has(&TENSOR) || has_shape(&small) {
-            Self::Yes
-        } else if has(&PLAIN) {
-            Self::No
-        } else {
-            Self::Unknown
+        let is_tensor = has(&TENSOR) || has_shape(&small);
+        match class {
+            WorkClass::Communication => Self::No,
+            _ if is_tensor => Self::Yes,
+            _ if has(&PLAIN) => Self::No,
+            _ => Self::Unknown,
         }
     }
 }

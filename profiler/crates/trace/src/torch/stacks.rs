@@ -23,6 +23,9 @@ const LEFT_OUT: [(&str, &str); 6] = [
     ("_internal/common_utils", "prof_meth_call"),
 ];
 
+/// A frame, or a call by its index: begin, end, index, event.
+type FrameOrCall<'t> = (Time, Reverse<Time>, Option<usize>, &'t Event);
+
 /// The innermost frames of calls: each list of frames once.
 #[derive(Default)]
 pub(super) struct PythonStacks {
@@ -113,8 +116,7 @@ impl PythonStacks {
         let events = timeline.events.iter();
         let with_frames = events.filter(|event| recorded(timeline, event).is_some());
         let recorded: FxHashSet<u32> = with_frames.map(|event| timeline.job(event)).collect();
-        let mut threads: FxHashMap<u32, Vec<(Time, Reverse<Time>, Option<usize>, &Event)>> =
-            FxHashMap::default();
+        let mut threads: FxHashMap<u32, Vec<FrameOrCall<'_>>> = FxHashMap::default();
         for event in timeline.events.iter().filter(|event| event.is_slice()) {
             let is_frame = timeline.name(event.cat) == "python_function";
             if is_frame && !recorded.contains(&timeline.job(event)) {
@@ -212,4 +214,66 @@ fn recorded<'t>(timeline: &'t Timeline, event: &Event) -> Option<&'t str> {
 fn is_backward(timeline: &Timeline, call: &TorchCall, parent: &TorchCall) -> bool {
     let name = |call: &TorchCall| call.name.map_or("", |name| timeline.name(name));
     call.role == CallRole::Operator && name(parent).strip_prefix(EVALUATE) == Some(name(call))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::torch::averages::Averages;
+    use aiprof_formats::import::json;
+    use aiprof_model::timeline::Timeline;
+
+    fn slice(cat: &str, name: &str, tid: u32, (from, to): (u32, u32), args: &str) -> String {
+        let dur = to - from;
+        format!(
+            r#"{{"ph":"X","cat":"{cat}","name":"{name}","pid":9,"tid":{tid},"ts":{from},"dur":{dur},"args":{{{args}}}}}"#
+        )
+    }
+
+    /// Without recorded stacks: the frames that are open. Frames of torch's own backward are left
+    /// out, and what a backward operator runs has the frames of the forward operator.
+    #[test]
+    fn frames_are_those_that_are_open() {
+        let numbers = |thread: u32, id: u32| {
+            format!(r#""Sequence number":7,"Fwd thread id":{thread},"External id":{id}"#)
+        };
+        let own = "autograd::engine::evaluate_function: MmBackward0";
+        let events = [
+            slice("python_function", "a.py(1): main", 9, (0, 90), ""),
+            slice("python_function", "a.py(5): step", 9, (5, 20), ""),
+            slice("cpu_op", "aten::mm", 9, (6, 10), &numbers(0, 1)),
+            slice(
+                "python_function",
+                "torch/autograd/__init__.py(2): backward",
+                9,
+                (30, 60),
+                "",
+            ),
+            slice("cpu_op", "aten::add", 9, (35, 40), ""),
+            slice("cpu_op", own, 8, (40, 50), &numbers(1, 2)),
+            slice("cpu_op", "MmBackward0", 8, (41, 49), &numbers(1, 3)),
+            slice("cpu_op", "aten::mul", 8, (42, 48), r#""External id":4"#),
+            slice("kernel", "gemm", 7, (50, 55), r#""External id":1"#),
+            slice("kernel", "mul", 7, (55, 60), r#""External id":4"#),
+        ];
+        let mut timeline = Timeline::default();
+        let text = format!("[{}]", events.join(","));
+        json::read(text.as_bytes(), "x.json", &mut timeline).unwrap();
+        let found = |frames: usize| -> Vec<(String, String)> {
+            let rows = Averages::new(&timeline, false, frames).rows.into_iter();
+            rows.map(|row| (row.name, row.stack.join(";"))).collect()
+        };
+        let wanted = [
+            ("aten::mm", "a.py(5): step;a.py(1): main"),
+            ("aten::add", "a.py(1): main"),
+            (own, ""),
+            ("MmBackward0", "a.py(5): step;a.py(1): main"),
+            ("aten::mul", "a.py(5): step;a.py(1): main"),
+            ("gemm", "a.py(5): step;a.py(1): main"),
+            ("mul", ""),
+        ];
+        let wanted = wanted.map(|(name, stack)| (name.to_owned(), stack.to_owned()));
+        assert_eq!(found(2), wanted);
+        assert_eq!(found(1)[0].1, "a.py(5): step");
+        assert!(found(0).iter().all(|(_, stack)| stack.is_empty()));
+    }
 }
