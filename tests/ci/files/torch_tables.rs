@@ -88,6 +88,26 @@ fn key_averages_are_torch_s_own_byte_for_byte() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// `key_averages(group_by_stack_n=N)` of a profile with `verbose=True`.
+#[test]
+fn calls_with_other_python_frames_are_apart_as_torch_s_own() -> anyhow::Result<()> {
+    let tables = text("cpu_stack.txt.gz")?;
+    let mut count = 0;
+    for part in tables.split("=== stack ").filter(|part| !part.is_empty()) {
+        let (frames, expected) = part.split_once('\n').context("no table")?;
+        let args = format!(
+            "--table key-averages --sort-by self_cpu_time_total --group-by-stack {frames}"
+        );
+        let printed = printed("cpu_stack", &args)?;
+        let expected: Vec<_> = expected.trim_end_matches('\n').lines().collect();
+        let found: Vec<_> = printed.trim_end_matches('\n').lines().collect();
+        assert_eq!(found, expected, "{frames}");
+        count += 1;
+    }
+    assert_eq!(count, 2);
+    Ok(())
+}
+
 /// What makes a row: name, kind, shapes.
 type Key = (String, &'static str, String);
 

@@ -1,6 +1,6 @@
 """Prints what tests/torch_tables.rs expects of traces, straight from their events.
 
-python3 torch_figures.py fwdbwd|steps|triton TRACE.json.gz
+python3 torch_figures.py fwdbwd|steps|triton|modules TRACE.json.gz
 """
 import collections
 import gzip
@@ -94,4 +94,65 @@ def triton():
         print(f'("{name}", "{file}", {launches}, {us}),')
 
 
-{"fwdbwd": fwdbwd, "steps": steps, "triton": triton}[what]()
+def modules():
+    """A kernel is in the innermost module round its launch. An arrow leads to a backward
+    operator: what autograd runs round that (evaluate_function) belongs to it, too."""
+    frames = {e["args"]["Python id"]: e for e in slices if e["cat"] == "python_function"}
+
+    def path(frame):
+        names = []
+        while frame:
+            if frame["name"].startswith("nn.Module: "):
+                names.insert(0, frame["name"].removeprefix("nn.Module: "))
+            frame = frames.get(frame["args"]["Python parent id"])
+        return "/".join(names)
+
+    def around(tid, ts, those):
+        all_ = [e for e in those if e["tid"] == tid and e["ts"] <= ts <= e["ts"] + e["dur"]]
+        return max(all_, key=lambda e: e["ts"], default=None)
+
+    mods = [e for e in frames.values() if e["name"].startswith("nn.Module: ")]
+    sums = collections.defaultdict(lambda: [0] + [Decimal(0)] * 5)
+    for e in mods:
+        one = sums[path(e)]
+        one[0] += 1
+        one[1] += e["dur"]
+        one[2] += e["dur"]
+        if "/" in path(e):
+            sums[path(e).rpartition("/")[0]][2] -= e["dur"]
+    made = {e["id"]: e for e in events if e.get("cat") == "fwdbwd" and e["ph"] == "s"}
+    ends = {(e["tid"], e["ts"]): e["id"] for e in events if e.get("cat") == "fwdbwd" and e["ph"] == "f"}
+    back = [e for e in slices if e["cat"] == "cpu_op" and (e["tid"], e["ts"]) in ends]
+    own_spans = [e for e in slices if e["name"].startswith("autograd::engine::evaluate")]
+    for e in list(back):
+        span = around(e["tid"], e["ts"], own_spans)
+        if span:
+            ends[span["tid"], span["ts"]] = ends[e["tid"], e["ts"]]
+            back.append(span)
+    calls = {
+        e["args"]["correlation"]: e for e in slices if e["cat"] in ("cuda_runtime", "cuda_driver")
+    }
+    for e in slices:
+        if e["cat"] not in ("kernel", "gpu_memcpy", "gpu_memset"):
+            continue
+        call = calls.get(e["args"]["correlation"])
+        module = call and around(call["tid"], call["ts"], mods)
+        own, total = 4, 3
+        if call and not module:
+            op = around(call["tid"], call["ts"], back)
+            start = op and made[ends[op["tid"], op["ts"]]]
+            module = start and around(start["tid"], start["ts"], mods)
+            own, total = None, 5
+        at = path(module) if module else ""
+        if own:
+            sums[at][own] += e["dur"]
+        while True:
+            sums[at][total] += e["dur"]
+            if "/" not in at:
+                break
+            at = at.rpartition("/")[0]
+    for at, one in sorted(sums.items()):
+        print(f'("{at}", {one[0]}, {", ".join(f"{us:.3f}" for us in one[1:])}),')
+
+
+{"modules": modules, "fwdbwd": fwdbwd, "steps": steps, "triton": triton}[what]()

@@ -12,13 +12,14 @@ pub(super) const ENTRY: TableEntry = TableEntry {
     columns: "name kind self_cpu:percent self_cpu_time_total:us cpu:percent cpu_time_total:us \
               cpu_time:us self_device_time_total:us self_device:percent device_time_total:us \
               device_time:us cpu_memory_usage:bytes self_cpu_memory_usage:bytes \
-              device_memory_usage:bytes self_device_memory_usage:bytes count input_shapes flops",
+              device_memory_usage:bytes self_device_memory_usage:bytes count input_shapes stack flops",
     make,
 };
 
 /// Longest that names and shapes get in torch's text, characters.
 const MAX_NAME: usize = 55;
 const MAX_SHAPES: usize = 80;
+const MAX_STACK: usize = 75;
 
 /// What the text of torch's table needs besides the rows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,6 +30,8 @@ pub struct TorchLayout {
     pub name_width: usize,
     /// Width of the shapes' column, characters.
     pub shapes_width: usize,
+    /// Width of the column of Python frames, characters.
+    pub stack_width: usize,
     /// Power of ten by which operations are divided, and what they are called then;
     /// `None`: there are none.
     pub flops: Option<(i32, &'static str)>,
@@ -52,7 +55,7 @@ impl TorchLayout {
 
 fn make(request: &Request<'_>) -> Vec<Table> {
     let options = request.options;
-    let averages = Averages::new(request.timeline, options.by_shape);
+    let averages = Averages::new(request.timeline, options.by_shape, options.group_by_stack);
     let parts = Parts::of(&averages, options.by_shape);
     let sums = (
         sum(&averages.rows, |row| row.self_cpu),
@@ -107,6 +110,7 @@ fn cells(row: &Average, (cpu, device): (f64, f64)) -> Vec<Cell> {
         bytes(row.self_device_memory),
         row.count.into(),
         row.shapes.as_deref().into(),
+        row.stack.join(";").into(),
         row.flops.into(),
     ]
 }
@@ -117,6 +121,7 @@ struct Parts {
     has_memory: bool,
     has_device_memory: bool,
     has_shapes: bool,
+    has_stack: bool,
     has_flops: bool,
 }
 
@@ -128,6 +133,7 @@ impl Parts {
             has_memory: averages.has_memory,
             has_device_memory: averages.has_memory && any(|row| row.self_device_memory > 0),
             has_shapes: by_shape && averages.has_shapes,
+            has_stack: any(|row| !row.stack.is_empty()),
             has_flops: any(|row| row.flops > 0),
         }
     }
@@ -138,6 +144,7 @@ impl Parts {
             "cpu_memory_usage" | "self_cpu_memory_usage" => self.has_memory,
             "device_memory_usage" | "self_device_memory_usage" => self.has_device_memory,
             "input_shapes" => self.has_shapes,
+            "stack" => self.has_stack,
             "flops" => self.has_flops,
             column => self.has_device || !column.contains("device"),
         }
@@ -157,6 +164,10 @@ impl Parts {
             shapes_width: width(
                 &mut rows().filter_map(|row| row.shapes.as_deref()),
                 MAX_SHAPES,
+            ),
+            stack_width: width(
+                &mut rows().flat_map(|row| &row.stack).map(String::as_str),
+                MAX_STACK,
             ),
             flops: least.map(scale),
             self_cpu: sum_of(table, "self_cpu_time_total", |_| true),
@@ -232,6 +243,9 @@ fn notes(request: &Request<'_>, averages: &Averages) -> Vec<String> {
     }
     if request.options.by_shape && !averages.has_shapes {
         notes.push("the trace has no shapes; profile with record_shapes=True".to_owned());
+    }
+    if request.options.group_by_stack > 0 && averages.rows.iter().all(|row| row.stack.is_empty()) {
+        notes.push("the trace has no Python frames; profile with with_stack=True".to_owned());
     }
     if averages.has_flops && averages.rows.iter().all(|row| row.flops == 0) {
         notes.push(

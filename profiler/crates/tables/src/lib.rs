@@ -17,9 +17,12 @@ mod kernels;
 pub mod key_averages;
 mod memory;
 mod messages;
+mod modules;
+mod occupancy;
 mod ranks;
 pub mod report;
 pub mod roofline;
+mod steps;
 mod triton;
 pub mod unitrace;
 
@@ -70,6 +73,8 @@ pub struct Options {
     pub operator: Option<String>,
     /// Calls with different shapes of their inputs are kept apart.
     pub by_shape: bool,
+    /// Calls with different innermost Python frames are kept apart: how many of these.
+    pub group_by_stack: usize,
     /// What puts names of kernels in categories.
     pub categories: Option<Categories>,
     /// What the values of several ranks become.
@@ -431,6 +436,9 @@ pub const ALL: &[TableEntry] = &[
     compile::RECOMPILED,
     triton::ENTRY,
     fwd_bwd::ENTRY,
+    modules::ENTRY,
+    steps::ENTRY,
+    occupancy::ENTRY,
 ];
 
 /// The table of that name.

@@ -15,6 +15,7 @@ pub mod memory;
 pub mod messages;
 pub mod mpi;
 pub mod ranks;
+pub mod steps;
 mod stretches;
 pub mod torch;
 pub mod work;

@@ -165,6 +165,10 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, requires = "table", help_heading = "Tables")]
     by_shape: bool,
 
+    /// Give calls with different innermost N Python frames separate rows in key-averages
+    #[arg(long, value_name = "N", requires = "table", help_heading = "Tables")]
+    group_by_stack: Option<usize>,
+
     /// Categories of kernels, for the tables categories and category-summary
     ///
     /// An INI file that unitrace's categorize.py can read, or the JSON that categorize.py or

@@ -73,6 +73,7 @@ pub(super) fn wanted_tables(args: &AnalyzeArgs) -> Result<WantedTables> {
             what_if: args.what_if.clone(),
             operator: args.operator.clone(),
             by_shape: args.by_shape,
+            group_by_stack: args.group_by_stack.unwrap_or(0),
             categories: categories_of(args.categories.as_deref())?,
             aggregator: args.aggregator,
         },

@@ -188,7 +188,7 @@ fn measure(name: &'static str, value: f64, unit: &'static str) -> Measure {
 const NAME: usize = 80;
 
 /// A name that fits a sentence.
-fn short(name: &str) -> String {
+pub(crate) fn short(name: &str) -> String {
     let cut: String = name.chars().take(NAME).collect();
     match cut.len() < name.len() {
         true => cut + "[..]",

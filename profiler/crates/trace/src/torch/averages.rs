@@ -2,6 +2,7 @@
 
 use super::calls::{CallRole, TorchCall, TorchCalls, is_of_kineto};
 use super::nesting::{Cost, Nested};
+use super::stacks::PythonStacks;
 use super::{flops, shapes};
 use aiprof_model::timeline::{Event, Sym, Timeline};
 use rustc_hash::FxHashMap;
@@ -17,6 +18,8 @@ pub struct Average {
     pub is_note: bool,
     /// Shapes of their inputs, where these keep calls apart: `[[64, 3], []]`.
     pub shapes: Option<String>,
+    /// The Python frames that they ran in, innermost first, where these keep calls apart.
+    pub stack: Vec<String>,
     /// How many there are.
     pub count: u64,
     /// Host time without that of the calls in them, and with it, microseconds.
@@ -58,17 +61,19 @@ pub struct Averages {
 }
 
 /// What makes calls one row.
-type AverageKey = (Option<Sym>, bool, bool, Option<String>);
+type AverageKey = (Option<Sym>, bool, bool, Option<String>, usize);
 
 impl Averages {
-    /// Those of a timeline, with or without shapes.
-    pub fn new(timeline: &Timeline, by_shape: bool) -> Self {
+    /// Those of a timeline. Shapes keep calls apart if `by_shape`, and so do the innermost `frames`
+    /// of Python.
+    pub fn new(timeline: &Timeline, by_shape: bool, frames: usize) -> Self {
         let mut calls = TorchCalls::new(timeline);
         let nested = Nested::new(&mut calls);
         let costs = nested.costs(&calls);
         let mut grouping = Grouping {
             timeline,
             by_shape,
+            stacks: (frames > 0).then(|| PythonStacks::new(timeline, &calls, &nested, frames)),
             places: FxHashMap::default(),
             averages: Self {
                 rows: Vec::new(),
@@ -79,9 +84,14 @@ impl Averages {
                 is_kineto: true,
             },
         };
-        let all = calls.all.iter().zip(&costs).zip(&nested.is_gone);
-        for ((call, cost), _) in all.filter(|(_, is_gone)| !**is_gone) {
-            grouping.add(call, cost);
+        let all = calls
+            .all
+            .iter()
+            .zip(&costs)
+            .zip(&nested.is_gone)
+            .enumerate();
+        for (index, ((call, cost), _)) in all.filter(|(_, (_, is_gone))| !**is_gone) {
+            grouping.add(index, call, cost);
         }
         grouping.averages
     }
@@ -90,19 +100,20 @@ impl Averages {
 struct Grouping<'t> {
     timeline: &'t Timeline,
     by_shape: bool,
+    stacks: Option<PythonStacks>,
     places: FxHashMap<AverageKey, usize>,
     averages: Averages,
 }
 
 impl Grouping<'_> {
-    fn add(&mut self, call: &TorchCall, cost: &Cost) {
+    fn add(&mut self, index: usize, call: &TorchCall, cost: &Cost) {
         let timeline = self.timeline;
         let Some(event) = timeline.events.get(call.event) else {
             return;
         };
         self.averages.is_kineto &= is_of_kineto(timeline, event);
         let has_flops = self.averages.has_flops && call.role == CallRole::Operator;
-        let Some(row) = self.row(call, event) else {
+        let Some(row) = self.row(index, call, event) else {
             return;
         };
         row.count += 1;
@@ -120,13 +131,15 @@ impl Grouping<'_> {
     }
 
     /// The call's row; a new one, if it is the first of its like.
-    fn row(&mut self, call: &TorchCall, event: &Event) -> Option<&mut Average> {
+    fn row(&mut self, index: usize, call: &TorchCall, event: &Event) -> Option<&mut Average> {
         let timeline = self.timeline;
         let dims = || timeline.arg(event, "Input Dims");
         let averages = &mut self.averages;
         averages.has_shapes |= self.by_shape && dims().is_some();
         let shapes = self.by_shape.then(|| shapes::shown(dims()));
-        let key = (call.name, call.is_device(), call.is_note, shapes);
+        let stacks = self.stacks.as_ref();
+        let stack = stacks.map_or(0, |stacks| stacks.of(index));
+        let key = (call.name, call.is_device(), call.is_note, shapes, stack);
         let rows = &mut averages.rows;
         let place = self.places.entry(key).or_insert_with_key(|key| {
             let name = call
@@ -137,6 +150,7 @@ impl Grouping<'_> {
                 is_device: call.is_device(),
                 is_note: call.is_note,
                 shapes: key.3.clone(),
+                stack: stacks.map_or(Vec::new(), |stacks| stacks.frames(stack).to_vec()),
                 ..Average::default()
             });
             rows.len() - 1
@@ -188,7 +202,7 @@ mod tests {
     fn of(text: &str) -> Averages {
         let mut timeline = Timeline::default();
         json::read(text.as_bytes(), "x.json", &mut timeline).unwrap();
-        Averages::new(&timeline, false)
+        Averages::new(&timeline, false, 0)
     }
 
     fn row<'a>(averages: &'a Averages, name: &str, is_device: bool) -> &'a Average {

@@ -51,6 +51,8 @@ pub(super) struct TorchCall {
     pub(super) thread: u32,
     /// Bytes allocated while it ran: host, device.
     pub(super) memory: (i64, i64),
+    /// The event of the operator that it belongs to, an index.
+    pub(super) owner: Option<usize>,
 }
 
 impl TorchCall {
@@ -163,6 +165,7 @@ impl<'t> CallReader<'t> {
                 end: 0.0,
                 thread: event.track.0,
                 memory: (0, 0),
+                owner: None,
             },
             id,
             link,
@@ -253,6 +256,7 @@ impl<'t> CallReader<'t> {
             }
         }
         let mut launched = vec![Vec::new(); self.found.len()];
+        self.find_owners(&operators);
         self.place_threads(&operators);
         self.measure();
         for one in &self.found {
@@ -279,6 +283,14 @@ impl<'t> CallReader<'t> {
             all,
             launched,
             has_memory,
+        }
+    }
+
+    fn find_owners(&mut self, operators: &Numbers) {
+        let events: Vec<usize> = self.found.iter().map(|one| one.call.event).collect();
+        for one in self.found.iter_mut().filter(|one| one.link != 0) {
+            let owner = operators.get(&(one.job, one.link));
+            one.call.owner = owner.and_then(|owner| events.get(*owner).copied());
         }
     }
 
@@ -351,6 +363,7 @@ impl<'t> CallReader<'t> {
                     end: at,
                     thread: NONE,
                     memory: (one.host, one.device),
+                    owner: None,
                 },
                 id: 0,
                 link: 0,

@@ -11,9 +11,14 @@ pub mod compile;
 mod flops;
 pub mod log;
 mod memory;
+pub mod modules;
 mod nesting;
 pub mod pairs;
 mod python;
 mod shapes;
+mod stacks;
 mod sums;
 pub mod triton;
+
+pub(crate) use modules::FRAME as MODULE;
+pub(crate) use pairs::EVALUATE;

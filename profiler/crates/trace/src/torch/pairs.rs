@@ -11,7 +11,7 @@ use aiprof_model::timeline::{Event, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Prefix of autograd's own span around each backward operator.
-const EVALUATE: &str = "autograd::engine::evaluate_function: ";
+pub(crate) const EVALUATE: &str = "autograd::engine::evaluate_function: ";
 
 /// Pairs of a forward and a backward operator.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,13 +39,19 @@ pub struct PairReport {
 
 /// An operator with a number.
 #[derive(Clone, Copy)]
-struct Numbered {
-    call: usize,
-    file: u32,
-    number: i64,
+pub(super) struct Numbered {
+    /// Its index among the calls.
+    pub(super) call: usize,
+    /// Its file.
+    pub(super) file: u32,
+    /// Its number.
+    pub(super) number: i64,
     /// Number of the forward thread; 0: it is a forward operator.
     forward_thread: u64,
-    thread: u32,
+    /// Its thread.
+    pub(super) thread: u32,
+    /// It is autograd's own span around a backward operator.
+    is_own: bool,
 }
 
 impl PairReport {
@@ -54,21 +60,11 @@ impl PairReport {
         let mut calls = TorchCalls::new(timeline);
         let nested = Nested::new(&mut calls);
         let costs = nested.costs(&calls);
-        let all = numbered(timeline, &calls);
-        let (forward, backward): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|one| one.forward_thread == 0);
-        let mut made: FxHashMap<(u32, i64), Vec<Numbered>> = FxHashMap::default();
-        for one in forward {
-            // The calls are in the order of begin: the last of a thread stays.
-            let of_number = made.entry((one.file, one.number)).or_default();
-            of_number.retain(|known| known.thread != one.thread);
-            of_number.push(one);
-        }
-        let threads = threads(&made, &backward);
+        let partners = Partners::new(timeline, &calls);
         let mut report = Self::default();
         let mut places: FxHashMap<(Option<Sym>, Option<Sym>), usize> = FxHashMap::default();
-        for one in backward {
-            let forward = partner(&made, &threads, &one);
+        for one in partners.backward.iter().filter(|one| !one.is_own) {
+            let forward = partners.forward_of(one);
             let forward = forward
                 .and_then(|forward| calls.all.get(forward.call).zip(costs.get(forward.call)));
             let backward = calls.all.get(one.call).zip(costs.get(one.call));
@@ -108,7 +104,7 @@ fn name(timeline: &Timeline, call: &TorchCall) -> String {
     call.name.map_or("", |name| timeline.name(name)).to_owned()
 }
 
-/// Operators that have numbers, autograd's own spans excepted.
+/// Operators that have numbers, in the order of begin.
 fn numbered(timeline: &Timeline, calls: &TorchCalls) -> Vec<Numbered> {
     let operators = calls.all.iter().enumerate();
     let operators = operators.filter(|(_, call)| call.role == CallRole::Operator && !call.is_note);
@@ -117,12 +113,13 @@ fn numbered(timeline: &Timeline, calls: &TorchCalls) -> Vec<Numbered> {
         let number: i64 = argument(timeline, event, "Sequence number")?.parse().ok()?;
         let thread = argument(timeline, event, "Fwd thread id")?.parse().ok()?;
         let is_own = timeline.name(event.name).starts_with(EVALUATE);
-        (!is_own && number >= 0).then_some(Numbered {
+        (number >= 0).then_some(Numbered {
             call: index,
             file: timeline.job(event),
             number,
             forward_thread: thread,
             thread: call.thread,
+            is_own,
         })
     });
     numbered.collect()
@@ -134,6 +131,57 @@ fn argument<'t>(timeline: &'t Timeline, event: &Event, key: &str) -> Option<&'t 
 
 /// Forward operators by file and number, one of each thread.
 type Made = FxHashMap<(u32, i64), Vec<Numbered>>;
+
+/// Which forward operators the backward ones of a timeline belong to.
+pub(super) struct Partners {
+    made: Made,
+    threads: FxHashMap<(u32, u64), u32>,
+    forward: Vec<Numbered>,
+    /// Backward operators, in the order of begin, and autograd's own spans around them.
+    pub(super) backward: Vec<Numbered>,
+}
+
+impl Partners {
+    /// Those of a timeline's calls.
+    pub(super) fn new(timeline: &Timeline, calls: &TorchCalls) -> Self {
+        let all = numbered(timeline, calls);
+        let (forward, backward): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|one| one.forward_thread == 0);
+        let mut made = Made::default();
+        for one in forward.iter().filter(|one| !one.is_own) {
+            // The calls are in the order of begin: the last of a thread stays.
+            let of_number = made.entry((one.file, one.number)).or_default();
+            of_number.retain(|known| known.thread != one.thread);
+            of_number.push(*one);
+        }
+        Self {
+            threads: threads(&made, &backward),
+            made,
+            forward,
+            backward,
+        }
+    }
+
+    /// All operators with numbers.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Numbered> {
+        self.forward.iter().chain(&self.backward)
+    }
+
+    /// The thread that a backward operator's forward operator ran on.
+    pub(super) fn thread_of(&self, backward: &Numbered) -> Option<u32> {
+        let key = (backward.file, backward.forward_thread);
+        self.threads.get(&key).copied()
+    }
+
+    /// The forward operator that a backward one belongs to.
+    pub(super) fn forward_of(&self, backward: &Numbered) -> Option<Numbered> {
+        let thread = self
+            .threads
+            .get(&(backward.file, backward.forward_thread))?;
+        let of_number = self.made.get(&(backward.file, backward.number))?;
+        of_number.iter().find(|one| one.thread == *thread).copied()
+    }
+}
 
 /// Which thread of the trace each of torch's threads is: that which has most of the
 /// numbers.
@@ -153,15 +201,4 @@ fn threads(made: &Made, backward: &[Numbered]) -> FxHashMap<(u32, u64), u32> {
         Some((of, most?.0))
     });
     chosen.collect()
-}
-
-fn partner(
-    made: &Made,
-    threads: &FxHashMap<(u32, u64), u32>,
-    backward: &Numbered,
-) -> Option<Numbered> {
-    let thread = threads.get(&(backward.file, backward.forward_thread))?;
-    let of_number = made.get(&(backward.file, backward.number))?;
-    let mut of_thread = of_number.iter().filter(|one| one.thread == *thread);
-    of_thread.next().copied()
 }

@@ -16,6 +16,19 @@ struct TextColumn {
     head: String,
     width: usize,
     cells: Vec<String>,
+    /// Texts stand at the left, one below the other, and rows are apart.
+    is_stack: bool,
+}
+
+impl TextColumn {
+    /// A text at its place in the column.
+    fn padded(&self, text: &str) -> String {
+        let width = self.width;
+        match self.is_stack {
+            true => format!("{text:<width$}  "),
+            false => format!("{text:>width$}  "),
+        }
+    }
 }
 
 /// Writes a table in torch's layout, and the notes behind it.
@@ -31,20 +44,31 @@ pub(super) fn write(table: &Table, layout: &TorchLayout, out: &mut dyn Write) ->
         let cells: Vec<String> = cells.collect();
         cells.concat()
     };
-    let padded = |text: &str, width: usize| format!("{text:>width$}  ");
     let rule = line(
         &mut columns
             .iter()
             .map(|one| format!("{}  ", "-".repeat(one.width))),
     );
-    let head = line(&mut columns.iter().map(|one| padded(&one.head, one.width)));
+    let head = line(&mut columns.iter().map(|one| one.padded(&one.head)));
     writeln!(out, "{rule}\n{head}\n{rule}")?;
     for row in 0..table.rows.len() {
-        let cells = columns.iter().map(|one| {
-            let cell = one.cells.get(row).map_or("", String::as_str);
-            padded(cell, one.width)
+        let cell = |one: &TextColumn| one.cells.get(row).cloned().unwrap_or_default();
+        let stack = columns.iter().find(|one| one.is_stack).map(cell);
+        let mut frames = stack.as_deref().unwrap_or_default().split('\n');
+        let first = frames.next().unwrap_or_default();
+        let cells = columns.iter().map(|one| match one.is_stack {
+            true => one.padded(first),
+            false => one.padded(&cell(one)),
         });
         writeln!(out, "{}", line(&mut { cells }))?;
+        let rest = frames.chain(stack.as_ref().map(|_| ""));
+        for frame in rest {
+            let cells = columns.iter().map(|one| match one.is_stack {
+                true => one.padded(frame),
+                false => one.padded(""),
+            });
+            writeln!(out, "{}", line(&mut { cells }))?;
+        }
     }
     writeln!(
         out,
@@ -101,6 +125,11 @@ fn columns(table: &Table, layout: &TorchLayout) -> Vec<TextColumn> {
     columns.add("input_shapes", "Input Shapes", width, move |cell| {
         text(cell).chars().take(width).collect()
     });
+    let width = layout.stack_width;
+    columns.add("stack", "Source Location", width, move |cell| {
+        let frames = text(cell).split(';').map(|frame| end_of(frame, width));
+        frames.collect::<Vec<_>>().join("\n")
+    });
     if let Some((power, unit)) = layout.flops {
         let scale = 10f64.powi(-power);
         columns.add(
@@ -135,6 +164,7 @@ impl Columns<'_> {
             head: head.to_owned(),
             width,
             cells: cells.collect(),
+            is_stack: name == "stack",
         });
     }
 }
@@ -151,6 +181,19 @@ fn name(cell: &Cell) -> String {
     match name.chars().count() >= CUT_NAME {
         true => name.chars().take(CUT_NAME).chain("...".chars()).collect(),
         false => name.to_string(),
+    }
+}
+
+/// The end of a frame, where it is too long for its column.
+fn end_of(frame: &str, width: usize) -> String {
+    let frame = visible::one_line(frame);
+    let count = frame.chars().count();
+    match count > width {
+        true => {
+            let rest = frame.chars().skip(count - width);
+            "...".chars().chain(rest.skip(3)).collect()
+        }
+        false => frame.to_string(),
     }
 }
 

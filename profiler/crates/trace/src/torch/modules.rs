@@ -1,0 +1,436 @@
+//! Modules of a model (`torch.nn.Module`), with their time on the host and on devices.
+//!
+//! PyTorch writes each call of a module as a Python frame, `nn.Module: Linear_0`, if a profile has
+//! stacks (`with_stack=True`). The number counts the modules of a class in the order of their first
+//! calls. TorchScript has no frames. There, each operator names its modules (`Module Hierarchy`,
+//! `with_modules=True`), `TOP(Net)::forward.fc(Linear)::forward`, and calls are not known.
+//!
+//! Work of a device belongs to the innermost module round the call that launched it. Work that a
+//! backward operator launched belongs to the module of the forward operator
+//! ([`Partners`](super::pairs::Partners)).
+
+use super::calls::TorchCalls;
+use super::pairs::Partners;
+use crate::findings::short;
+use crate::work::{RankWork, SpanRole, WorkIndex, name_of};
+use aiprof_model::timeline::{Event, Time, Timeline, TrackId};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
+
+/// What the name of a module's frame begins with.
+pub(crate) const FRAME: &str = "nn.Module: ";
+/// Kernels that a module is shown with.
+const MOST_KERNELS: usize = 3;
+/// Modules round a module that are shown, the innermost.
+const MOST_PARENTS: usize = 64;
+
+/// A module at one place in the model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModuleRow {
+    /// Its rank.
+    pub rank: u32,
+    /// Its name: class and number, or the name that its parent has for it.
+    pub name: String,
+    /// The modules round it, outermost first, with `/` between; empty: none.
+    pub parents: String,
+    /// How often it was called; `None`: not known.
+    pub calls: Option<u64>,
+    /// Host time with that of the modules in it, and without, microseconds.
+    pub host_us: f64,
+    /// See above.
+    pub self_host_us: f64,
+    /// Time of the device work that was launched in it, and of that not launched in a module in it,
+    /// microseconds.
+    pub device_us: f64,
+    /// See above.
+    pub self_device_us: f64,
+    /// Time of the device work that its backward operators launched, also those of modules in it,
+    /// microseconds.
+    pub backward_us: f64,
+    /// Share of `device_us` and `backward_us` in the time of all work of the rank, percent; `None`:
+    /// there is no work.
+    pub share: Option<f64>,
+    /// Names of the first different kernels that it launched itself, cut.
+    pub kernels: Vec<String>,
+}
+
+/// The modules of a timeline.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModuleReport {
+    /// By rank; those with most device time first.
+    pub rows: Vec<ModuleRow>,
+    /// Time of device work that belongs to no module, microseconds.
+    pub outside_us: f64,
+}
+
+impl ModuleReport {
+    /// Those of a timeline.
+    pub fn new(timeline: &Timeline, index: &WorkIndex) -> Self {
+        let mut frames = frames(timeline, index);
+        let backward = backward(timeline);
+        let mut report = Self::default();
+        for (at, rank) in index.ranks.iter().enumerate() {
+            let frames = frames.remove(&at).unwrap_or_default();
+            let mut tree = ModuleTree::default();
+            let owners = ModuleWalk::new(timeline, index, &backward, &mut tree).of(rank, frames);
+            report.outside_us += tree.add_work(timeline, rank, &owners);
+            if !tree.nodes.is_empty() {
+                report.rows.extend(tree.rows(rank));
+            }
+        }
+        report
+    }
+}
+
+/// The frames of modules, by the number of their rank in the index.
+fn frames(timeline: &Timeline, index: &WorkIndex) -> FxHashMap<usize, Vec<u32>> {
+    let key = |event: &Event| (timeline.job(event), timeline.rank(event));
+    let mut ranks = FxHashMap::default();
+    for (at, rank) in index.ranks.iter().enumerate() {
+        let host = rank.host.iter();
+        let host = host.filter_map(|event| timeline.events.get(*event as usize));
+        ranks.extend(host.map(|event| (key(event), at)));
+    }
+    let mut frames: FxHashMap<usize, Vec<u32>> = FxHashMap::default();
+    for (at, event) in (0u32..).zip(&timeline.events) {
+        let is_frame = event.is_slice() && !event.dropped && frame(timeline, event).is_some();
+        if let Some(rank) = ranks.get(&key(event)).filter(|_| is_frame) {
+            frames.entry(*rank).or_default().push(at);
+        }
+    }
+    frames
+}
+
+/// The module that an event is a call of.
+fn frame<'t>(timeline: &'t Timeline, event: &Event) -> Option<&'t str> {
+    let is_python = timeline.name(event.cat) == "python_function";
+    is_python.then(|| name_of(timeline, event).strip_prefix(FRAME))?
+}
+
+/// Events of backward operators, with those of the forward operators that they belong to.
+fn backward(timeline: &Timeline) -> FxHashMap<u32, u32> {
+    let calls = TorchCalls::new(timeline);
+    let partners = Partners::new(timeline, &calls);
+    let event = |call: usize| u32::try_from(calls.all.get(call)?.event).ok();
+    let pairs = partners.backward.iter().filter_map(|one| {
+        let forward = partners.forward_of(one)?;
+        Some((event(one.call)?, event(forward.call)?))
+    });
+    pairs.collect()
+}
+
+/// The names of `TOP(Net)::forward.SELF(Net)::run.fc(Linear)::forward`: `Net`, `fc`. What is
+/// written another way is read as names with a dot between each.
+fn hierarchy(text: &str) -> impl Iterator<Item = &str> {
+    let parts = text.split('.').map(|part| {
+        let module = part.split("::").next().unwrap_or(part);
+        match module.split_once('(') {
+            Some(("TOP", class)) => class.trim_end_matches(')'),
+            Some(("SELF", _)) => "",
+            Some((name, _)) => name,
+            None => module,
+        }
+    });
+    parts.filter(|name| !name.is_empty())
+}
+
+/// What a call is in.
+#[derive(Clone, Copy)]
+enum Owner {
+    /// A module.
+    Module(usize),
+    /// The backward operator of this forward operator.
+    Backward(u32),
+}
+
+/// What is known of the calls of a rank.
+#[derive(Default)]
+struct Owners {
+    /// By the call's event.
+    of_calls: FxHashMap<u32, Owner>,
+    /// Modules of forward operators, by the operator's event.
+    of_operators: FxHashMap<u32, usize>,
+}
+
+/// A module, or an operator, that is open.
+struct OpenModule {
+    end: Time,
+    owner: Owner,
+}
+
+/// Goes through the spans of a rank's threads.
+struct ModuleWalk<'w, 't> {
+    timeline: &'t Timeline,
+    index: &'w WorkIndex,
+    backward: &'w FxHashMap<u32, u32>,
+    tree: &'w mut ModuleTree<'t>,
+    /// Operators name their modules: there are no frames.
+    by_operators: bool,
+    open: Vec<OpenModule>,
+    owners: Owners,
+}
+
+impl<'w, 't> ModuleWalk<'w, 't> {
+    fn new(
+        timeline: &'t Timeline,
+        index: &'w WorkIndex,
+        backward: &'w FxHashMap<u32, u32>,
+        tree: &'w mut ModuleTree<'t>,
+    ) -> Self {
+        Self {
+            timeline,
+            index,
+            backward,
+            tree,
+            by_operators: false,
+            open: Vec::new(),
+            owners: Owners::default(),
+        }
+    }
+
+    fn of(mut self, rank: &RankWork, frames: Vec<u32>) -> Owners {
+        self.by_operators = frames.is_empty();
+        let timeline = self.timeline;
+        let mut spans = frames;
+        spans.extend(&rank.host);
+        // A frame that begins and ends with an operator is round it: frames come first.
+        spans.sort_by_cached_key(|at| {
+            let event = timeline.events.get(*at as usize);
+            event.map(|event| (event.track, event.start, Reverse(event.end())))
+        });
+        let mut track: Option<TrackId> = None;
+        for at in spans {
+            let Some(event) = timeline.events.get(at as usize) else {
+                continue;
+            };
+            if track.replace(event.track) != Some(event.track) {
+                self.open.clear();
+            }
+            let is_over = |one: &mut OpenModule| one.end <= event.start && one.end < event.end();
+            while self.open.pop_if(is_over).is_some() {}
+            self.span(at, event);
+        }
+        self.owners
+    }
+
+    fn span(&mut self, at: u32, event: &Event) {
+        if let Some(name) = frame(self.timeline, event) {
+            let parent = self.module();
+            let node = self.tree.child(parent, name);
+            self.tree.called(parent, node, event.dur());
+            return self.enter(event, Owner::Module(node));
+        }
+        match self.index.role(event) {
+            SpanRole::Operator => self.operator(at, event),
+            SpanRole::Call => {
+                let owner = self.open.last().map(|one| one.owner);
+                self.owners.of_calls.extend(owner.map(|owner| (at, owner)));
+            }
+            _ => {}
+        }
+    }
+
+    fn operator(&mut self, at: u32, event: &Event) {
+        let timeline = self.timeline;
+        let named = timeline.arg(event, "Module Hierarchy");
+        let named = named.filter(|_| self.by_operators).unwrap_or_default();
+        let mut leaf = None;
+        for name in hierarchy(named.trim_matches('"')) {
+            leaf = Some(self.tree.child(leaf, name));
+        }
+        if let Some(node) = leaf {
+            self.tree.ran(self.module(), node, event.dur());
+            self.enter(event, Owner::Module(node));
+        }
+        let module = self.module();
+        self.owners
+            .of_operators
+            .extend(module.map(|node| (at, node)));
+        if let Some(forward) = self.backward.get(&at) {
+            self.enter(event, Owner::Backward(*forward));
+        }
+    }
+
+    fn enter(&mut self, event: &Event, owner: Owner) {
+        let end = event.end();
+        self.open.push(OpenModule { end, owner });
+    }
+
+    /// The module that is open.
+    fn module(&self) -> Option<usize> {
+        match self.open.last()?.owner {
+            Owner::Module(node) => Some(node),
+            Owner::Backward(_) => None,
+        }
+    }
+}
+
+/// Modules in each other.
+#[derive(Default)]
+struct ModuleTree<'t> {
+    /// Those round a module are before it.
+    nodes: Vec<ModuleNode<'t>>,
+    places: FxHashMap<(Option<usize>, &'t str), usize>,
+    /// Time of all work of the rank, microseconds.
+    all_us: f64,
+}
+
+#[derive(Default)]
+struct ModuleNode<'t> {
+    parent: Option<usize>,
+    name: &'t str,
+    calls: u64,
+    host: f64,
+    self_host: f64,
+    device: f64,
+    self_device: f64,
+    backward: f64,
+    kernels: Vec<&'t str>,
+}
+
+impl<'t> ModuleTree<'t> {
+    fn child(&mut self, parent: Option<usize>, name: &'t str) -> usize {
+        let nodes = &mut self.nodes;
+        *self.places.entry((parent, name)).or_insert_with(|| {
+            nodes.push(ModuleNode {
+                parent,
+                name,
+                ..ModuleNode::default()
+            });
+            nodes.len() - 1
+        })
+    }
+
+    /// A module and those round it, from the inside out.
+    fn above(&self, node: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(node), |node| self.nodes.get(*node)?.parent)
+    }
+
+    /// Notes a call of a module in another.
+    fn called(&mut self, parent: Option<usize>, node: usize, us: f64) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.calls += 1;
+            node.host += us;
+            node.self_host += us;
+        }
+        self.take_from(parent, us);
+    }
+
+    /// Notes an operator of a module that ran in one of `outer`: `outer` has its time already.
+    fn ran(&mut self, outer: Option<usize>, node: usize, us: f64) {
+        let has_it = outer.into_iter().flat_map(|outer| self.above(outer));
+        let has_it: FxHashSet<usize> = has_it.collect();
+        let all: Vec<usize> = self.above(node).collect();
+        for one in all.into_iter().filter(|one| !has_it.contains(one)) {
+            if let Some(one) = self.nodes.get_mut(one) {
+                one.host += us;
+            }
+        }
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.self_host += us;
+        }
+        self.take_from(outer, us);
+    }
+
+    fn take_from(&mut self, node: Option<usize>, us: f64) {
+        if let Some(node) = node.and_then(|node| self.nodes.get_mut(node)) {
+            node.self_host -= us;
+        }
+    }
+
+    /// Gives modules the work that they launched; returns the time of the rest, microseconds.
+    fn add_work(&mut self, timeline: &'t Timeline, rank: &RankWork, owners: &Owners) -> f64 {
+        let mut outside = 0.0;
+        for work in &rank.work {
+            self.all_us += work.us();
+            let node = match owners.of_calls.get(&work.call) {
+                Some(Owner::Module(node)) => Some((*node, false)),
+                Some(Owner::Backward(forward)) => {
+                    let node = owners.of_operators.get(forward);
+                    node.map(|node| (*node, true))
+                }
+                None => None,
+            };
+            let node = node.and_then(|(node, is)| Some((self.nodes.get_mut(node)?, is)));
+            match node {
+                Some((node, true)) => node.backward += work.us(),
+                Some((node, false)) => {
+                    node.device += work.us();
+                    node.self_device += work.us();
+                    let kernel = timeline.events.get(work.event as usize);
+                    node.kernels(kernel.map(|kernel| name_of(timeline, kernel)));
+                }
+                None => outside += work.us(),
+            }
+        }
+        for at in (0..self.nodes.len()).rev() {
+            let node = self.nodes.get(at);
+            let sums = node.map(|node| (node.parent, node.device, node.backward));
+            let Some((Some(parent), device, backward)) = sums else {
+                continue;
+            };
+            if let Some(parent) = self.nodes.get_mut(parent) {
+                parent.device += device;
+                parent.backward += backward;
+            }
+        }
+        outside
+    }
+
+    fn rows(&self, rank: &RankWork) -> Vec<ModuleRow> {
+        let rows = self.nodes.iter().map(|node| {
+            let device = node.device + node.backward;
+            ModuleRow {
+                rank: rank.rank,
+                name: node.name.to_owned(),
+                parents: self.parents(node),
+                calls: (node.calls > 0).then_some(node.calls),
+                host_us: node.host,
+                self_host_us: node.self_host,
+                device_us: node.device,
+                self_device_us: node.self_device,
+                backward_us: node.backward,
+                share: (self.all_us > 0.0).then(|| 100.0 * device / self.all_us),
+                kernels: node.kernels.iter().map(|name| short(name)).collect(),
+            }
+        });
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_by(|a, b| {
+            let device = |row: &ModuleRow| row.device_us + row.backward_us;
+            let order = device(b).total_cmp(&device(a));
+            order.then_with(|| b.host_us.total_cmp(&a.host_us))
+        });
+        rows
+    }
+
+    fn parents(&self, node: &ModuleNode<'_>) -> String {
+        let all = node
+            .parent
+            .into_iter()
+            .flat_map(|parent| self.above(parent));
+        let names = all
+            .filter_map(|node| self.nodes.get(node))
+            .map(|one| one.name);
+        let mut names: Vec<&str> = names.take(MOST_PARENTS + 1).collect();
+        if names.len() > MOST_PARENTS {
+            names.truncate(MOST_PARENTS);
+            names.push("..");
+        }
+        names.reverse();
+        names.join("/")
+    }
+}
+
+impl<'t> ModuleNode<'t> {
+    fn kernels(&mut self, name: Option<&'t str>) {
+        let is_new = |name: &&str| !self.kernels.contains(name);
+        if self.kernels.len() < MOST_KERNELS {
+            let new = name.filter(is_new);
+            self.kernels.extend(new);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "modules_tests.rs"]
+mod tests;
