@@ -54,24 +54,12 @@ impl PairReport {
         let mut calls = TorchCalls::new(timeline);
         let nested = Nested::new(&mut calls);
         let costs = nested.costs(&calls);
-        let all = numbered(timeline, &calls);
-        let (forward, backward): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|one| one.forward_thread == 0);
-        let mut made: FxHashMap<(u32, i64), Vec<Numbered>> = FxHashMap::default();
-        for one in forward {
-            // The calls are in the order of begin: the last of a thread stays.
-            let of_number = made.entry((one.file, one.number)).or_default();
-            of_number.retain(|known| known.thread != one.thread);
-            of_number.push(one);
-        }
-        let threads = threads(&made, &backward);
         let mut report = Self::default();
         let mut places: FxHashMap<(Option<Sym>, Option<Sym>), usize> = FxHashMap::default();
-        for one in backward {
-            let forward = partner(&made, &threads, &one);
-            let forward = forward
-                .and_then(|forward| calls.all.get(forward.call).zip(costs.get(forward.call)));
-            let backward = calls.all.get(one.call).zip(costs.get(one.call));
+        for (backward, forward) in joined(timeline, &calls) {
+            let forward =
+                forward.and_then(|forward| calls.all.get(forward).zip(costs.get(forward)));
+            let backward = calls.all.get(backward).zip(costs.get(backward));
             let (Some((forward, first)), Some((backward, second))) = (forward, backward) else {
                 report.alone += 1;
                 continue;
@@ -102,6 +90,26 @@ impl Pairs {
         self.backward_us.0 += backward.cpu;
         self.backward_us.1 += backward.device;
     }
+}
+
+/// Backward operators with their forward ones, if the trace has them, as indexes of calls.
+pub(super) fn joined(timeline: &Timeline, calls: &TorchCalls) -> Vec<(usize, Option<usize>)> {
+    let all = numbered(timeline, calls);
+    let (forward, backward): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|one| one.forward_thread == 0);
+    let mut made = Made::default();
+    for one in forward {
+        // The calls are in the order of begin: the last of a thread stays.
+        let of_number = made.entry((one.file, one.number)).or_default();
+        of_number.retain(|known| known.thread != one.thread);
+        of_number.push(one);
+    }
+    let threads = threads(&made, &backward);
+    let pairs = backward.iter().map(|one| {
+        let forward = partner(&made, &threads, one);
+        (one.call, forward.map(|forward| forward.call))
+    });
+    pairs.collect()
 }
 
 fn name(timeline: &Timeline, call: &TorchCall) -> String {
