@@ -413,7 +413,7 @@ fn region_around(index: usize, nested: &Nested, parts: &[CompilePart]) -> Option
     })
 }
 
-/// What each call is to the compiler, as far as it shows it itself.
+/// What each call is to the compiler by its own name and note.
 fn parts(timeline: &Timeline, calls: &TorchCalls, nested: &Nested) -> Vec<CompilePart> {
     let mut parts = vec![CompilePart::Other; calls.all.len()];
     let owner =

@@ -5,11 +5,18 @@ use aiprof_model::timeline::Dialect;
 use aiprof_testkit::scene::{self, Slice};
 
 /// Traces of programs of a few lines, without what is deep in the compiler. A section begins with
-/// `# VERSION PROGRAM`. Lines with `=` have what the program measured: number of the compilation,
-/// least and most microseconds (the compiler's own metrics, and the first call compared with a
-/// later one), runs; or how many compilations have no number; or for each graph break how often
-/// it was run across. The others are events: thread, category, name, begin and length in
-/// microseconds, number of the operator and of its thread (of autograd).
+/// `# VERSION PROGRAM`. Lines with `=` have what the program measured:
+///
+/// - `ID LEAST MOST RUNS`: a compilation and its microseconds, at least by the compiler's own
+///   metrics, at most by the first call compared with a later one. `-` stands for all without
+///   numbers.
+/// - `function NAME LEAST MOST RUNS AGAIN LEAST MOST`: the same of a function without numbers, with
+///   how many are recompilations and what those took.
+/// - `unnumbered COUNT`: compilations that have neither.
+/// - `breaks RUNS`: a graph break, and how often the program ran across it.
+///
+/// The others are events: thread, category, name, begin and length in microseconds. Operators of
+/// autograd have their number and thread, too.
 const TRACES: &str = include_str!("tests/versions.txt");
 
 /// A section of the file.
@@ -57,48 +64,67 @@ fn traces() -> Vec<VersionTrace> {
     found
 }
 
-fn compiled<'r>(report: &'r CompileReport, id: &str) -> Option<&'r Compiled> {
-    let id = CompileId::parse(id);
-    report.compiled.iter().find(|one| one.id == id)
+fn number(text: &str) -> f64 {
+    text.parse().unwrap()
+}
+
+/// Compares what was found with one line of what the program measured.
+fn compare(title: &str, report: &CompileReport, fact: &[&str], breaks: &mut Vec<u64>) {
+    let rows = || report.compiled.iter();
+    let is_within = |us: f64, least, most| number(least) <= us && us <= number(most);
+    match *fact {
+        ["breaks", runs] => breaks.push(number(runs) as u64),
+        ["unnumbered", count] => assert_eq!(report.unnumbered, number(count) as u64, "{title}"),
+        [
+            "function",
+            name,
+            least,
+            most,
+            runs,
+            again,
+            least_again,
+            most_again,
+        ] => {
+            let one = rows().find(|one| one.function.as_deref() == Some(name));
+            let Some(one) = one else {
+                panic!("{title}: no {name}")
+            };
+            assert!(is_within(one.compile_us, least, most), "{title}: {one:?}");
+            let is_same = is_within(one.recompile_us, least_again, most_again);
+            assert!(is_same, "{title}: {one:?}");
+            let counts = (one.runs, one.recompilations);
+            assert_eq!(counts, (number(runs) as u64, number(again) as u64));
+        }
+        [id, least, most, runs] => {
+            let id = CompileId::parse(id);
+            let Some(one) = rows().find(|one| one.id == id) else {
+                panic!("{title}: no {id:?}")
+            };
+            assert!(is_within(one.compile_us, least, most), "{title}: {one:?}");
+            assert_eq!(one.runs, number(runs) as u64, "{title}: {id:?}");
+            // Which of those without a number are recompilations is not known.
+            let again = u64::from(id.is_some_and(|id| id.compile > 0));
+            assert_eq!(one.recompilations, again, "{title}: {id:?}");
+        }
+        _ => panic!("{title}: {fact:?}"),
+    }
 }
 
 #[test]
 fn compilations_of_each_version_take_what_the_program_measured() {
     let traces = traces();
     assert!(traces.len() > 20, "{}", traces.len());
-    for VersionTrace {
-        title,
-        timeline,
-        facts,
-    } in traces
-    {
-        let report = CompileReport::new(&timeline, &TorchLog::default());
-        let number = |text: &str| -> f64 { text.parse().unwrap() };
-        let (mut ids, mut breaks, mut unnumbered) = (Vec::new(), Vec::new(), 0.0);
-        for fact in facts {
-            match fact[..] {
-                ["breaks", runs] => breaks.push(number(runs) as u64),
-                ["unnumbered", count] => unnumbered = number(count),
-                [id, least, most, runs] => {
-                    let Some(one) = compiled(&report, id) else {
-                        panic!("{title}: no {id}")
-                    };
-                    let is_true = number(least) <= one.compile_us && one.compile_us <= number(most);
-                    assert!(is_true, "{title}: {one:?}, not from {least} to {most}");
-                    assert_eq!(one.runs, number(runs) as u64, "{title}: {id}");
-                    ids.push(one.id);
-                }
-                _ => panic!("{title}: {fact:?}"),
-            }
+    for trace in traces {
+        let report = CompileReport::new(&trace.timeline, &TorchLog::default());
+        let mut breaks = Vec::new();
+        for fact in &trace.facts {
+            compare(trace.title, &report, fact, &mut breaks);
         }
-        let found: Vec<_> = report.compiled.iter().map(|one| one.id).collect();
-        assert_eq!(found, ids, "{title}");
-        assert_eq!(report.unnumbered, unnumbered as u64, "{title}");
+        let is_row = |fact: &&Vec<&str>| !["breaks", "unnumbered"].contains(&fact[0]);
+        let rows = trace.facts.iter().filter(is_row).count();
+        assert_eq!(report.compiled.len(), rows, "{}", trace.title);
         let found: Vec<u64> = report.breaks.iter().map(|one| one.runs).collect();
-        assert_eq!(found, breaks, "{title}");
-        // Only what was compiled by number is known to be compiled again.
-        let again = ids.iter().flatten().filter(|id| id.compile > 0).count();
-        assert_eq!(report.recompiled().count(), again, "{title}");
+        assert_eq!(found, breaks, "{}", trace.title);
     }
 }
 
@@ -162,6 +188,45 @@ fn what_led_to_no_region_is_nobodys() {
         (1, STEP, 400.0, 500.0),
     ]);
     assert_eq!(found, [("1/0".to_owned(), 30.0)]);
+}
+
+/// What a function takes again without numbers, by the frames of Python.
+#[test]
+fn stacks_show_what_is_compiled_again() {
+    let mut timeline = timeline(&[
+        (1, "Torch-Compiled Region", 0.0, 9.0),
+        (1, STEP, 10.0, 40.0),
+        (1, "gc (dynamo_timed)", 41.0, 43.0),
+        (1, "Torch-Compiled Region", 50.0, 60.0),
+        (1, STEP, 100.0, 170.0),
+        (1, "Torch-Compiled Region", 180.0, 190.0),
+    ]);
+    for (ts, name) in [
+        (1.0, "a.py(5): f"),
+        (51.0, "a.py(5): f"),
+        (181.0, "a.py(9): g"),
+    ] {
+        let slice = Slice {
+            tid: 1,
+            name,
+            cat: "python_function",
+            ts,
+            dur: 5.0,
+            ..Slice::default()
+        };
+        scene::add(&mut timeline, &slice);
+    }
+    let report = CompileReport::new(&timeline, &TorchLog::default());
+    let rows = report.compiled.iter().map(|one| {
+        let place = one.place.as_deref().unwrap();
+        (place, one.runs, one.compile_us, one.recompile_us)
+    });
+    // What ran before the first compilation was compiled before the trace.
+    let rows: Vec<_> = rows.collect();
+    assert_eq!(rows, [("a.py:5", 2, 32.0, 32.0), ("a.py:9", 1, 70.0, 0.0)]);
+    assert_eq!(report.unnumbered, 0);
+    let again: Vec<u64> = report.recompiled().map(|one| one.recompilations).collect();
+    assert_eq!(again, [1]);
 }
 
 /// Each thread compiles what it runs next itself.

@@ -22,7 +22,7 @@ pub(super) struct Unnumbered {
 }
 
 impl Unnumbered {
-    /// Adds a region of so many microseconds that may be within another.
+    /// Adds a region: its function, its length in microseconds, whether it is within another.
     pub(super) fn region(&mut self, function: Function, us: f64, is_within: bool) {
         let row = of_function(&mut self.compiled, &function);
         row.runs += 1;
