@@ -64,13 +64,13 @@ fn compiled(request: &Request<'_>) -> Vec<Table> {
         row.extend([one.compile_us.into(), one.runs.into(), one.run_us.into()]);
         row
     });
-    vec![COMPILED.table(rows)]
+    vec![COMPILED.noted(rows, unnumbered(report))]
 }
 
 /// Its number, function and place.
 fn named(one: &Compiled) -> Vec<Cell> {
     vec![
-        one.id.to_string().into(),
+        one.id.map(|id| id.to_string()).into(),
         one.function.as_deref().into(),
         one.place.as_deref().into(),
     ]
@@ -80,8 +80,10 @@ fn recompiled(request: &Request<'_>) -> Vec<Table> {
     let report = &request.outcome.compiled;
     let rows = report.recompiled().map(|one| {
         let guards = (!one.guards.is_empty()).then(|| one.guards.join("; "));
+        // Which compilation a run without a number is of is not known.
+        let runs = one.id.map(|_| one.runs);
         let mut row = named(one);
-        row.extend([one.compile_us.into(), one.runs.into(), guards.into()]);
+        row.extend([one.recompile_us.into(), runs.into(), guards.into()]);
         row
     });
     vec![RECOMPILED.noted(rows, notes(report))]
@@ -105,8 +107,20 @@ fn breaks(request: &Request<'_>) -> Vec<Table> {
 
 fn notes(report: &CompileReport) -> Vec<String> {
     let wants_log = !report.has_log && !report.compiled.is_empty();
-    wants_log
-        .then(|| WANTS_LOG.to_owned())
-        .into_iter()
-        .collect()
+    let wants_log = wants_log.then(|| WANTS_LOG.to_owned());
+    let mut notes = unnumbered(report);
+    notes.extend(wants_log);
+    notes
+}
+
+/// What the tables lack if the trace does not number compilations.
+fn unnumbered(report: &CompileReport) -> Vec<String> {
+    let count = report.unnumbered;
+    let note = (count > 0).then(|| {
+        format!(
+            "{count} compilations have neither numbers (PyTorch 2.6 or newer) nor Python stacks \
+             (with_stack=True): their functions, and which are recompilations, are not known"
+        )
+    });
+    note.into_iter().collect()
 }

@@ -22,20 +22,21 @@ fn breaks(breaks: &[GraphBreak]) -> Finding {
     let known = |of: &Option<String>, what: &str| of.clone().unwrap_or(format!("{what} unknown"));
     let mut sorted: Vec<&GraphBreak> = breaks.iter().collect();
     sorted.sort_by(|a, b| b.compile_us.total_cmp(&a.compile_us));
+    let frame = |one: &GraphBreak| match one.frame {
+        Some(frame) => format!("frame {frame}"),
+        None => "frame unknown".to_owned(),
+    };
     let lines = sorted.iter().map(|one| {
         format!(
-            "{}: {}; frame {}, {}, {} to compile the code behind it",
+            "{}: {}; {}, {}, {} to compile the code behind it",
             known(&one.place, "place"),
             known(&one.reason, "reason"),
-            one.frame,
+            frame(one),
             times(one.runs, "run"),
             time(one.compile_us)
         )
     });
-    let place = |one: &&GraphBreak| {
-        let frame = || format!("frame {}", one.frame);
-        one.place.clone().unwrap_or_else(frame)
-    };
+    let place = |one: &&GraphBreak| one.place.clone().unwrap_or_else(|| frame(one));
     let subject = sorted.first().map(place).unwrap_or_default();
     Finding {
         kind: FindingKind::GraphBreaks,
@@ -73,20 +74,25 @@ fn seen(place: Option<&String>, us: f64) -> SeenAt {
 }
 
 fn recompilations(recompiled: &[&Compiled]) -> Finding {
-    let us: f64 = recompiled.iter().map(|one| one.compile_us).sum();
+    let us: f64 = recompiled.iter().map(|one| one.recompile_us).sum();
     let mut sorted = recompiled.to_vec();
-    sorted.sort_by(|a, b| b.compile_us.total_cmp(&a.compile_us));
+    sorted.sort_by(|a, b| b.recompile_us.total_cmp(&a.recompile_us));
+    let count: u64 = recompiled.iter().map(|one| one.recompilations).sum();
     let name = |one: &Compiled| {
-        let frame = || format!("frame {}", one.id.frame);
+        let frame = || format!("frame {}", one.id.unwrap_or_default().frame);
         one.function.clone().unwrap_or_else(frame)
+    };
+    let which = |one: &Compiled| match one.id {
+        Some(id) => id.to_string(),
+        None => times(one.recompilations, "time"),
     };
     let lines = sorted.iter().map(|one| {
         let guard = one.guards.first().map_or("guard unknown", String::as_str);
         format!(
             "{} ({}): {}; {guard}",
             name(one),
-            one.id,
-            time(one.compile_us)
+            which(one),
+            time(one.recompile_us)
         )
     });
     let subject = sorted.first().map_or(String::new(), |one| name(one));
@@ -95,17 +101,17 @@ fn recompilations(recompiled: &[&Compiled]) -> Finding {
         text: format!(
             "Recompilation takes {} ({}). The most expensive function is {subject}.",
             time(us),
-            times(recompiled.len() as u64, "time")
+            times(count, "time")
         ),
         subject,
         cost_ns: Some(ns(us)),
         numbers: vec![
             measure("compiling", us / 1e6, "s"),
-            measure("recompilations", recompiled.len() as f64, ""),
+            measure("recompilations", count as f64, ""),
         ],
         places: sorted
             .iter()
-            .map(|one| seen(one.place.as_ref(), one.compile_us))
+            .map(|one| seen(one.place.as_ref(), one.recompile_us))
             .collect(),
         evidence: cut(lines.collect()),
         ..Finding::default()

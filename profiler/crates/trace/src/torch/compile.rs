@@ -5,6 +5,12 @@
 //! compiler's steps (`dynamo_timed`). A region of another frame within a region is what
 //! comes behind a graph break. Lines and reasons are in the compiler's log ([`TorchLog`]),
 //! lines of breaks also in names of Python frames: `torch_dynamo_resume_in_f_at_65`.
+//!
+//! Some versions write a note with the compilation's number beside each step, others only the
+//! steps, and the oldest regions without numbers.
+
+mod owners;
+mod unnumbered;
 
 use super::calls::{CallRole, TorchCalls};
 use super::log::{CompileId, LoggedBreak, TorchLog};
@@ -14,6 +20,7 @@ use aiprof_model::timeline::Timeline;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use unnumbered::Unnumbered;
 
 /// How names of regions begin.
 const REGION: &str = "Torch-Compiled Region";
@@ -38,8 +45,8 @@ pub struct CompileStep {
 /// What was compiled, by its number.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Compiled {
-    /// Its number.
-    pub id: CompileId,
+    /// Its number; `None`: all compilations of the function, to which the trace gives no numbers.
+    pub id: Option<CompileId>,
     /// The function; `None`: neither the trace nor the log has it.
     pub function: Option<String>,
     /// Where the function is: `file:line`.
@@ -50,6 +57,10 @@ pub struct Compiled {
     pub runs: u64,
     /// Time of its runs, microseconds, with what they called.
     pub run_us: f64,
+    /// How many recompilations it is.
+    pub recompilations: u64,
+    /// Time that they took, microseconds.
+    pub recompile_us: f64,
     /// Guards whose failure made it a recompilation.
     pub guards: Vec<String>,
 }
@@ -57,8 +68,8 @@ pub struct Compiled {
 /// A place at which the compiler gave up and went on behind it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GraphBreak {
-    /// In which frame.
-    pub frame: u32,
+    /// In which frame; `None`: the trace gives frames no numbers.
+    pub frame: Option<u32>,
     /// The function that goes on behind it.
     pub function: Option<String>,
     /// Where it is: `file:line`, or only the line.
@@ -78,8 +89,11 @@ pub struct GraphBreak {
 pub struct CompileReport {
     /// Steps, the one with most time of its own first.
     pub steps: Vec<CompileStep>,
-    /// Compilations by number.
+    /// Compilations by number; those without numbers come last, by function.
     pub compiled: Vec<Compiled>,
+    /// Compilations that have no number and whose function is not known: which of them are
+    /// recompilations is not known either.
+    pub unnumbered: u64,
     /// Graph breaks by frame.
     pub breaks: Vec<GraphBreak>,
     /// There was a log.
@@ -100,6 +114,7 @@ impl CompileReport {
             found = CompileScan::of(timeline);
         }
         report.steps = found.steps();
+        report.unnumbered = found.unnumbered.unknown;
         // What the log has on functions is known of breaks too.
         report.compiled = found.compiled(log);
         report.breaks = found.breaks(log);
@@ -113,7 +128,7 @@ impl CompileReport {
 
     /// Recompilations.
     pub fn recompiled(&self) -> impl Iterator<Item = &Compiled> {
-        self.compiled.iter().filter(|one| one.id.compile > 0)
+        self.compiled.iter().filter(|one| one.recompilations > 0)
     }
 }
 
@@ -124,31 +139,56 @@ struct CompileScan {
     compiled: BTreeMap<CompileId, Compiled>,
     /// How often a frame ran directly within another: outer, inner.
     within: BTreeMap<(u32, u32), u64>,
+    unnumbered: Unnumbered,
+}
+
+/// Which compilation something is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum CompileOwner {
+    /// Nothing shows it.
+    #[default]
+    Unknown,
+    /// One without a number that led to this region, an index of calls.
+    Unnumbered(usize),
+    /// That with this number.
+    Numbered(CompileId),
+}
+
+impl CompileOwner {
+    fn number(self) -> Option<CompileId> {
+        match self {
+            Self::Numbered(id) => Some(id),
+            _ => None,
+        }
+    }
 }
 
 /// What a call is to the compiler.
-#[derive(Clone, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum CompilePart {
     #[default]
     Other,
-    Region(Option<CompileId>),
-    Step(Option<CompileId>),
+    Region(CompileOwner),
+    Step(CompileOwner),
 }
 
 impl CompileScan {
     fn of(timeline: &Timeline) -> Self {
         let mut calls = TorchCalls::new(timeline);
         let nested = Nested::new(&mut calls);
-        let parts = parts(timeline, &calls, &nested);
+        let mut parts = parts(timeline, &calls, &nested);
         let frames = Frames::new(timeline, &calls);
+        owners::assign(timeline, &calls, &nested, &mut parts);
         let mut found = Self::default();
         for (index, part) in parts.iter().enumerate() {
             match part {
                 CompilePart::Other => {}
-                CompilePart::Region(id) => {
-                    found.region(index, *id, &calls, &nested, &parts, &frames)
+                CompilePart::Region(owner) => {
+                    found.region(index, *owner, &calls, &nested, &parts, &frames)
                 }
-                CompilePart::Step(id) => found.step(index, *id, timeline, &calls, &nested, &parts),
+                CompilePart::Step(owner) => {
+                    found.step(index, *owner, timeline, &calls, &nested, &parts, &frames)
+                }
             }
         }
         found
@@ -156,7 +196,7 @@ impl CompileScan {
 
     fn of_id(&mut self, id: CompileId) -> &mut Compiled {
         self.compiled.entry(id).or_insert_with(|| Compiled {
-            id,
+            id: Some(id),
             ..Compiled::default()
         })
     }
@@ -164,21 +204,23 @@ impl CompileScan {
     fn region(
         &mut self,
         index: usize,
-        id: Option<CompileId>,
+        owner: CompileOwner,
         calls: &TorchCalls,
         nested: &Nested,
         parts: &[CompilePart],
         frames: &Frames,
     ) {
-        let (Some(id), Some(call)) = (id, calls.all.get(index)) else {
+        let Some(call) = calls.all.get(index) else {
             return;
         };
-        let around = nested
-            .above(index)
-            .find_map(|above| match parts.get(above) {
-                Some(CompilePart::Region(Some(around))) => Some(*around),
-                _ => None,
-            });
+        let around = region_around(index, nested, parts);
+        let Some(id) = owner.number() else {
+            let function = frames.of_region(index);
+            let is_within = around.is_some();
+            self.unnumbered.region(function, call.length(), is_within);
+            return;
+        };
+        let around = around.and_then(CompileOwner::number);
         if let Some(around) = around.filter(|around| around.frame != id.frame) {
             *self.within.entry((around.frame, id.frame)).or_default() += 1;
         }
@@ -196,36 +238,45 @@ impl CompileScan {
     fn step(
         &mut self,
         index: usize,
-        id: Option<CompileId>,
+        owner: CompileOwner,
         timeline: &Timeline,
         calls: &TorchCalls,
         nested: &Nested,
         parts: &[CompilePart],
+        frames: &Frames,
     ) {
         let Some(call) = calls.all.get(index) else {
             return;
         };
         let name = call.name.map_or("", |name| timeline.name(name));
         let name = name.strip_suffix(TIMED).unwrap_or(name);
-        let around = nested
-            .above(index)
-            .find_map(|above| match parts.get(above) {
-                Some(CompilePart::Step(around)) => Some((above, *around)),
-                _ => None,
-            });
         let step = self.steps.entry(name.to_owned()).or_default();
         step.calls += 1;
         step.self_us += call.length();
         step.total_us += call.length();
-        let around_id = around.and_then(|(above, id)| {
-            let above = calls.all.get(above)?.name?;
+        let is_step = |above: &usize| matches!(parts.get(*above), Some(CompilePart::Step(_)));
+        let around = nested.above(index).find(is_step);
+        if let Some(above) = around.and_then(|above| calls.all.get(above)?.name) {
             let above = timeline.name(above);
             let above = above.strip_suffix(TIMED).unwrap_or(above);
             self.steps.entry(above.to_owned()).or_default().self_us -= call.length();
-            id
-        });
-        if let Some(id) = id.filter(|id| around_id != Some(*id)) {
-            self.of_id(id).compile_us += call.length();
+        }
+        let part = CompilePart::Step(owner);
+        if nested
+            .above(index)
+            .any(|above| parts.get(above) == Some(&part))
+        {
+            return;
+        }
+        match owner {
+            CompileOwner::Unknown => {}
+            CompileOwner::Unnumbered(region) => {
+                let is_within = region_around(index, nested, parts).is_some();
+                let function = frames.of_region(region);
+                self.unnumbered
+                    .step(index, region, function, call.length(), is_within);
+            }
+            CompileOwner::Numbered(id) => self.of_id(id).compile_us += call.length(),
         }
     }
 
@@ -248,21 +299,25 @@ impl CompileScan {
         }
         // What is known of one compilation of a frame is so of all.
         let mut known: FxHashMap<u32, (Option<String>, Option<String>)> = FxHashMap::default();
-        for one in self.compiled.values().filter(|one| one.function.is_some()) {
+        let numbered = self.compiled.iter();
+        for (id, one) in numbered.filter(|(_, one)| one.function.is_some()) {
             let both = (one.function.clone(), one.place.clone());
-            known.entry(one.id.frame).or_insert(both);
+            known.entry(id.frame).or_insert(both);
         }
-        for one in self
-            .compiled
-            .values_mut()
-            .filter(|one| one.function.is_none())
-        {
-            if let Some((function, place)) = known.get(&one.id.frame) {
+        let numbered = self.compiled.iter_mut();
+        for (id, one) in numbered.filter(|(_, one)| one.function.is_none()) {
+            if let Some((function, place)) = known.get(&id.frame) {
                 one.function.clone_from(function);
                 one.place.clone_from(place);
             }
         }
-        self.compiled.values().cloned().collect()
+        let again = self.compiled.iter_mut().filter(|(id, _)| id.compile > 0);
+        for (_, one) in again {
+            (one.recompilations, one.recompile_us) = (1, one.compile_us);
+        }
+        let mut all: Vec<Compiled> = self.compiled.values().cloned().collect();
+        all.extend(self.unnumbered.compiled());
+        all
     }
 
     fn breaks(&self, log: &TorchLog) -> Vec<GraphBreak> {
@@ -274,6 +329,9 @@ impl CompileScan {
         for frame in frames {
             self.breaks_of(frame, log, &mut breaks);
         }
+        if breaks.is_empty() {
+            breaks = self.unnumbered.breaks();
+        }
         breaks
     }
 
@@ -281,10 +339,8 @@ impl CompileScan {
     fn breaks_of(&self, frame: u32, log: &TorchLog, breaks: &mut Vec<GraphBreak>) {
         let behind = self.within.range((frame, 0)..=(frame, u32::MAX));
         let behind: Vec<(u32, u64)> = behind.map(|((_, inner), runs)| (*inner, *runs)).collect();
-        let compile_us = |frame: u32| -> f64 {
-            let of_frame = self.compiled.values().filter(|one| one.id.frame == frame);
-            of_frame.map(|one| one.compile_us).sum()
-        };
+        let compile_us =
+            |frame: u32| -> f64 { self.of_frame(frame).map(|one| one.compile_us).sum() };
         let mut logged: Vec<&LoggedBreak> = Vec::new();
         for one in log.breaks.iter().filter(|one| one.id.frame == frame) {
             match logged.iter_mut().find(|known| known.place == one.place) {
@@ -298,7 +354,7 @@ impl CompileScan {
             breaks.extend(behind.iter().map(|(inner, runs)| {
                 let function = self.function(*inner);
                 GraphBreak {
-                    frame,
+                    frame: Some(frame),
                     place: self.resumed_at(*inner),
                     function,
                     runs: *runs,
@@ -313,7 +369,7 @@ impl CompileScan {
         let cost: f64 = behind.iter().map(|(inner, _)| compile_us(*inner)).sum();
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         breaks.extend(logged.into_iter().map(|one| GraphBreak {
-            frame,
+            frame: Some(frame),
             function: behind.first().and_then(|(inner, _)| self.function(*inner)),
             place: given(&one.place),
             reason: given(&one.reason),
@@ -331,55 +387,81 @@ impl CompileScan {
         let rest = function.strip_prefix("torch_dynamo_resume_in_")?;
         let (_, line) = rest.rsplit_once("_at_")?;
         let line: u32 = line.parse().ok()?;
-        let mut of_frame = self.compiled.values().filter(|one| one.id.frame == frame);
-        let place = of_frame.find_map(|one| one.place.as_deref());
+        let place = self.of_frame(frame).find_map(|one| one.place.as_deref());
         let file = place.and_then(|place| Some(place.rsplit_once(':')?.0));
         Some(file.map_or_else(|| format!("line {line}"), |file| format!("{file}:{line}")))
     }
 
     fn function(&self, frame: u32) -> Option<String> {
-        let mut of_frame = self.compiled.values().filter(|one| one.id.frame == frame);
-        of_frame.find_map(|one| one.function.clone())
+        self.of_frame(frame).find_map(|one| one.function.clone())
+    }
+
+    /// Compilations of a frame.
+    fn of_frame(&self, frame: u32) -> impl Iterator<Item = &Compiled> {
+        let ids = |compile| CompileId { frame, compile };
+        let of_frame = self.compiled.range(ids(0)..=ids(u32::MAX));
+        of_frame.map(|(_, one)| one)
     }
 }
 
-/// What each call is to the compiler.
+/// Which compilation the region directly around a call is of; `None`: there is no region.
+fn region_around(index: usize, nested: &Nested, parts: &[CompilePart]) -> Option<CompileOwner> {
+    let mut above = nested.above(index);
+    above.find_map(|above| match parts.get(above) {
+        Some(CompilePart::Region(owner)) => Some(*owner),
+        _ => None,
+    })
+}
+
+/// What each call is to the compiler by its own name and note.
 fn parts(timeline: &Timeline, calls: &TorchCalls, nested: &Nested) -> Vec<CompilePart> {
     let mut parts = vec![CompilePart::Other; calls.all.len()];
-    let mut has_notes = false;
-    let name = |index: usize| {
-        let name = calls.all.get(index).and_then(|call| call.name);
-        name.map_or("", |name| timeline.name(name))
-    };
+    let owner =
+        |id: Option<CompileId>| id.map_or_else(CompileOwner::default, CompileOwner::Numbered);
     for (index, call) in calls.all.iter().enumerate() {
         if call.role != CallRole::Operator {
             continue;
         }
-        if let Some(rest) = name(index).strip_prefix(REGION) {
+        let name = name(timeline, calls, index);
+        if let Some(rest) = name.strip_prefix(REGION) {
             let id = CompileId::parse(rest.trim_start_matches([':', ' ']));
-            set(&mut parts, index, CompilePart::Region(id));
+            let region = id.map_or(CompileOwner::Unnumbered(index), CompileOwner::Numbered);
+            set(&mut parts, index, CompilePart::Region(region));
             continue;
         }
         // `fx_codegen_and_compile_data: compile_id=0/0` stands in the step of that name.
-        let note = name(index).split_once(NOTE).filter(|_| call.is_note);
+        let note = name.split_once(NOTE).filter(|_| call.is_note);
         let Some((step, about)) = note else {
             continue;
         };
         let above = nested.above(index).next();
-        if let Some(above) = above.filter(|above| name(*above) == step) {
-            has_notes = true;
+        if let Some(above) = above.filter(|above| self::name(timeline, calls, *above) == step) {
             let id = about.rsplit_once("compile_id=").map_or("", |(_, id)| id);
-            set(&mut parts, above, CompilePart::Step(CompileId::parse(id)));
+            set(
+                &mut parts,
+                above,
+                CompilePart::Step(owner(CompileId::parse(id))),
+            );
         }
     }
-    if !has_notes {
-        for index in 0..calls.all.len() {
-            if name(index).ends_with(TIMED) {
-                set(&mut parts, index, CompilePart::Step(None));
-            }
+    // Versions that write notes write such a step in the one that has the note: it is the same.
+    for index in 0..calls.all.len() {
+        let is_timed = name(timeline, calls, index).ends_with(TIMED);
+        let is_noted = |above: usize| {
+            let is_step = matches!(parts.get(above), Some(CompilePart::Step(_)));
+            is_step && !name(timeline, calls, above).ends_with(TIMED)
+        };
+        if is_timed && !nested.above(index).next().is_some_and(is_noted) {
+            set(&mut parts, index, CompilePart::Step(CompileOwner::Unknown));
         }
     }
     parts
+}
+
+/// What a call is called.
+fn name<'t>(timeline: &'t Timeline, calls: &TorchCalls, index: usize) -> &'t str {
+    let name = calls.all.get(index).and_then(|call| call.name);
+    name.map_or("", |name| timeline.name(name))
 }
 
 fn set(parts: &mut [CompilePart], index: usize, part: CompilePart) {
@@ -387,3 +469,6 @@ fn set(parts: &mut [CompilePart], index: usize, part: CompilePart) {
         *place = part;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -60,14 +60,12 @@ impl PairReport {
         let mut calls = TorchCalls::new(timeline);
         let nested = Nested::new(&mut calls);
         let costs = nested.costs(&calls);
-        let partners = Partners::new(timeline, &calls);
         let mut report = Self::default();
         let mut places: FxHashMap<(Option<Sym>, Option<Sym>), usize> = FxHashMap::default();
-        for one in partners.backward.iter().filter(|one| !one.is_own) {
-            let forward = partners.forward_of(one);
-            let forward = forward
-                .and_then(|forward| calls.all.get(forward.call).zip(costs.get(forward.call)));
-            let backward = calls.all.get(one.call).zip(costs.get(one.call));
+        for (backward, forward) in joined(timeline, &calls) {
+            let forward =
+                forward.and_then(|forward| calls.all.get(forward).zip(costs.get(forward)));
+            let backward = calls.all.get(backward).zip(costs.get(backward));
             let (Some((forward, first)), Some((backward, second))) = (forward, backward) else {
                 report.alone += 1;
                 continue;
@@ -98,6 +96,17 @@ impl Pairs {
         self.backward_us.0 += backward.cpu;
         self.backward_us.1 += backward.device;
     }
+}
+
+/// Backward operators with their forward ones, if the trace has them, as indexes of calls.
+pub(super) fn joined(timeline: &Timeline, calls: &TorchCalls) -> Vec<(usize, Option<usize>)> {
+    let partners = Partners::new(timeline, calls);
+    let backward = partners.backward.iter().filter(|one| !one.is_own);
+    let pairs = backward.map(|one| {
+        let forward = partners.forward_of(one);
+        (one.call, forward.map(|forward| forward.call))
+    });
+    pairs.collect()
 }
 
 fn name(timeline: &Timeline, call: &TorchCall) -> String {
