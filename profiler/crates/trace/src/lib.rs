@@ -13,6 +13,7 @@ pub mod finding;
 pub mod findings;
 pub mod messages;
 pub mod mpi;
+mod point_to_point;
 pub mod ranks;
 mod stretches;
 pub mod torch;

@@ -131,8 +131,9 @@ impl Analysis<'_> {
         };
         let shared = SharedWork::default();
         let report = findings::report(timeline, &outcome, inputs, wanted, &shared);
-        for text in self.tables.unknown_names(timeline, &shared) {
-            self.messages.warn("", format_args!("{text}"));
+        let unknown = self.tables.unknown_names(timeline, &shared);
+        if !unknown.is_empty() {
+            bail!("{}", unknown.join("; "));
         }
         self.tables.make(timeline, &outcome, &report, &shared)?;
         drop(shared);

@@ -109,12 +109,16 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
              kernels took is not known."
         ),
     };
-    add(
-        findings,
-        (Kind::NoKernels, Weight::Warning, String::new()),
-        text,
-        lines.collect(),
-    );
+    let heading = (Kind::NoKernels, Weight::Warning, String::new());
+    add(findings, heading, text, lines.collect());
+    if let Some(finding) = findings.last_mut().filter(|_| launches > 0) {
+        finding.advice = Some(
+            "Record the device too: in torch with ProfilerActivity.CUDA (or XPU), with aiprof with \
+             --device-timing. If you do, the driver lost its records: check that the process may \
+             use the profiling interface (CUPTI, no other profiler at once), and that the program \
+             ended its profile before it exited.",
+        );
+    }
 }
 
 fn clocks(report: &Report, findings: &mut Vec<Finding>) {
