@@ -52,6 +52,8 @@ pub(super) struct Analysis<'a> {
     pub(super) inputs: Vec<Input>,
     /// Kernels of captures whose stalls were sampled.
     pub(super) stalls: Vec<TimedStalls>,
+    /// What captures lost of calls and records, a line each, by job.
+    pub(super) lost: BTreeMap<u32, Vec<String>>,
     /// The files that were written.
     pub(super) written: WrittenFiles,
     /// Tables by name.
