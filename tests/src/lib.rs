@@ -27,6 +27,7 @@
 //! * [`stall_run`]: records device samples of the virtual driver;
 //! * [`stall_truth`]: compares device samples with the truth;
 //! * [`states`]: recordings that print how far they are;
+//! * [`viewers`]: Perfetto and speedscope, fetched once;
 //! * [`oracle`]: `perf record` in aiprof's place, to check the workloads
 //!   themselves (`AIPROF_TESTS_ORACLE=perf`).
 //!
@@ -64,4 +65,5 @@ pub mod states;
 pub mod torch;
 pub mod trace;
 pub mod truth;
+pub mod viewers;
 pub mod workload;

@@ -1,8 +1,10 @@
-//! Captures among what `aiprof analyze` reads: their events, and the stalls of their devices.
+//! Captures among what `aiprof analyze` reads: their events, what they lost of these, and the
+//! stalls of their devices.
 
 use super::{capture_timeline, stall_input};
 use aiprof_formats::import::json::Reading;
 use aiprof_formats::import::recording;
+use aiprof_model::profile::{LossKind, Losses};
 use aiprof_model::timeline::{Stretch, Timeline};
 use aiprof_record::capture::ReplayOptions;
 use aiprof_record::timeline::CommandDetail;
@@ -12,7 +14,42 @@ use aiprof_trace::analyze::device_stalls::TimedStalls;
 use anyhow::{Context as _, Result};
 use std::path::Path;
 
-/// Adds a capture to a timeline; also whether stalls of devices were sampled.
+/// What was read of a capture.
+pub(super) struct CaptureRead {
+    /// How that went.
+    pub(super) reading: Reading,
+    /// Stalls of devices were sampled.
+    pub(super) has_stalls: bool,
+    /// Calls and records of devices that it lost, a line each.
+    pub(super) lost: Vec<String>,
+}
+
+/// Losses without which an analysis would be another one: of calls, launches and records of
+/// devices. Stacks that are cut are none.
+const LOST: [LossKind; 11] = [
+    LossKind::LaunchesUnrecorded,
+    LossKind::ActivityDropped,
+    LossKind::ActivityUnknown,
+    LossKind::DeviceTimesImpossible,
+    LossKind::TimingNoEvent,
+    LossKind::TimingAmbiguous,
+    LossKind::CallRingDrops,
+    LossKind::CallDataDrops,
+    LossKind::CallsRefused,
+    LossKind::LaunchesRefused,
+    LossKind::SpansRefused,
+];
+
+/// A line for each cause by which calls or records were lost.
+fn lost(losses: &Losses) -> Vec<String> {
+    let all = losses
+        .iter()
+        .filter(|(kind, count)| *count > 0 && LOST.contains(kind));
+    all.map(|(kind, count)| format!("{}: {count}, not recorded", kind.label()))
+        .collect()
+}
+
+/// Adds a capture to a timeline.
 ///
 /// # Errors
 /// It cannot be read.
@@ -21,7 +58,7 @@ pub(super) fn read(
     kept: Stretch,
     detail: CommandDetail,
     timeline: &mut Timeline,
-) -> Result<(Reading, bool)> {
+) -> Result<CaptureRead> {
     let options = ReplayOptions::default();
     let shown = path.display();
     let file = capture_timeline::open(path)?;
@@ -29,7 +66,11 @@ pub(super) fn read(
     let has_stalls = recorded.totals.stalls > 0;
     let read = recording::read(&recorded, store, &path.to_string_lossy(), kept, timeline);
     let reading = read.with_context(|| format!("cannot read {shown}"))?;
-    Ok((reading, has_stalls))
+    Ok(CaptureRead {
+        reading,
+        has_stalls,
+        lost: lost(&recorded.losses),
+    })
 }
 
 /// The stalls of a capture that is looked at as a whole: samples have no times of their own.
@@ -43,4 +84,20 @@ pub(super) fn stalls(path: &Path, kept: Stretch) -> Vec<TimedStalls> {
         tracing::warn!("{shown}: cannot analyze stalls: {}", chain(&*error));
         Vec::new()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_of_launches_are_reported_and_cut_stacks_are_not() {
+        let mut losses = Losses::default();
+        losses.add(LossKind::LaunchesUnrecorded, 18);
+        losses.add(LossKind::StackTooDeep, 5);
+        assert_eq!(
+            lost(&losses),
+            ["launches without a device record: 18, not recorded"]
+        );
+    }
 }

@@ -38,10 +38,13 @@ pub(super) fn parse_moment(text: &str) -> Result<Moment, String> {
     if let Ok(us) = text.parse::<f64>() {
         return Ok(Moment::Us(us));
     }
+    // Events that stand further behind in the file may be earlier than the first.
+    let (sign, text) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
     let longer = |_| values::parse_duration(text).map(|long| long.as_nanos() as u64);
     let ns = values::parse_span(text).or_else(longer);
     let ns = ns.ok().and_then(|ns| i64::try_from(ns).ok());
-    ns.map(|ns| Moment::Since(Time::from_nanos(ns)))
+    ns.map(|ns| sign * ns)
+        .map(|ns| Moment::Since(Time::from_nanos(ns)))
         .ok_or_else(|| {
             "expected a time since the first event, such as 10s, 1.5ms or 2m, or a number of \
              microseconds as in the trace"
@@ -61,7 +64,8 @@ mod tests {
         assert_eq!(parse_moment("0s"), since(0));
         assert_eq!(parse_moment("2m"), since(120_000_000));
         assert_eq!(parse_moment("1700.5"), Ok(Moment::Us(1700.5)));
-        for text in ["", "x", "s", "10 s", "-1s"] {
+        assert_eq!(parse_moment("-1.5ms"), since(-1500));
+        for text in ["", "x", "s", "10 s", "--1s", "-"] {
             assert!(parse_moment(text).is_err(), "{text}");
         }
     }

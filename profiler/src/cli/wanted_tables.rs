@@ -62,17 +62,30 @@ impl WantedTables {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Annotations and names that are asked for and that no trace has, in sentences: a path of
+    /// Annotations, operators and names that are asked for and that no trace has, in sentences: a path of
     /// nothing looks like a result.
     pub(super) fn unknown_names(&self, timeline: &Timeline, shared: &SharedWork) -> Vec<String> {
         let has = |name: &str| self.entries.iter().any(|entry| entry.name == name);
         let has_path = has("critical-path");
-        let Options { path, what_if, .. } = &self.options;
+        let Options {
+            path,
+            what_if,
+            operator,
+            ..
+        } = &self.options;
         let changes = if has_path { &what_if[..] } else { &[] };
-        let is_asked = path.annotation.is_some() || !changes.is_empty();
-        if !is_asked || !(has_path || has("trace-diff") || self.marks_path) {
+        let has_notes = has_path || has("trace-diff") || self.marks_path;
+        let path = has_notes.then(|| path.clone()).unwrap_or_default();
+        let operator = operator.as_deref().filter(|_| has("kernel-sequences"));
+        if path.annotation.is_none() && changes.is_empty() && operator.is_none() {
             return Vec::new();
         }
-        unknown_names(timeline, shared.work_index(timeline), path, changes)
+        unknown_names(
+            timeline,
+            shared.work_index(timeline),
+            &path,
+            changes,
+            operator,
+        )
     }
 }

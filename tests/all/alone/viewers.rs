@@ -3,7 +3,7 @@
 //! Without a network, the test is skipped with a message.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context as _;
@@ -13,6 +13,7 @@ use aiprof_tests::aiprof::binary;
 use aiprof_tests::aiu::{Runtime, Truth, TruthFiles};
 use aiprof_tests::need::{Need, find_tool, skip, skip_unless};
 use aiprof_tests::trace::{SAMPLES, Span, Trace, number};
+use aiprof_tests::viewers::{script, viewers};
 use aiprof_tests::workload::{Workshop, checked};
 
 const NEEDS: [Need; 5] = [
@@ -22,28 +23,6 @@ const NEEDS: [Need; 5] = [
     Need::Tool("npm"),
     Need::Tool("python3"),
 ];
-
-fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("viewers")
-        .join(name)
-}
-
-/// The viewers; if they cannot be fetched, the test of this name is skipped with a message.
-fn viewers(name: &str) -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), |dir| root.join(dir));
-    let folder = target.join("viewers");
-    let fetched = checked(Command::new("sh").arg(script("fetch.sh")).arg(&folder));
-    let fetched = fetched.inspect_err(|error| {
-        skip(
-            name,
-            &format!("needs viewers, which could not be fetched: {error:#}"),
-        );
-    });
-    fetched.is_ok().then_some(folder)
-}
 
 /// Records a program with everything that a trace can hold: calls, samples, device
 /// records, arrows, counters.

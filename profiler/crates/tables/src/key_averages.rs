@@ -179,6 +179,8 @@ impl Parts {
 }
 
 const DEVICE: &str = "device";
+/// Calls with more device time than the device has, by this factor, have some of it twice.
+const TWICE: f64 = 1.001;
 
 /// What a row's calls are: of the host, of a device, or notes drawn on a device.
 fn kind(row: &Average) -> &'static str {
@@ -240,6 +242,19 @@ fn notes(request: &Request<'_>, averages: &Averages) -> Vec<String> {
              correlation ID"
                 .to_owned(),
         );
+    }
+    // Torch gives a device span to each call with its number, also if several have it.
+    let (of_calls, of_device) = (
+        sum(&averages.rows, |row| {
+            if row.is_device { 0.0 } else { row.self_device }
+        }),
+        device_sum(&averages.rows),
+    );
+    if of_calls > of_device * TWICE {
+        notes.push(format!(
+            "torch counts device time of some calls twice, and so does this table: {of_calls:.3} us \
+             of calls for {of_device:.3} us of the device; other tables count it once"
+        ));
     }
     if request.options.by_shape && !averages.has_shapes {
         notes.push("the trace has no shapes; profile with record_shapes=True".to_owned());

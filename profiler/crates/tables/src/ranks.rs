@@ -6,7 +6,7 @@ use super::messages;
 use super::{Request, Table, TableEntry};
 use aiprof_model::timeline::{Event, Timeline};
 use aiprof_trace::mpi::{MpiCollective, MpiTraffic};
-use aiprof_trace::ranks::{Collectives, Matched};
+use aiprof_trace::ranks::Collectives;
 use aiprof_trace::work::WorkClass;
 use std::collections::BTreeMap;
 
@@ -42,13 +42,21 @@ pub(super) const COLLECTIVES: TableEntry = TableEntry {
 /// Notes for collectives and messages that could not be matched.
 fn notes(found: &Collectives, mpi: &MpiTraffic) -> Vec<String> {
     let mut notes = messages::notes(mpi);
-    let is_empty = found.matched.is_empty() && mpi.collectives.is_empty();
+    let is_empty = found.matched.is_empty() && found.messages.is_empty();
+    let is_empty = is_empty && found.unpaired == 0 && mpi.collectives.is_empty();
     match (found.unmatched, is_empty && mpi.messages.is_empty()) {
         (0, false) => {}
         (0, true) => notes.push("no collective has several ranks in the input".to_owned()),
         (kernels, _) => notes.push(format!(
             "{kernels} collective kernels are left out: ranks have different numbers of them"
         )),
+    }
+    if found.unpaired > 0 {
+        notes.push(format!(
+            "{} kernels that send or receive are left out: the input does not show which belong \
+             together",
+            found.unpaired
+        ));
     }
     notes
 }
@@ -63,7 +71,7 @@ struct WaitSum {
 }
 
 /// Waits by the rank that waits and the one that comes last.
-fn waits(matched: &[Matched], mpi: &MpiTraffic) -> BTreeMap<(u32, u32), WaitSum> {
+fn waits(found: &Collectives, mpi: &MpiTraffic) -> BTreeMap<(u32, u32), WaitSum> {
     let mut sums: BTreeMap<(u32, u32), WaitSum> = BTreeMap::new();
     for wait in mpi.waits() {
         let sum = sums.entry((wait.rank, wait.waits_for)).or_default();
@@ -74,12 +82,17 @@ fn waits(matched: &[Matched], mpi: &MpiTraffic) -> BTreeMap<(u32, u32), WaitSum>
         sum.us += wait.us;
         sum.longest_us = sum.longest_us.max(wait.us);
     }
-    for one in matched {
+    let collectives = found.matched.iter().map(|one| (one, false));
+    let messages = found.messages.iter().map(|one| (one, true));
+    for (one, is_message) in collectives.chain(messages) {
         let Some(last) = one.last() else { continue };
         let others = one.parts.iter().filter(|part| part.rank != last.rank);
         for part in others.filter(|part| part.waited_us > 0.0) {
             let sum = sums.entry((part.rank, last.rank)).or_default();
-            sum.collectives += 1;
+            match is_message {
+                true => sum.messages += 1,
+                false => sum.collectives += 1,
+            }
             sum.us += part.waited_us;
             sum.longest_us = sum.longest_us.max(part.waited_us);
         }
@@ -94,9 +107,7 @@ fn make_waits(request: &Request<'_>) -> Vec<Table> {
         .iter()
         .map(|split| (split.rank, split.total_us))
         .collect();
-    let mut sums: Vec<_> = waits(&found.matched, &request.outcome.mpi)
-        .into_iter()
-        .collect();
+    let mut sums: Vec<_> = waits(&found, &request.outcome.mpi).into_iter().collect();
     sums.sort_by(|a, b| b.1.us.total_cmp(&a.1.us));
     let rows = sums.iter().map(|((rank, last), sum)| {
         let whole = elapsed.get(rank).copied().filter(|us| *us > 0.0);
@@ -118,7 +129,7 @@ fn make_balance(request: &Request<'_>) -> Vec<Table> {
     let index = request.index();
     let found = Collectives::of(request.timeline, index, request.outcome);
     let mut waited: BTreeMap<u32, f64> = BTreeMap::new();
-    for ((rank, _), sum) in waits(&found.matched, &request.outcome.mpi) {
+    for ((rank, _), sum) in waits(&found, &request.outcome.mpi) {
         *waited.entry(rank).or_default() += sum.us;
     }
     let splits = temporal::run(index);
@@ -182,7 +193,7 @@ fn make_collectives(request: &Request<'_>) -> Vec<Table> {
         sum.us += us;
         sum.waited_us += waited_us;
     };
-    for one in &found.matched {
+    for one in found.matched.iter().chain(&found.messages) {
         let event = one.event.and_then(|at| timeline.events.get(at as usize));
         let (Some(event), Some(last)) = (event, one.last()) else {
             continue;
@@ -193,11 +204,16 @@ fn make_collectives(request: &Request<'_>) -> Vec<Table> {
     }
     let mut notes = notes(&found, &request.outcome.mpi);
     let mpi = &request.outcome.mpi;
-    if found.matched.is_empty() && found.unmatched == 0 && mpi.collectives.is_empty() {
-        // With one rank its waits for others cannot be separated from the rest.
-        notes = vec![
-            "times include waits for other ranks, because the input has only one rank".to_owned(),
-        ];
+    let is_empty = found.matched.is_empty() && found.messages.is_empty();
+    if is_empty && found.unmatched == 0 && mpi.collectives.is_empty() {
+        // A rank's waits for others cannot be separated from the rest.
+        let reason = match index.ranks.len() {
+            0 | 1 => "the input has only one rank",
+            _ => "the input does not show which collectives and messages belong together",
+        };
+        notes = vec![format!(
+            "times include waits for other ranks, because {reason}"
+        )];
         for rank in &index.ranks {
             let work = rank.work.iter();
             for work in work.filter(|work| work.class == WorkClass::Communication) {

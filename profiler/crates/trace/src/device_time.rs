@@ -242,6 +242,13 @@ pub(crate) fn begins_before(work: &RankedWork, call: &Event) -> bool {
     call.start - work.start > EARLY
 }
 
+/// The call that launched work; `None`: it is not in the trace, or one of both is at a time that
+/// cannot be.
+pub fn launch_of<'t>(timeline: &'t Timeline, work: &RankedWork) -> Option<&'t Event> {
+    let call = timeline.events.get(work.call as usize)?;
+    (!begins_before(work, call)).then_some(call)
+}
+
 /// Why a device as a whole idles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum IdleBlame {

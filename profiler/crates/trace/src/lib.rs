@@ -14,6 +14,7 @@ pub mod findings;
 pub mod memory;
 pub mod messages;
 pub mod mpi;
+mod point_to_point;
 pub mod ranks;
 pub mod steps;
 mod stretches;

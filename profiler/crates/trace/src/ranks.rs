@@ -1,14 +1,14 @@
-//! Collectives as their ranks had them: which parts belong together, and how long each rank
-//! waited for the last one.
+//! Collectives and messages as their ranks had them: which parts belong together, and how long
+//! each rank waited for the last one.
 
 use crate::analyze::pipeline::Outcome;
+use crate::point_to_point::{CommKind, CommKinds, MessageEnds};
 use crate::work::{RankedWork, SameCollective, WorkClass, WorkIndex, same_collective};
-use aiprof_model::kernel_classes::KernelClass;
-use aiprof_model::timeline::{Sym, Time, Timeline};
+use aiprof_model::timeline::{Time, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// A rank's part in a collective.
+/// A rank's part in a collective or message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PartIn {
     /// The rank.
@@ -21,12 +21,12 @@ pub struct PartIn {
     pub end: Time,
 }
 
-/// A collective with all of its parts.
+/// A collective or message with all of its parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matched {
     /// The event of its first rank's part; `None`: found by messages.
     pub event: Option<u32>,
-    /// One for each rank, in their order.
+    /// One for each rank, in their order; of a message its sender's, then its receiver's.
     pub parts: Vec<PartIn>,
 }
 
@@ -40,11 +40,17 @@ impl Matched {
     }
 }
 
-/// Collectives whose parts are known, and those that could not be matched.
+/// Collectives and messages whose parts are known, and those that could not be matched.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Collectives {
-    /// Those of several ranks.
+    /// Collectives of several ranks.
     pub matched: Vec<Matched>,
+    /// Messages from one device to another, by kernels that send and receive.
+    pub messages: Vec<Matched>,
+    /// Kernels that send or receive, and whose other side is not known.
+    pub unpaired: u64,
+    /// By rank: kernels of collectives, and kernels that send or receive.
+    pub kernels: BTreeMap<u32, (u64, u64)>,
     /// Kernels of collectives that other ranks have another number of: nothing shows which belong
     /// together.
     pub unmatched: u64,
@@ -71,26 +77,31 @@ impl Collectives {
 fn by_device(timeline: &Timeline, index: &WorkIndex) -> Collectives {
     let mut all: FxHashMap<SameCollective<'_>, BTreeMap<u32, Vec<&RankedWork>>> =
         FxHashMap::default();
-    let mut messages: FxHashMap<Sym, bool> = FxHashMap::default();
+    let mut found = Collectives::default();
+    let (mut kinds, mut ends) = (CommKinds::new(timeline), MessageEnds::default());
     for rank in &index.ranks {
         for work in &rank.work {
             let event = timeline.events.get(work.event as usize);
             let Some(event) = event.filter(|_| work.class == WorkClass::Communication) else {
                 continue;
             };
-            let name = event.original_name();
-            let is_message = messages.entry(name).or_insert_with(|| {
-                let class = timeline.classes.of(timeline.name(name));
-                class == KernelClass::Message
-            });
-            if *is_message || event.is_counted() {
-                continue;
+            let kind = kinds.of(event, rank.rank);
+            let (collectives, messages) = found.kernels.entry(rank.rank).or_default();
+            match kind {
+                CommKind::Collective => *collectives += 1,
+                _ => *messages += 1,
             }
-            let of = all.entry(same_collective(timeline, event)).or_default();
-            of.entry(rank.rank).or_default().push(work);
+            match kind {
+                CommKind::Message(end) => ends.add(end, (rank.rank, work)),
+                CommKind::UnknownMessage => found.unpaired += 1,
+                CommKind::Collective if event.is_counted() => {}
+                CommKind::Collective => {
+                    let of = all.entry(same_collective(timeline, event)).or_default();
+                    of.entry(rank.rank).or_default().push(work);
+                }
+            }
         }
     }
-    let mut found = Collectives::default();
     for ranks in all.into_values().filter(|ranks| ranks.len() > 1) {
         let count = ranks.values().next().map_or(0, Vec::len);
         if ranks.values().any(|work| work.len() != count) {
@@ -106,8 +117,18 @@ fn by_device(timeline: &Timeline, index: &WorkIndex) -> Collectives {
         };
         found.matched.extend((0..count).map(one));
     }
+    let (pairs, alone) = ends.pairs();
+    found.unpaired += alone;
+    let pairs = pairs
+        .into_iter()
+        .filter(|(send, receive)| send.0 != receive.0);
+    found
+        .messages
+        .extend(pairs.map(|(send, receive)| matched(&[send, receive])));
     let start = |one: &Matched| one.parts.iter().map(|part| part.start).min();
-    found.matched.sort_by_key(|one| (start(one), one.event));
+    for list in [&mut found.matched, &mut found.messages] {
+        list.sort_by_key(|one| (start(one), one.event));
+    }
     found
 }
 

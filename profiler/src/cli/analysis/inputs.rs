@@ -82,7 +82,8 @@ impl Analysis<'_> {
         }
         let job = timeline.jobs.get(reading.job as usize);
         let dialect = job.map_or(Dialect::Flex, |job| job.dialect);
-        let problems = self.tell_reading(path, &reading, dialect);
+        let mut problems = self.tell_reading(path, &reading, dialect);
+        problems.extend(self.lost.remove(&reading.job).unwrap_or_default());
         let job = timeline.jobs.get(reading.job as usize);
         self.inputs.push(Input {
             path: path.to_string_lossy().into_owned(),
@@ -135,11 +136,12 @@ impl Analysis<'_> {
                     barriers: wanted.any(|entry| unitrace::wants_commands(entry.name)),
                     each: false,
                 };
-                let (reading, has_stalls) = capture_input::read(path, self.kept, detail, timeline)?;
-                if has_stalls && self.tables.entries.is_empty() {
+                let read = capture_input::read(path, self.kept, detail, timeline)?;
+                if read.has_stalls && self.tables.entries.is_empty() {
                     self.stalls.extend(capture_input::stalls(path, self.kept));
                 }
-                return Ok(Some(reading));
+                self.lost.insert(read.reading.job, read.lost);
+                return Ok(Some(read.reading));
             }
             Contents::Log => {
                 bail!("{shown} is a log, not a trace; give logs of the compiler with -c")

@@ -52,6 +52,8 @@ pub(super) struct Analysis<'a> {
     pub(super) inputs: Vec<Input>,
     /// Kernels of captures whose stalls were sampled.
     pub(super) stalls: Vec<TimedStalls>,
+    /// What captures lost of calls and records, a line each, by job.
+    pub(super) lost: BTreeMap<u32, Vec<String>>,
     /// The files that were written.
     pub(super) written: WrittenFiles,
     /// Tables by name.
@@ -131,8 +133,9 @@ impl Analysis<'_> {
         };
         let shared = SharedWork::default();
         let report = findings::report(timeline, &outcome, inputs, wanted, &shared);
-        for text in self.tables.unknown_names(timeline, &shared) {
-            self.messages.warn("", format_args!("{text}"));
+        let unknown = self.tables.unknown_names(timeline, &shared);
+        if !unknown.is_empty() {
+            bail!("{}", unknown.join("; "));
         }
         self.tables.make(timeline, &outcome, &report, &shared)?;
         drop(shared);

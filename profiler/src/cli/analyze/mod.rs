@@ -259,9 +259,10 @@ pub(crate) struct AnalyzeArgs {
 
     /// Leave out events that end before TIME, such as 10s, 1.5ms or 2m
     ///
-    /// A time with a unit counts from the first event of each file. A number without a unit is a
-    /// time stamp of the trace, in microseconds. To analyze a long recording in parts, give times
-    /// with a unit: only then do the events that are left out take no memory.
+    /// A time with a unit counts from the first event in the file; what stands further behind and
+    /// is earlier has negative times (--from=-5ms). A number without a unit is a time stamp of the
+    /// trace, in microseconds. To analyze a long recording in parts, give times with a unit: only
+    /// then do the events that are left out take no memory.
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Input")]
     from: Option<Moment>,
 
@@ -460,6 +461,7 @@ fn silent<'a>(config: &'a AnalysisPlan, kept: Stretch, messages: &'a mut Message
         kept,
         inputs: Vec::new(),
         stalls: Vec::new(),
+        lost: std::collections::BTreeMap::new(),
         written: WrittenFiles::default(),
         tables: WantedTables::default(),
         is_damaged: false,

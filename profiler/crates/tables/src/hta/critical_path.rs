@@ -51,9 +51,11 @@ fn notes(found: &CriticalPath) -> Vec<String> {
         }
     };
     note(found.joined, "collectives join ranks");
+    note(found.messages, "messages (send and receive) join ranks");
     note(
         found.apart,
-        "collectives do not join ranks, because the ranks' records of them do not match",
+        "collectives or messages do not join ranks, because the ranks' records of them do not \
+         match",
     );
     note(
         found.estimated,

@@ -5,6 +5,7 @@
 use super::super::{Cell, Request, Table, TableEntry};
 use super::describe::{Spread, quantile};
 use aiprof_model::timeline::Timeline;
+use aiprof_trace::device_time::launch_of;
 use aiprof_trace::work::{RankWork, name_of};
 
 /// `--table launch-stats`.
@@ -56,10 +57,11 @@ impl LaunchTimes {
     }
 }
 
-/// The launches of a rank, by the begin of their work.
+/// The launches of a rank, by the begin of their work. Work that begins before its launch has a
+/// wrong time: it is left out.
 pub(crate) fn of_rank(timeline: &Timeline, rank: &RankWork) -> Vec<LaunchTimes> {
     let launches = rank.work.iter().filter_map(|work| {
-        let call = timeline.events.get(work.call as usize)?;
+        let call = launch_of(timeline, work)?;
         Some(LaunchTimes {
             call: work.call,
             event: work.event,
@@ -190,5 +192,19 @@ mod tests {
         let found = of_rank(&timeline, &index.ranks[0]);
         let seen: Vec<_> = found.iter().map(|l| (l.delay_us, l.is_short())).collect();
         assert_eq!(seen, [(0.0, false), (100.5, true)]);
+        // 90 us before its call, which cannot be.
+        for (cat, ts, correlation) in [("cuda_runtime", 400.0, 4), ("kernel", 310.0, 4)] {
+            let slice = Slice {
+                name: "k",
+                cat,
+                ts,
+                dur: 5.0,
+                correlation,
+                ..Slice::default()
+            };
+            scene::add(&mut timeline, &slice);
+        }
+        let index = WorkIndex::new(&timeline);
+        assert_eq!(of_rank(&timeline, &index.ranks[0]).len(), 2);
     }
 }

@@ -6,6 +6,7 @@
 use super::super::{Request, Table, TableEntry};
 use super::stack::{walk, work_of_calls};
 use aiprof_model::timeline::{Sym, Timeline};
+use aiprof_trace::device_time::launch_of;
 use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -60,7 +61,8 @@ pub(crate) fn of_rank(
         });
         let op = op.and_then(|op| Some((op.event, timeline.events.get(op.event as usize)?)));
         let Some((number, op)) = op else { return };
-        for work in work.iter().filter(|work| work.class != WorkClass::Copy) {
+        let kernels = work.iter().filter(|work| work.class != WorkClass::Copy);
+        for work in kernels.filter(|work| launch_of(timeline, work).is_some()) {
             let Some(kernel) = timeline.events.get(work.event as usize) else {
                 continue;
             };

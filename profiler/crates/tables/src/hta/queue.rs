@@ -8,6 +8,7 @@ use super::super::{Cell, Request, Table, TableEntry};
 use super::describe::{Spread, quantile};
 use crate::id_cell;
 use aiprof_model::timeline::{Time, Timeline};
+use aiprof_trace::device_time::launch_of;
 use aiprof_trace::work::{RankWork, RankedWork};
 
 /// `--table queue-length`.
@@ -43,7 +44,7 @@ pub(crate) fn of_rank(timeline: &Timeline, rank: &RankWork) -> Vec<QueueLength> 
 fn of_stream(timeline: &Timeline, work: &[&RankedWork]) -> QueueLength {
     let mut changes: Vec<(Time, i64)> = Vec::new();
     for work in work {
-        if let Some(call) = timeline.events.get(work.call as usize) {
+        if let Some(call) = launch_of(timeline, work) {
             changes.extend([(call.start, 1), (work.start, -1)]);
         }
     }

@@ -4,7 +4,8 @@
 //! A language model answers in steps: the first (prefill) reads the prompt and gives the
 //! first token, each further one (decode) gives one more. The compiler's tables show the
 //! steps: a job that ran a table named `PREFILL` or `DECODING`. Without them, the kernels
-//! do: what repeats is decoding, what was before it is prefill.
+//! do: what repeats is decoding, what was before it is prefill, and so is a repetition that takes
+//! far longer than its neighbours, with which a further request begins.
 
 use crate::analyze::iterations::{Iteration, Iterations};
 use crate::analyze::statistics::Spread;
@@ -100,7 +101,7 @@ pub(crate) fn steps_of_iterations(
         let has_prefill = one.kernels_before == 0 && is_first_longer(&one.list);
         for (index, iteration) in one.list.iter().enumerate() {
             let (start, end) = (iteration.start_us, iteration.end_us);
-            let kind = match index == 0 && has_prefill {
+            let kind = match index == 0 && has_prefill || is_longer_than_around(&one.list, index) {
                 true => StepKind::Prefill,
                 false => StepKind::Decode,
             };
@@ -118,6 +119,22 @@ fn is_first_longer(list: &[Iteration]) -> bool {
     };
     let next = rest.iter().take(NEXT).map(|iteration| iteration.kernel_us);
     rest.len() >= FEWEST_DECODES && first.kernel_us > LONGER * next.fold(0.0, f64::max)
+}
+
+/// Whether an iteration takes much more kernel time than those before and behind it: with it a
+/// further request begins.
+fn is_longer_than_around(list: &[Iteration], at: usize) -> bool {
+    let us = |range: std::ops::Range<usize>| {
+        let some = list.get(range)?.iter().map(|iteration| iteration.kernel_us);
+        Some(some.fold(0.0, f64::max))
+    };
+    let before = at.checked_sub(FEWEST_DECODES).and_then(|from| us(from..at));
+    let behind = us(at + 1..at + 1 + FEWEST_DECODES);
+    let own = list.get(at).map(|iteration| iteration.kernel_us);
+    match (own, before, behind) {
+        (Some(own), Some(before), Some(behind)) => own > LONGER * before.max(behind),
+        _ => false,
+    }
 }
 
 /// The last end of each row group's kernels that begin before its first iteration.
@@ -235,6 +252,35 @@ mod tests {
         assert_eq!((first.calls, first.mean), (1, 125.0));
         assert_eq!(times[0].between_tokens_us.unwrap().calls, 8);
         assert_eq!(times[0].tokens, 9);
+    }
+
+    /// Three requests, one after the other, by the same six kernels: the prefill's take ten times
+    /// as long, and between requests the device waits.
+    #[test]
+    fn each_of_several_requests_has_its_first_token() {
+        let mut timeline = testing::timeline(Dialect::Flex);
+        let mut ts = 100.0;
+        for _ in 0..3 {
+            for step in 0..9 {
+                let us = if step == 0 { 20.0 } else { 2.0 };
+                for letter in "abcdef".chars() {
+                    let name = format!("{letter} Cmpt Exec");
+                    testing::slice(&mut timeline, &name, 0, ts, us);
+                    ts += us + 1.0;
+                }
+            }
+            ts += 500.0;
+        }
+        let times = of_iterations(&timeline);
+        let first = times[0].first_token_us.unwrap();
+        assert_eq!((first.calls, first.mean), (3, 125.0));
+        let between = times[0].between_tokens_us.unwrap();
+        // From one decode's end to the next one's: six kernels of 2 us, each 1 us apart.
+        assert_eq!(
+            (between.calls, between.median, between.max),
+            (24, 18.0, 18.0)
+        );
+        assert_eq!(times[0].tokens, 27);
     }
 
     #[test]

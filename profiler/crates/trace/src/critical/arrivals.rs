@@ -1,12 +1,14 @@
-//! Collectives, in which ranks wait for each other.
+//! Collectives and messages, in which ranks wait for each other.
 //!
 //! A collective's kernel runs from when its own rank is ready. What it takes once all are
 //! is its time; before, it waits for the last. So a collective has a moment when all have
 //! arrived: each begin leads to it, it leads to each end, and the kernel has no time of its
-//! own besides. HTA looks at one rank.
+//! own besides. Of a message the sender and the receiver are such ranks; a sender whose message
+//! was kept for the receiver has ended by then, and nobody waited. HTA looks at one rank.
 
 use super::build::{Builder, Numbered};
 use super::graph::{EdgeKind, PathEvent, PathRole, begin, end};
+use crate::point_to_point::{CommKind, CommKinds, MessageEnds};
 use crate::work::{RankedWork, SameCollective, WorkClass, same_collective};
 use aiprof_model::timeline::{Dialect, Length, NONE, Sym, Time};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,9 +20,11 @@ pub(super) struct Arrivals {
     pub(super) members: FxHashSet<u32>,
     /// Collectives that join ranks.
     pub(super) joined: usize,
+    /// Messages that join ranks.
+    pub(super) messages: usize,
     /// Ranks, in the index, that are joined: pairs.
     pub(super) pairs: FxHashSet<(usize, usize)>,
-    /// Collectives of several ranks whose times do not fit: their clocks differ, or they
+    /// Collectives and messages of several ranks whose times do not fit: their clocks differ, or they
     /// are not the same.
     pub(super) apart: usize,
 }
@@ -38,6 +42,8 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals
     let mut numbered: FxHashMap<SameCollective<'_>, Vec<Vec<CollectivePart<'_>>>> =
         FxHashMap::default();
     let mut groups: FxHashMap<Sym, Vec<CollectivePart<'_>>> = FxHashMap::default();
+    let (mut kinds, mut ends) = (CommKinds::new(timeline), MessageEnds::default());
+    let index = builder.index;
     for (rank, works) in works.iter().enumerate() {
         for (number, work) in works {
             let event = timeline.events.get(work.event as usize);
@@ -50,13 +56,25 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals
                 groups.entry(group).or_default().push(part);
                 continue;
             }
-            let ranks = numbered
-                .entry(same_collective(timeline, event))
-                .or_default();
-            ranks.resize(works_len(ranks.len(), rank), Vec::new());
-            if let Some(own) = ranks.get_mut(rank) {
-                own.push(part);
+            let of_job = index.ranks.get(rank).map_or(0, |rank| rank.rank);
+            match kinds.of(event, of_job) {
+                CommKind::Message(end) => ends.add(end, part),
+                CommKind::UnknownMessage => {}
+                CommKind::Collective => {
+                    let key = same_collective(timeline, event);
+                    let ranks = numbered.entry(key).or_default();
+                    ranks.resize(works_len(ranks.len(), rank), Vec::new());
+                    if let Some(own) = ranks.get_mut(rank) {
+                        own.push(part);
+                    }
+                }
             }
+        }
+    }
+    for (send, receive) in ends.pairs().0 {
+        let is_kept = send.2.end <= receive.2.start;
+        if !is_kept && send.0 != receive.0 && join(builder, &mut arrivals, &[send, receive]) {
+            arrivals.messages += 1;
         }
     }
     for ranks in numbered.into_values() {
@@ -92,7 +110,7 @@ fn by_number(
     for at in 0..count {
         let parts = ranks.iter().filter_map(|parts| parts.get(at));
         let parts: Vec<CollectivePart<'_>> = parts.copied().collect();
-        join(builder, arrivals, &parts);
+        arrivals.joined += usize::from(join(builder, arrivals, &parts));
     }
 }
 
@@ -109,7 +127,7 @@ fn by_time(builder: &mut Builder<'_>, arrivals: &mut Arrivals, mut parts: Vec<Co
             let one = parts.get(from..at).unwrap_or_default();
             let first = one.first().map(|(rank, ..)| *rank);
             if one.iter().any(|(rank, ..)| Some(*rank) != first) {
-                join(builder, arrivals, one);
+                arrivals.joined += usize::from(join(builder, arrivals, one));
             }
             (from, ended) = (at, None);
         }
@@ -117,15 +135,16 @@ fn by_time(builder: &mut Builder<'_>, arrivals: &mut Arrivals, mut parts: Vec<Co
     }
 }
 
-/// Lets the parts of a collective wait for the rank that begins last.
-fn join(builder: &mut Builder<'_>, arrivals: &mut Arrivals, parts: &[CollectivePart<'_>]) {
+/// Lets the parts of a collective or message wait for the rank that begins last. Returns whether
+/// their times fit.
+fn join(builder: &mut Builder<'_>, arrivals: &mut Arrivals, parts: &[CollectivePart<'_>]) -> bool {
     let mut begins: FxHashMap<usize, Time> = FxHashMap::default();
     for (rank, _, work) in parts {
         let first = begins.entry(*rank).or_insert(work.start);
         *first = (*first).min(work.start);
     }
     let Some(moment) = begins.values().max().copied() else {
-        return;
+        return false;
     };
     // Every rank still takes part when the last one begins.
     let takes_part = |(_, _, work): &&CollectivePart<'_>| work.start <= moment && work.end > moment;
@@ -133,9 +152,8 @@ fn join(builder: &mut Builder<'_>, arrivals: &mut Arrivals, parts: &[CollectiveP
     let ranks: FxHashSet<usize> = members.iter().map(|(rank, ..)| *rank).collect();
     if ranks.len() < begins.len() {
         arrivals.apart += 1;
-        return;
+        return false;
     }
-    arrivals.joined += 1;
     if let Some(first) = ranks.iter().min() {
         arrivals
             .pairs
@@ -160,4 +178,5 @@ fn join(builder: &mut Builder<'_>, arrivals: &mut Arrivals, parts: &[CollectiveP
         let took = work.end - moment;
         graph.add(EdgeKind::Own, begin(arrival), end(*number), *number, took);
     }
+    true
 }

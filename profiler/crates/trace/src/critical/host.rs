@@ -23,6 +23,9 @@ struct OpenCall {
     number: u32,
     end: Time,
     waits: bool,
+    /// The earliest end of this and those around it: in some traces a call ends before what it
+    /// has begun.
+    least: Time,
 }
 
 /// What the last node of a thread is.
@@ -31,7 +34,6 @@ struct LastNode {
     number: u32,
     is_begin: bool,
     at: Time,
-    parent: u32,
 }
 
 /// A thread's state.
@@ -279,31 +281,26 @@ impl Thread {
                 Length::ZERO,
             );
         }
-        if let Some(last) = self.last {
-            let owner = match last.is_begin {
-                true => last.number,
-                false => last.parent,
+        if let (Some(last), Some(open)) = (self.last, self.open.last()) {
+            let own = OwnTime {
+                from: last.node(),
+                to: begin(number),
+                owner: open.number,
+                took: at - last.at,
             };
-            self.own(
-                builder,
-                OwnTime {
-                    from: last.node(),
-                    to: begin(number),
-                    owner,
-                    took: at - last.at,
-                },
-            );
+            self.own(builder, own);
         }
         self.last = Some(LastNode {
             number,
             is_begin: true,
             at,
-            parent: self.open.last().map_or(number, |parent| parent.number),
         });
+        let around = self.open.last().map_or(ends, |open| open.least);
         self.open.push(OpenCall {
             number,
             end: ends,
             waits,
+            least: ends.min(around),
         });
     }
 
@@ -321,38 +318,50 @@ impl Thread {
         builder.graph.add(EdgeKind::Own, from, to, owner, took);
     }
 
-    /// Ends what ended by then.
+    /// Ends what ended by then, in the order of ends. Time belongs to what began last of all that
+    /// is open.
     fn close(&mut self, builder: &mut Builder<'_>, by: Time) {
-        while let Some(call) = self.open.pop_if(|call| call.end <= by) {
+        while let Some(innermost) = self.open.last().filter(|open| open.least <= by) {
+            let (owner, waits) = (innermost.number, innermost.waits);
+            let Some(call) = self.next_to_end() else {
+                return;
+            };
             if let Some(last) = self.last {
-                let owner = match last.is_begin {
-                    true => last.number,
-                    false => call.number,
-                };
-                let took = match call.waits {
-                    true => Length::ZERO,
-                    false => call.end - last.at,
-                };
                 let own = OwnTime {
                     from: last.node(),
                     to: end(call.number),
                     owner,
-                    took,
+                    took: match waits {
+                        true => Length::ZERO,
+                        false => call.end - last.at,
+                    },
                 };
                 self.own(builder, own);
             }
+            self.last = Some(LastNode {
+                number: call.number,
+                is_begin: false,
+                at: call.end,
+            });
             if self.open.is_empty() {
                 self.last = None;
                 self.top = Some(call.number);
-            } else {
-                self.last = Some(LastNode {
-                    number: call.number,
-                    is_begin: false,
-                    at: call.end,
-                    parent: self.open.last().map_or(call.number, |parent| parent.number),
-                });
             }
         }
+    }
+
+    /// Takes away the one that ends first; of several the innermost.
+    fn next_to_end(&mut self) -> Option<OpenCall> {
+        let least = self.open.last()?.least;
+        let at = self.open.iter().rposition(|open| open.end == least)?;
+        let call = self.open.remove(at);
+        let around = at.checked_sub(1).and_then(|at| self.open.get(at));
+        let mut least = around.map(|open| open.least);
+        for open in self.open.iter_mut().skip(at) {
+            open.least = least.map_or(open.end, |least| least.min(open.end));
+            least = Some(open.least);
+        }
+        Some(call)
     }
 }
 

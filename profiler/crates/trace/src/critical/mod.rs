@@ -100,7 +100,9 @@ pub struct CriticalPath {
     pub groups: Vec<GroupPath>,
     /// Collectives that join ranks.
     pub joined: usize,
-    /// Collectives whose ranks' times do not fit.
+    /// Messages from one device to another that join ranks.
+    pub messages: usize,
+    /// Collectives and messages whose ranks' times do not fit.
     pub apart: usize,
     /// Ranks whose waits are estimated: the trace has no rows of them.
     pub estimated: usize,
@@ -154,6 +156,7 @@ pub fn run(timeline: &Timeline, index: &WorkIndex, options: &PathOptions) -> Cri
     CriticalPath {
         groups,
         joined: arrivals.joined,
+        messages: arrivals.messages,
         apart: arrivals.apart,
         estimated: index.ranks.iter().filter(is_estimated).count(),
         graph,

@@ -215,6 +215,59 @@ fn collectives_that_are_apart_join_nothing() {
     assert_eq!((found.joined, found.apart, found.groups.len()), (0, 1, 2));
 }
 
+/// The receiver waits for the sender; nobody waits for a receiver whose message was kept.
+#[test]
+fn a_receiver_waits_for_the_sender_of_its_message() {
+    for (receives, joined, longest) in [((1.0, 15.0), 1, 15.0), ((14.0, 15.0), 0, 15.0)] {
+        let mut scene = Scene::new();
+        let message = |what: &str, peer: u32| {
+            format!("\"stream\":1,\"device\":0,\"Collective name\":\"{what}\",{peer}")
+        };
+        scene.host(0, "cudaLaunchKernel", (-2.0, -1.5), 1);
+        scene.host(0, "cudaLaunchKernel", (-1.5, -1.0), 2);
+        scene.host(1, "cudaLaunchKernel", (-2.0, -1.0), 1);
+        scene.work(0, "gemm", (0.0, 10.0), 1, 1);
+        let name = "ncclDevKernel_SendRecv";
+        let send = message("send", 0).replace(",0", ",\"Dst Rank\":1");
+        let receive = message("recv", 0).replace(",0", ",\"Src Rank\":0");
+        scene.add(0, name, "kernel", (10.0, 13.0), 2, &send);
+        scene.add(1, name, "kernel", receives, 1, &receive);
+        let found = scene.path();
+        assert_eq!((found.messages, found.joined, found.apart), (joined, 0, 0));
+        assert_eq!(found.groups.len(), 2 - joined);
+        if joined == 1 {
+            assert_eq!(scene.lengths(&[]), [longest]);
+            // The receiver's own 5 us, behind the launches and nothing else.
+            assert!(scene.lengths(&[("gemm", 0.0)])[0] < longest - 7.0);
+        }
+    }
+}
+
+/// A call that ends before what it has begun: the time belongs to what began last, and none of it
+/// is less than nothing.
+#[test]
+fn calls_that_overlap_in_part_have_their_own_time_once() {
+    let mut scene = Scene::new();
+    for (name, at) in [
+        ("a", (0.0, 60.0)),
+        ("b", (40.0, 100.0)),
+        ("c", (50.0, 55.0)),
+    ] {
+        scene.add(0, name, "cpu_op", at, 0, "");
+    }
+    let found = scene.path();
+    let path = &found.groups[0].path;
+    let mut by_name: BTreeMap<&str, f64> = BTreeMap::new();
+    for part in found.parts(path) {
+        assert!(part.took >= Length::ZERO, "{part:?}");
+        let event = scene.timeline.events[part.event as usize];
+        *by_name.entry(scene.timeline.name(event.name)).or_default() += part.took.micros();
+    }
+    let expected = [("a", 40.0), ("b", 55.0), ("c", 5.0)];
+    assert_eq!(by_name.into_iter().collect::<Vec<_>>(), expected);
+    assert_eq!(path.length.micros(), 100.0);
+}
+
 /// One launch of a graph: its kernels follow each other.
 #[test]
 fn the_kernels_of_a_graph_follow_each_other() {

@@ -12,12 +12,14 @@ const OFFERED: usize = 3;
 const NAME: usize = 80;
 
 /// What was asked for that no trace has: a sentence for each, with the names that are nearest.
-/// Names of `--what-if` may be of work, calls, operators, notes and functions of Python.
+/// Names of `--what-if` may be of work, calls, operators, notes and functions of Python; a part of
+/// the name of an `operator` is enough.
 pub fn unknown_names(
     timeline: &Timeline,
     index: &WorkIndex,
     options: &PathOptions,
     changes: &[WhatIf],
+    operator: Option<&str>,
 ) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(wanted) = &options.annotation {
@@ -25,7 +27,7 @@ pub fn unknown_names(
         let most = index.ranks.iter().map(notes).max().unwrap_or(0);
         match options.instance {
             _ if most == 0 => {
-                let known = names(timeline, index, true);
+                let known = names(timeline, index, Some(SpanRole::Note));
                 found.push(sentence("--annotation", "annotation", wanted, &known));
             }
             Some(instance) if instance >= most => found.push(format!(
@@ -35,28 +37,38 @@ pub fn unknown_names(
         }
     }
     if !changes.is_empty() {
-        let known = names(timeline, index, false);
+        let known = names(timeline, index, None);
         let missing = changes
             .iter()
             .filter(|change| !known.iter().any(|name| name.contains(&change.name)));
         found.extend(missing.map(|change| sentence("--what-if", "name", &change.name, &known)));
     }
+    if let Some(wanted) = operator {
+        let known = names(timeline, index, Some(SpanRole::Operator));
+        if !known.iter().any(|name| name.contains(wanted)) {
+            found.push(sentence("--operator", "operator", wanted, &known));
+        }
+    }
     found
 }
 
-/// Names of notes, or of everything that may be on a path.
-fn names<'t>(timeline: &'t Timeline, index: &WorkIndex, only_notes: bool) -> FxHashSet<&'t str> {
+/// Names of what the host does in one role; `None`: of everything that may be on a path.
+fn names<'t>(
+    timeline: &'t Timeline,
+    index: &WorkIndex,
+    only: Option<SpanRole>,
+) -> FxHashSet<&'t str> {
     let mut names = FxHashSet::default();
     for rank in &index.ranks {
         let work = rank.work.iter().map(|work| work.event);
         let all = rank.host.iter().copied().chain(work);
         for event in all.filter_map(|at| timeline.events.get(at as usize)) {
-            if !only_notes || index.role(event) == SpanRole::Note {
+            if only.is_none_or(|only| index.role(event) == only) {
                 names.insert(name_of(timeline, event));
             }
         }
     }
-    if !only_notes {
+    if only.is_none() {
         let python = timeline.events.iter();
         let python = python.filter(|event| timeline.name(event.cat) == "python_function");
         names.extend(python.map(|event| name_of(timeline, event)));

@@ -99,8 +99,8 @@ fn sentence(
             format!("{name} waits {head} for launches: {}.", most(by_place, us))
         }
         FindingKind::SynchronousWait => format!(
-            "{name} is idle for {head} because the host waits in {place} before it launches more \
-             ({}).",
+            "{name} is idle for {head} because the host waits in {} before it launches more ({}).",
+            short(place),
             times(part.gaps, "time")
         ),
         FindingKind::ShortKernels => format!(
@@ -127,7 +127,7 @@ fn sentence(
 fn evidence(scene: &Scene<'_>, idle: &IdleFinding<'_>, by_place: &[(String, f64)]) -> Vec<String> {
     let lines = by_place
         .iter()
-        .map(|(name, us)| format!("{}: {name}", time(*us)));
+        .map(|(name, us)| format!("{}: {}", time(*us), short(name)));
     let mut lines = cut(lines.collect());
     let each = idle.parts.iter().map(|(device, part)| {
         let (us, whole) = (part.us(), device.elapsed_us());

@@ -35,8 +35,6 @@ struct Scene<'t> {
     host: HostRows,
     /// Names of processes and groups of rows of recordings.
     groups: FxHashMap<Id, String>,
-    /// The first event.
-    first: Time,
     /// From the first event to the last, microseconds.
     elapsed_us: f64,
 }
@@ -75,10 +73,6 @@ fn find(
     elapsed_us: f64,
 ) -> Vec<Finding> {
     let index = shared.work_index(timeline);
-    let timed = timeline
-        .events
-        .iter()
-        .filter(|e| e.ph != Ph::Metadata && !e.start.is_edge());
     let scene = Scene {
         timeline,
         outcome,
@@ -86,7 +80,6 @@ fn find(
         host: HostRows::new(timeline, index),
         index,
         groups: groups(timeline),
-        first: timed.map(|event| event.start).min().unwrap_or(Time::ORIGIN),
         elapsed_us,
     };
     let mut findings = Vec::new();
@@ -128,9 +121,9 @@ impl Scene<'_> {
         }
     }
 
-    /// Since the first event, microseconds.
+    /// Since the first event of the file, from which `--from` and `--to` count too, microseconds.
     fn since(&self, time: Time) -> f64 {
-        (time - self.first).micros()
+        (time - Time::ORIGIN).micros()
     }
 
     /// Where something is seen on a device.
@@ -213,5 +206,7 @@ fn percent(part: f64, whole: f64) -> f64 {
 
 #[cfg(test)]
 mod generated;
+#[cfg(test)]
+mod rank_tests;
 #[cfg(test)]
 mod tests;

@@ -154,14 +154,15 @@ pub(super) const SEARCHES: [WasteSearch; 7] = [
             rule(
                 Kind::LateRank,
                 2.0,
-                "median wait of the other ranks for the rank that came last, summed over all collectives",
+                "median wait of the other ranks for the rank that came last, summed over the collectives or \
+                 messages of the same ranks",
                 "Examine this rank: its data, its input, its clock, and other programs on its machine.",
             ),
             rule(
                 Kind::CommunicationNotHidden,
                 5.0,
-                "time in which a collective ran and no kernel did, minus waits for other ranks; at most \
-                 the time in which a kernel ran and no collective did",
+                "time in which a collective or message ran and no kernel did, minus known waits for \
+                 other ranks; at most the time in which a kernel ran and neither did",
                 "Start collectives earlier, and compute while they run (gradient buckets, another stream).",
             ),
             rule(

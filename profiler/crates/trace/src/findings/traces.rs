@@ -67,12 +67,18 @@ fn inputs(report: &Report, findings: &mut Vec<Finding>) {
     });
     let lines: Vec<String> = lines.collect();
     if !lines.is_empty() {
-        let is_whole = lines.iter().all(|line| line.ends_with(", kept"));
-        let text = match is_whole {
-            true => "Some events in the files are unusual. They were analyzed like all others."
-                .to_owned(),
-            false => "Parts of the files could not be used.".to_owned(),
+        let all_are = |ends: &[&str]| {
+            let is_one = |line: &String| ends.iter().any(|end| line.ends_with(end));
+            lines.iter().all(is_one)
         };
+        let text = if all_are(&[", kept"]) {
+            "Some events in the files are unusual. They were analyzed like all others."
+        } else if all_are(&[", kept", ", not recorded"]) {
+            "Some calls or device records were not recorded: what they did is missing below."
+        } else {
+            "Parts of the files could not be used."
+        };
+        let text = text.to_owned();
         add(
             findings,
             (Kind::InputProblems, Weight::Warning, String::new()),
@@ -109,12 +115,16 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
              kernels took is not known."
         ),
     };
-    add(
-        findings,
-        (Kind::NoKernels, Weight::Warning, String::new()),
-        text,
-        lines.collect(),
-    );
+    let heading = (Kind::NoKernels, Weight::Warning, String::new());
+    add(findings, heading, text, lines.collect());
+    if let Some(finding) = findings.last_mut().filter(|_| launches > 0) {
+        finding.advice = Some(
+            "Record the device too: in torch with ProfilerActivity.CUDA (or XPU), with aiprof with \
+             --device-timing. If you do, the driver lost its records: check that the process may \
+             use the profiling interface (CUPTI, no other profiler at once), and that the program \
+             ended its profile before it exited.",
+        );
+    }
 }
 
 fn clocks(report: &Report, findings: &mut Vec<Finding>) {

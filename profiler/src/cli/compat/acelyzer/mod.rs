@@ -162,6 +162,7 @@ fn execute(
         kept: Stretch::ALL,
         inputs: Vec::new(),
         stalls: Vec::new(),
+        lost: std::collections::BTreeMap::new(),
         written: WrittenFiles::default(),
         tables: WantedTables::default(),
         is_damaged: false,

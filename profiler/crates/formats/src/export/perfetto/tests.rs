@@ -309,3 +309,28 @@ fn plain_traces_keep_bound_flows_and_late_arguments() {
         assert_eq!((at("a").dur(), new.arg(at("a"), "late")), (20.0, Some("1")));
     }
 }
+
+/// Counters of one name with different ids are different counters.
+#[test]
+fn plain_counters_of_one_name_are_told_apart_by_their_ids() {
+    let counter = |ts: u32, id: &str, value: u32| {
+        format!(r#"{{"ph":"C","name":"queue","pid":1,"ts":{ts},{id}"args":{{"n":{value}}}}}"#)
+    };
+    let events = [
+        counter(1, r#""id":7,"#, 10),
+        counter(2, r#""id":"0x8","#, 20),
+        counter(3, r#""id":7,"#, 30),
+        counter(4, "", 40),
+    ];
+    let (new, _) = again(&timeline(&format!("[{}]", events.join(","))));
+    let counters = new.events.iter().filter(|event| event.ph == Ph::Counter);
+    let mut by_name: std::collections::BTreeMap<&str, Vec<f64>> = Default::default();
+    for event in counters {
+        by_name
+            .entry(new.name(event.name))
+            .or_default()
+            .push(event.ts());
+    }
+    let times: Vec<Vec<f64>> = by_name.into_values().collect();
+    assert_eq!(times, [vec![4.0], vec![2.0], vec![1.0, 3.0]]);
+}

@@ -52,9 +52,9 @@ pub(super) struct TrackTable {
     processes: Vec<Id>,
     process_of: FxHashMap<Id, u64>,
     named: FxHashMap<(Id, Id), Named>,
-    /// Counters by process, name and series.
-    counters: FxHashMap<(Id, Sym), FxHashMap<String, u64>>,
-    counter_order: Vec<(Id, Sym, String, u64)>,
+    /// Counters by process, name, id and series.
+    counters: FxHashMap<(Id, Sym, Id), FxHashMap<String, u64>>,
+    counter_order: Vec<(Id, Sym, Id, String, u64)>,
     /// Numbers that Perfetto has no room for, and what they are instead.
     replaced: FxHashMap<Id, i64>,
     /// The process that has the row of an id which counts for all.
@@ -135,12 +135,13 @@ impl TrackTable {
     pub(super) fn counters(&mut self, timeline: &Timeline, event: &Event) {
         let pid = timeline.pid(event);
         self.process(pid);
-        let known = self.counters.entry((pid, event.name)).or_default();
+        let key = (pid, event.name, event.id);
+        let known = self.counters.entry(key).or_default();
         for (key, value) in members(timeline.texts.get(event.args)) {
             if value.parse::<f64>().is_ok() && !known.contains_key(key) {
                 self.last_uuid += 1;
                 known.insert(key.to_owned(), self.last_uuid);
-                let new = (pid, event.name, key.to_owned(), self.last_uuid);
+                let new = (pid, event.name, event.id, key.to_owned(), self.last_uuid);
                 self.counter_order.push(new);
             }
         }
@@ -148,7 +149,8 @@ impl TrackTable {
 
     /// The track of a counter's series.
     pub(super) fn counter(&self, timeline: &Timeline, event: &Event, key: &str) -> Option<u64> {
-        let series = self.counters.get(&(timeline.pid(event), event.name))?;
+        let key_of = (timeline.pid(event), event.name, event.id);
+        let series = self.counters.get(&key_of)?;
         series.get(key).copied()
     }
 
@@ -239,11 +241,18 @@ impl TrackTable {
                 full(out)?;
             }
         }
-        for (pid, name, key, uuid) in &self.counter_order {
+        for (pid, name, id, key, uuid) in &self.counter_order {
             let parent = self.process_of.get(pid).copied().unwrap_or(0);
             let key = plain(&format!("\"{key}\""));
+            let name = timeline.name(*name);
+            // Counters of one name with different ids are different counters.
+            let name = match *id {
+                Id::NONE => name.to_owned(),
+                Id::Number(number) => format!("{name} id: {number}"),
+                Id::Token(sym) => format!("{name} id: {}", plain(timeline.name(sym))),
+            };
             describe(out, *uuid, parent, |track| {
-                text(track, 2, &format!("{} {key}", timeline.name(*name)));
+                text(track, 2, &format!("{name} {key}"));
                 message(track, 8, |counter| text(counter, 6, &key));
             });
             if out.len() > FLUSH {

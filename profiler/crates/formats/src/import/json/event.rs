@@ -350,9 +350,10 @@ impl FieldReader<'_> {
         let ph = Ph::of(ph).ok_or(Trouble::UnknownPhase)?;
         let name = match (fields.name, ph) {
             (Some(name), _) => name,
-            // The end of a slice need not repeat its name.
-            (None, Ph::End | Ph::FlowEnd | Ph::FlowStep | Ph::AsyncEnd) => Sym::EMPTY,
-            (None, _) => return Err(Trouble::Incomplete),
+            // What a counter counts, or which name a row has.
+            (None, Ph::Counter | Ph::Metadata) => return Err(Trouble::Incomplete),
+            // The end of a slice need not repeat its name, and others are drawn without one.
+            (None, _) => Sym::EMPTY,
         };
         let ts = match (fields.ts, ph) {
             (Some(ts), _) => Micros::parse(ts).ok_or(Trouble::BadTime)?,

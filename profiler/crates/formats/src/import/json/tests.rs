@@ -109,12 +109,30 @@ fn what_is_no_trace_is_told_with_its_place() {
     assert!(error("\"x\"").contains("at byte 0"));
 }
 
+/// Viewers draw what has no name, so it is kept; a counter without a name counts nothing.
+#[test]
+fn slices_and_moments_need_no_name() {
+    let text = r#"[{"ph":"X","ts":1,"dur":2,"pid":0},{"ph":"B","ts":4,"pid":0},
+        {"ph":"E","ts":6,"pid":0},{"ph":"i","ts":7,"pid":0},{"ph":"C","ts":8,"pid":0}]"#;
+    let mut timeline = Timeline::default();
+    let reading = read(text.as_bytes(), "x.json", &mut timeline).unwrap();
+    let lengths: Vec<f64> = timeline.events.iter().map(|event| event.dur()).collect();
+    assert_eq!(lengths, [2.0, 2.0, 0.0]);
+    assert!(timeline.events.iter().all(|event| event.name == Sym::EMPTY));
+    let seen: Vec<_> = reading
+        .problems
+        .iter()
+        .map(|(trouble, _)| trouble)
+        .collect();
+    assert_eq!(seen, [Trouble::Incomplete]);
+}
+
 #[test]
 fn bad_events_are_counted_with_the_place_of_the_first() {
     let bad = [
         ("17", Trouble::NotAnObject),
         (r#"{"ph":"X",}"#, Trouble::Syntax),
-        (r#"{"ph":"X","ts":1,"pid":0}"#, Trouble::Incomplete),
+        (r#"{"ph":"C","ts":1,"pid":0}"#, Trouble::Incomplete),
         (
             r#"{"ph":"?","ts":1,"pid":0,"name":"x"}"#,
             Trouble::UnknownPhase,
@@ -148,7 +166,7 @@ fn bad_events_are_counted_with_the_place_of_the_first() {
             Trouble::BadTime,
         ),
         (
-            r#"{"ph":"X","ts":1,"dur":1,"pid":0,"args":{"v":NaN}}"#,
+            r#"{"ph":"C","ts":1,"pid":0,"args":{"v":NaN}}"#,
             Trouble::Incomplete,
         ),
         (
