@@ -3,7 +3,7 @@
 use super::merged;
 use crate::analyze::recordings::Recording;
 use crate::work::{SpanRole, role_of};
-use aiprof_model::timeline::{Dialect, Event, Id, NONE, Sym, Timeline, TrackId};
+use aiprof_model::timeline::{Dialect, Event, Id, NONE, Ph, Sym, Timeline, TrackId};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
@@ -160,6 +160,40 @@ fn is_kineto(timeline: &Timeline, job: u32) -> bool {
     job.is_some_and(|job| job.dialect == Dialect::Torch && !job.is_recording)
 }
 
+/// The writer of traces whose processes have names such as `RANK 3 HOST<a>`.
+const UNITRACE: &str = "unitrace";
+
+/// The ranks that names of processes state, in their order, and the processes of each.
+fn named_ranks(timeline: &Timeline, events: &[Event]) -> Vec<(u32, BTreeSet<Id>)> {
+    let mut ranks: BTreeMap<u32, BTreeSet<Id>> = BTreeMap::new();
+    let names = events
+        .iter()
+        .filter(|event| event.ph == Ph::Metadata && timeline.name(event.name) == "process_name");
+    for event in names {
+        let name = timeline.arg(event, "name").unwrap_or_default();
+        let rest = name.trim_start_matches('"').strip_prefix("RANK ");
+        let number = rest.and_then(|rest| rest.split(' ').next());
+        if let Some(rank) = number.and_then(|number| number.parse().ok()) {
+            ranks.entry(rank).or_default().insert(timeline.pid(event));
+        }
+    }
+    ranks.into_iter().collect()
+}
+
+/// Which of these ranks each event is of, and how many there are.
+fn by_named(
+    timeline: &Timeline,
+    events: &[Event],
+    named: &[(u32, BTreeSet<Id>)],
+) -> (Vec<u32>, u32) {
+    let numbered = (0u32..).zip(named);
+    let of: FxHashMap<Id, u32> = numbered
+        .flat_map(|(number, (_, pids))| pids.iter().map(move |pid| (*pid, number)))
+        .collect();
+    let of = |event: &Event| of.get(&timeline.pid(event)).copied().unwrap_or(0);
+    (events.iter().map(of).collect(), named.len() as u32)
+}
+
 /// The processes of a file; none, if it is not one of Kineto's.
 pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
     let Some(job) = timeline.jobs.get(file.job as usize) else {
@@ -170,13 +204,22 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
     }
     let events = timeline.events.get(file.events.clone()).unwrap_or_default();
     let mut roles = Roles::default();
+    let named = match job.writer == UNITRACE {
+        true => named_ranks(timeline, events),
+        false => Vec::new(),
+    };
     let split = match job.is_processed {
         true => by_rank(timeline, events),
+        false if named.len() > 1 => Some(by_named(timeline, events, &named)),
         false => merged::split(timeline, events, &mut roles),
     };
     let (only, count) = match split {
         Some((of, count)) => (Some(Arc::new(of)), count),
         None => (None, 1),
+    };
+    let stated = |number: u32| match named.get(number as usize) {
+        Some((rank, _)) if named.len() > 1 => Some(*rank),
+        _ => job.rank.filter(|_| number == 0),
     };
     let part = |number| TracePart {
         job: file.job,
@@ -184,7 +227,7 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
         only: only.clone(),
         number,
         is_processed: job.is_processed,
-        rank: job.rank.filter(|_| number == 0),
+        rank: stated(number),
         host: job.stated.host.clone(),
         from_us: f64::INFINITY,
         to_us: f64::NEG_INFINITY,
