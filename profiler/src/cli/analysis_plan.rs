@@ -28,8 +28,8 @@ pub(super) struct AnalysisPlan {
     pub(super) write_trace: bool,
     /// Write tables and reports beside the trace.
     pub(super) write_tables: bool,
-    /// Write the trace after each step, too.
-    pub(super) intermediate: bool,
+    /// The trace as it stands between steps, by the number of steps.
+    pub(super) intermediate: Vec<IntermediateTrace>,
     /// Viewers show times in milliseconds, not in nanoseconds.
     pub(super) shows_ms: bool,
     /// Level of the messages that are reported.
@@ -44,6 +44,15 @@ impl AnalysisPlan {
             false => "ns",
         }
     }
+}
+
+/// A trace that is written before all steps are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct IntermediateTrace {
+    /// Where.
+    pub(super) path: PathBuf,
+    /// After how many steps.
+    pub(super) after: usize,
 }
 
 /// Format of the trace that is written.

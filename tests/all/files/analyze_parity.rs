@@ -44,6 +44,13 @@ const NO_HOST: [&str; 2] = [
     "cpu_default",
     "M \"process_sort_index\" pid 0 tid null: count",
 ];
+/// Without a step of the host, TensorBoard shows one of -2^64 us: ours has one, on a row of the
+/// host.
+const STEPS: [&str; 3] = [
+    "ProfilerStep#0",
+    "Host0",
+    "M \"process_sort_index\" pid 1000 tid null: count",
+];
 /// Bandwidth of collectives died when `Bytes` was renamed.
 const BANDWIDTH: [&str; 2] = ["C \"BW all", " pid -1 "];
 /// If preparations end while an earlier one is pending, it forgets one:
@@ -278,7 +285,7 @@ parity! {
     sample_flex_log: samples(&[SAMPLE, "sample_comp_log_ideal.txt"]), "-i sample_flex_3062_job_4.json -o out.json -c sample_comp_log_ideal.txt", OLD_CHARGE, NO_HOST;
     sample_flex_old_log: samples(&[SAMPLE, "dt_cycles_table.log"]), "-i sample_flex_3062_job_4.json -o out.json -c dt_cycles_table.log", OLD_CHARGE, NO_HOST;
     sample_flex_ts3: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json -C power_ts3", NO_HOST;
-    sample_flex_tb: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json --tb", OLD_CHARGE, NO_HOST;
+    sample_flex_tb: samples(&[SAMPLE]), "-i sample_flex_3062_job_4.json -o out.json --tb", OLD_CHARGE, NO_HOST, STEPS;
     sample_names_only: samples(&["meta_events_only.json"]), "-i meta_events_only.json -o out.json", NAMES;
     sample_collective_unaligned: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M", OLD_CHARGE, NO_HOST, BANDWIDTH;
     sample_collective_flow: split_collective(), "-i rank0.json,rank1.json,rank2.json,rank3.json -o out.json -M --flow", OLD_CHARGE, NO_HOST, BANDWIDTH;

@@ -24,8 +24,8 @@ const MAX_STACK: usize = 75;
 /// What the text of torch's table needs besides the rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TorchLayout {
-    /// What torch calls the device.
-    pub device: &'static str,
+    /// What torch or the trace calls the device.
+    pub device: String,
     /// Width of the names' column, characters.
     pub name_width: usize,
     /// Width of the shapes' column, characters.
@@ -159,7 +159,7 @@ impl Parts {
         let rows = || averages.rows.iter();
         let least = rows().map(|row| row.flops).filter(|flops| *flops > 0).min();
         TorchLayout {
-            device: averages.device,
+            device: averages.device.clone(),
             name_width: width(&mut rows().map(|row| row.name.as_str()), MAX_NAME),
             shapes_width: width(
                 &mut rows().filter_map(|row| row.shapes.as_deref()),

@@ -88,6 +88,9 @@ pub struct LaunchLink {
     pub process: Option<ProcessKey>,
     /// The launch's number, or the correlation.
     pub number: u64,
+    /// The number is the runtime's, in its own records of calls: aiprof's count of launches
+    /// is another one.
+    pub is_of_runtime: bool,
 }
 
 /// What one rank did.
@@ -291,8 +294,14 @@ pub fn stream_of(timeline: &Timeline, event: &Event) -> StreamKey {
 impl RankWork {
     fn finish(&mut self, timeline: &Timeline) {
         let event = |at: u32| timeline.events.get(at as usize);
+        let numbered = self.calls.keys().filter(|link| link.is_of_runtime);
+        let numbered: FxHashSet<_> = numbered.map(|link| link.process).collect();
         for work in &mut self.work {
             let link = event(work.event).and_then(|event| links_of(timeline, event).next());
+            let link = link.map(|link| LaunchLink {
+                is_of_runtime: numbered.contains(&link.process),
+                ..link
+            });
             let call = link.and_then(|link| self.calls.get(&link).copied());
             work.call = call.unwrap_or(NONE);
         }
@@ -374,7 +383,8 @@ pub(crate) fn is_call(timeline: &Timeline, event: &Event) -> bool {
 const MOST_LAUNCHES: usize = 1 << 16;
 
 /// What links a call or work: its `correlation`; of calls that aiprof recorded the numbers
-/// of their launches, `launch`: `5` or `5-7`.
+/// of their launches, `launch`: `5` or `5-7`. Whether the number of work is the runtime's shows
+/// only beside the calls of its process.
 fn links_of(timeline: &Timeline, event: &Event) -> impl Iterator<Item = LaunchLink> {
     let is_own = is_recording(timeline, event);
     // Rows of devices are not of the process; their events name it.
@@ -393,9 +403,14 @@ fn links_of(timeline: &Timeline, event: &Event) -> impl Iterator<Item = LaunchLi
     });
     let (first, last) = ends.unwrap_or((event.correlation, event.correlation));
     let numbers = (first..=last).take(MOST_LAUNCHES);
+    let is_of_runtime = is_own && event.correlation != 0;
     numbers
         .filter(|number| *number != 0)
-        .map(move |number| LaunchLink { process, number })
+        .map(move |number| LaunchLink {
+            process,
+            number,
+            is_of_runtime,
+        })
 }
 
 /// What an event of a category is.
@@ -414,5 +429,80 @@ pub(crate) fn role_of(cat: &str) -> SpanRole {
         _ if small.ends_with("hip_api") || small.ends_with("hsa_api") => SpanRole::Call,
         _ if small.ends_with("_runtime") || small.ends_with("_driver") => SpanRole::Call,
         _ => SpanRole::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_formats::import::json;
+
+    fn slice(cat: &str, name: &str, pid: u32, ts: u32, args: &str) -> String {
+        format!(
+            r#"{{"ph":"X","cat":"{cat}","name":"{name}","pid":{pid},"tid":{pid},"ts":{ts},"dur":5,"args":{{{args}}}}}"#
+        )
+    }
+
+    /// The calls of all work, by begin of the work: name and begin.
+    fn calls(events: &[String]) -> Vec<Option<(String, f64)>> {
+        let text = format!(
+            r#"{{"otherData":{{"version":"aiprof 1","start_monotonic_ns":5}},"traceEvents":[{}]}}"#,
+            events.join(",")
+        );
+        let mut timeline = Timeline::default();
+        json::read(text.as_bytes(), "x.json", &mut timeline).unwrap();
+        let index = WorkIndex::new(&timeline);
+        let work = index.ranks.iter().flat_map(|rank| &rank.work);
+        let call = |work: &RankedWork| timeline.events.get(work.call as usize);
+        work.map(|work| {
+            let call = call(work)?;
+            Some((name_of(&timeline, call).to_owned(), timeline.file_us(call)))
+        })
+        .collect()
+    }
+
+    /// The AIU's runtime numbers its calls and their work. aiprof's number of a launch may be
+    /// the same, and so may those of another process.
+    #[test]
+    fn work_of_the_aiu_is_joined_by_the_numbers_of_its_runtime() {
+        let number = r#""correlation":7"#;
+        let found = calls(&[
+            slice("launch", "aiuLaunchControlBlocks", 1, 10, r#""launch":7"#),
+            slice("launch", "aiuLaunchControlBlocks", 1, 20, r#""launch":8"#),
+            slice(
+                "privateuse1_runtime",
+                "aiuLaunchControlBlocks",
+                1,
+                20,
+                number,
+            ),
+            slice(
+                "privateuse1_runtime",
+                "aiuLaunchControlBlocks",
+                2,
+                30,
+                number,
+            ),
+            slice("kernel", "mm", 90, 40, r#""pid":1,"correlation":7"#),
+            slice(
+                "gpu_memcpy",
+                "Memcpy (HtoD)",
+                91,
+                50,
+                r#""pid":2,"correlation":7"#,
+            ),
+            slice("kernel", "mm", 90, 60, r#""pid":1,"correlation":8"#),
+        ]);
+        let launch = |ts| Some(("aiuLaunchControlBlocks".to_owned(), ts));
+        assert_eq!(found, [launch(20.0), launch(30.0), None]);
+    }
+
+    #[test]
+    fn other_work_is_joined_by_the_numbers_of_launches() {
+        let found = calls(&[
+            slice("launch", "cudaLaunchKernel", 1, 10, r#""launch":"7-8""#),
+            slice("kernel", "mm", 90, 40, r#""pid":1,"correlation":8"#),
+        ]);
+        assert_eq!(found, [Some(("cudaLaunchKernel".to_owned(), 10.0))]);
     }
 }

@@ -32,8 +32,12 @@ impl Analysis<'_> {
             let read = self.read_one(path, &mut timeline);
             memory::check().with_context(|| format!("cannot read {}", path.display()))?;
             match read {
-                // acelyzer writes an empty trace; that is rarely what was wanted.
-                Ok(Some(reading)) if reading.events.is_empty() && self.is_own() => {
+                // If a file is whole, acelyzer writes an empty trace; that is rarely what was
+                // wanted.
+                Ok(Some(reading))
+                    if reading.events.is_empty()
+                        && (self.is_own() || reading.end != End::Whole) =>
+                {
                     self.tell_reading(path, &reading, Dialect::Flex);
                     let error = anyhow!("{} has no events", path.display());
                     self.messages

@@ -22,7 +22,7 @@ use aiprof_trace::analyze::messages::Messages;
 use aiprof_trace::analyze::pipeline::{self, Outcome};
 use aiprof_trace::analyze::report::{Input, Report};
 use aiprof_trace::analyze::utilization::CompilerInfo;
-use aiprof_trace::analyze::{normalize, verify};
+use aiprof_trace::analyze::{normalize, tensorboard, verify};
 use aiprof_trace::critical;
 use aiprof_trace::findings;
 use aiprof_trace::work::SharedWork;
@@ -176,6 +176,9 @@ impl Analysis<'_> {
         file: OutputFile,
     ) -> Result<()> {
         let config = self.config;
+        if config.tensorboard && !config.analysis.compatibility.has_bugs() {
+            tensorboard::add_steps(timeline);
+        }
         let header = self.header(timeline, devices, report);
         let order = pipeline::restore(timeline);
         let ranks = match config.tensorboard {
@@ -216,13 +219,14 @@ impl Analysis<'_> {
                 if let Some(show) = progress {
                     show(&format!("{step} ({done} of {all})"));
                 }
-                if config.intermediate
-                    && let Err(error) = write_intermediate(timeline, config, step, done)
-                {
+                if let Err(error) = write_intermediate(timeline, config, done) {
                     failed.get_or_insert(error);
                 }
             },
         );
+        if let Err(error) = write_intermediate(timeline, config, pipeline::STEPS) {
+            failed.get_or_insert(error);
+        }
         if config.format == Format::Pddf {
             // That is written as the events stand.
             normalize::sort(timeline);

@@ -325,23 +325,24 @@ fn add_devices(devices: &mut Vec<Value>, more: Option<Value>) {
     }
 }
 
-/// Writes the events as they are between two steps.
+/// Writes the traces that are wanted of the events as they are after `after` steps.
 pub(super) fn write_intermediate(
     timeline: &Timeline,
     config: &AnalysisPlan,
-    step: &str,
-    done: usize,
+    after: usize,
 ) -> Result<()> {
-    let mut path = config.output.clone().into_os_string();
-    path.push(format!("_{done:02}_before_{}", step.replace(' ', "_")));
-    let file = OutputFile::create(Path::new(&path))?;
-    let header = Header {
-        name: config.output.to_string_lossy().into_owned(),
-        time_unit: config.time_unit().to_owned(),
-        ..Header::default()
-    };
     let order: Vec<u32> = (0u32..).take(timeline.events.len()).collect();
-    write_json(timeline, &header, &order, file)
+    for wanted in config.intermediate.iter().filter(|one| one.after == after) {
+        let header = Header {
+            name: wanted.path.to_string_lossy().into_owned(),
+            time_unit: config.time_unit().to_owned(),
+            other: serde_json::json!({}),
+            ..Header::default()
+        };
+        let file = OutputFile::create(&wanted.path)?;
+        write_json(timeline, &header, &order, file)?;
+    }
+    Ok(())
 }
 
 pub(super) fn write_trace(

@@ -106,7 +106,7 @@ pub(super) fn config(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<Analysi
         tensorboard,
         write_trace,
         write_tables: !args.no_tables && !is_stdout && !is_device(args.output.as_deref()),
-        intermediate: false,
+        intermediate: Vec::new(),
         shows_ms: false,
         level: match (verbosity.is_quiet(), verbosity.is_verbose()) {
             (true, _) => Level::Error,

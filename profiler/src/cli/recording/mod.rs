@@ -24,7 +24,7 @@ use aiprof_live::job::{self, JobPart, RankJob, Recorder};
 use aiprof_live::launch::{Exit, Held, LaunchOptions};
 use aiprof_live::session::{Keep, Progress, Session};
 use aiprof_live::signals::BlockedSignals;
-use aiprof_live::torch::{TorchDaemon, TorchReports};
+use aiprof_live::torch::{TorchDaemon, TorchGuard, TorchReports};
 use aiprof_model::profile::Profile;
 use aiprof_record::kernel_choice::KernelsLeftOut;
 use aiprof_system::errors::chain;
@@ -147,16 +147,32 @@ fn record(
     };
     let result = runtime.block_on(recording.run(signals, held, targets, recorder));
     screen::clear_progress();
-    let crashed = [libc::SIGSEGV, libc::SIGABRT].map(|signal| Exit::Signal(signal).code());
-    if result.as_ref().is_ok_and(|code| crashed.contains(code))
-        && guard.is_some_and(|guard| guard.has_ended_program())
+    if let (Some(guard), Ok(code)) = (guard, &result)
+        && let Some(text) = torch_advice(&guard, *code)
     {
-        screen::say(
-            "aiprof: COMMAND crashed while PyTorch recorded its operators, which can be the cause: \
-             try a longer run, or omit --torch-ops",
-        );
+        screen::say(text);
     }
     result
+}
+
+/// What to do about operators that were not recorded, or that cost a program its end. `code`:
+/// exit code of the recording.
+fn torch_advice(guard: &TorchGuard, code: u8) -> Option<&'static str> {
+    let crashed = [libc::SIGSEGV, libc::SIGABRT].map(|signal| Exit::Signal(signal).code());
+    if !guard.was_asked() {
+        Some(
+            "aiprof: no PyTorch operators were recorded: no program asked whether to record. \
+             PyTorch before 2.0 and builds without Kineto cannot ask. Others ask one second after \
+             they were loaded; with -p, only if they were started with KINETO_USE_DAEMON=1.",
+        )
+    } else if crashed.contains(&code) && guard.has_ended_program() {
+        Some(
+            "aiprof: COMMAND crashed while PyTorch recorded its operators, which can be the cause: \
+             try a longer run, or omit --torch-ops",
+        )
+    } else {
+        None
+    }
 }
 
 /// Takes the place of the daemon that COMMAND's PyTorch asks: it must be there before

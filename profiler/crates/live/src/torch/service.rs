@@ -164,6 +164,11 @@ pub struct TorchGuard {
 }
 
 impl TorchGuard {
+    /// Whether a program has asked whether to record.
+    pub fn was_asked(&self) -> bool {
+        self.shared.has_asked.load(Ordering::Acquire)
+    }
+
     /// Whether a program has ended in a window.
     pub fn has_ended_program(&self) -> bool {
         self.shared.has_ended_program.load(Ordering::Acquire)
@@ -194,6 +199,8 @@ struct SharedReports {
     pending: AtomicUsize,
     /// A program has ended in a window.
     has_ended_program: AtomicBool,
+    /// A program has asked whether to record.
+    has_asked: AtomicBool,
 }
 
 /// What became known of a program.
@@ -388,6 +395,7 @@ impl Service {
                 pending: None,
             };
             self.programs.insert(sender.pid, program);
+            self.shared.has_asked.store(true, Ordering::Release);
         }
         let program = self.programs.get(&sender.pid)?;
         // A process may have become another user's, or another process.

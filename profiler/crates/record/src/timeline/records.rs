@@ -329,10 +329,15 @@ impl DeviceRecords {
         times: (u64, u64),
         flow: Option<bool>,
     ) {
+        let is_device = matches!(key, TrackKey::Stream { .. });
         let Some(track) = writer.track(key) else {
             return writer.out.losses.add(LossKind::SpansRefused, 1);
         };
         let mut args = Args::new();
+        if is_device {
+            // The number is one of this process.
+            args.number("pid", span.pid.into());
+        }
         write_args(&mut args, &span.record, times);
         let name = writer.name(name);
         let mut event = writer.span(name, category, track, times);

@@ -224,6 +224,11 @@ fn first(
     if !kinds.is_collective(timeline, event) {
         return base;
     }
+    step(words, base)
+}
+
+/// The class of a part of a collective that would have the class `base` elsewhere.
+fn step(words: NameClasses, base: Class) -> Class {
     let (send, receive) = if words.by_host {
         (Class::HostSend, Class::HostReceive)
     } else {
@@ -234,6 +239,11 @@ fn first(
         Class::DataIn => receive,
         base => base,
     })
+}
+
+/// The class of a part of a collective by its name; `base`: what it has elsewhere.
+pub(super) fn in_collective(name: &str, base: Class) -> Class {
+    step(words(name), base)
 }
 
 /// Begins of the first and the last kernel of each job on each rank.

@@ -160,6 +160,12 @@ pub struct OptionalSteps {
     pub place_rows: bool,
     /// Active time of ranks becomes a table.
     pub sum_ranks: bool,
+    /// Events show how often their counters had wrapped before.
+    pub count_periods: bool,
+    /// Times of counters, microseconds since the counter's zero, are not shown.
+    pub drop_device_times: bool,
+    /// Nor are those on the host's clock.
+    pub drop_host_times: bool,
 }
 
 impl Default for OptionalSteps {
@@ -175,6 +181,9 @@ impl Default for OptionalSteps {
             find_iterations: true,
             place_rows: true,
             sum_ranks: true,
+            count_periods: true,
+            drop_device_times: true,
+            drop_host_times: true,
         }
     }
 }

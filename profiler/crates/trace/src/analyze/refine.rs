@@ -69,14 +69,17 @@ const COLLECTIVES: i64 = 10_000;
 
 /// A process that got a name.
 #[derive(Clone, Copy, Debug)]
-struct NamedProcess {
-    pid: i64,
-    start: Time,
+pub(super) struct NamedProcess {
+    pub(super) pid: i64,
+    pub(super) start: Time,
 }
 
 /// Gives FLEX events the categories and processes of a device and its host, and adds
 /// the names of these processes. Returns the devices, for `deviceProperties`.
-pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
+///
+/// `compat_bugs`: as in acelyzer 1.3.0, process 0 is named once more for each device whose host
+/// has no events.
+pub fn place(timeline: &mut Timeline, kinds: &Kinds, compat_bugs: bool) -> Vec<Value> {
     let mut hosts: Vec<(i64, NamedProcess)> = Vec::new();
     let mut devices: Vec<(i64, NamedProcess)> = Vec::new();
     let mut named: FxHashSet<(bool, i64)> = FxHashSet::default();
@@ -127,6 +130,14 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds) -> Vec<Value> {
             pid.saturating_mul(3),
             *place,
         );
+    }
+    let is_alone = |pid: &i64| !hosts.iter().any(|(host, _)| host == pid);
+    for (_, place) in devices
+        .iter()
+        .filter(|(pid, _)| compat_bugs && is_alone(pid))
+    {
+        let place = NamedProcess { pid: 0, ..*place };
+        name_process(timeline, "cpu_default", 0, place);
     }
     for (pid, place) in &devices {
         let index = pid.saturating_mul(3).saturating_add(1);
@@ -240,7 +251,12 @@ fn name_bandwidth(timeline: &mut Timeline) {
     name_process(timeline, "CollectiveBW", 0, place);
 }
 
-fn name_process(timeline: &mut Timeline, name: &str, sort_index: i64, place: NamedProcess) {
+pub(super) fn name_process(
+    timeline: &mut Timeline,
+    name: &str,
+    sort_index: i64,
+    place: NamedProcess,
+) {
     let label = format!("\"name\":{}", Value::from(name));
     let order = format!("\"sort_index\":{sort_index}");
     let track = Track::row(Id::Number(place.pid), Id::NONE);
@@ -260,6 +276,8 @@ fn name_process(timeline: &mut Timeline, name: &str, sort_index: i64, place: Nam
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analyze::normalize;
+    use aiprof_formats::import::json;
     use aiprof_testkit::timelines;
 
     /// Kernels of GPUs differ by numbers; acelyzer takes them away.
@@ -272,6 +290,27 @@ mod tests {
             let kinds = Kinds::new(&timeline);
             shorten_names(&mut timeline, &kinds, all);
             assert_eq!(timeline.name(timeline.events[at].name), name);
+        }
+    }
+
+    /// acelyzer gives hosts without events a name of their own, as process 0.
+    #[test]
+    fn hosts_without_events_have_a_name_with_the_mistakes_of_acelyzer() {
+        let text = r#"[{"ph":"X","name":"AIU Roundtrip","pid":1,"tid":1,"ts":1,"dur":9},
+            {"ph":"X","name":"a Cmpt Exec","pid":0,"tid":1,"ts":1,"dur":9,"args":
+                {"TS1":"1","TS2":"2","TS3":"3","TS4":"4","TS5":"5"}}]"#;
+        for (compat_bugs, count) in [(false, 0), (true, 1)] {
+            let mut timeline = Timeline::default();
+            let read = json::read(text.as_bytes(), "x.json", &mut timeline).unwrap();
+            normalize::assign_ranks(&mut timeline, read.job, read.events, false);
+            let kinds = Kinds::new(&timeline);
+            place(&mut timeline, &kinds, compat_bugs);
+            let is_named = |event: &&Event| {
+                timeline.arg(event, "name") == Some("\"cpu_default\"")
+                    && timeline.name(event.name) == "process_name"
+            };
+            let named = timeline.events.iter().filter(is_named);
+            assert_eq!(named.count(), count);
         }
     }
 

@@ -92,6 +92,7 @@ fn call_of(rank: &RankWork, number: u64) -> Option<u32> {
     let link = LaunchLink {
         process: None,
         number,
+        is_of_runtime: false,
     };
     rank.calls.get(&link).copied()
 }

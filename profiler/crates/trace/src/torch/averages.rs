@@ -4,7 +4,7 @@ use super::calls::{CallRole, TorchCall, TorchCalls, is_of_kineto};
 use super::nesting::{Cost, Nested};
 use super::stacks::PythonStacks;
 use super::{flops, shapes};
-use aiprof_model::timeline::{Event, Sym, Timeline};
+use aiprof_model::timeline::{Dialect, Event, Job, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Calls of one name.
@@ -48,8 +48,8 @@ pub struct Average {
 pub struct Averages {
     /// By name, in the order in which the names occur.
     pub rows: Vec<Average>,
-    /// What torch calls the device: `CUDA`, `XPU`; empty: there is none.
-    pub device: &'static str,
+    /// What torch calls the device, `CUDA`, `XPU`, or the trace, `AIU`; empty: there is none.
+    pub device: String,
     /// Allocations were profiled.
     pub has_memory: bool,
     /// Operations were counted.
@@ -169,8 +169,9 @@ fn says(timeline: &Timeline, key: &str) -> bool {
     said.any(|(_, value)| value == "1")
 }
 
-/// What torch calls the device that a trace is of.
-fn device(timeline: &Timeline) -> &'static str {
+/// What torch calls the device that a trace is of. A backend of its own is called as the trace
+/// names its devices: torch itself knows the name only while the program runs.
+fn device(timeline: &Timeline) -> String {
     let is_there = |test: &dyn Fn(&str) -> bool| timeline.names.iter().any(|(_, text)| test(text));
     let has = |cats: &[&str]| is_there(&|text| cats.contains(&text));
     // The build for AMD's devices has CUDA's names too.
@@ -181,17 +182,38 @@ fn device(timeline: &Timeline) -> &'static str {
         "hip_driver",
         "Runtime",
     ];
-    if has(&cuda) {
+    let is_of = |test: fn(&Job) -> bool| timeline.jobs.iter().any(test);
+    let name = if has(&cuda) {
         "CUDA"
-    } else if has(&["xpu_runtime", "xpu_driver"]) {
+    } else if has(&["xpu_runtime", "xpu_driver", "gpu_op"]) {
         "XPU"
     } else if has(&["mtia_runtime"]) {
         "MTIA"
     } else if has(&["privateuse1_runtime", "privateuse1_driver"]) {
-        "PRIVATEUSE1"
+        let named = timeline.jobs.iter().find_map(named_device);
+        return named.unwrap_or_else(|| match is_of(|job| job.is_recording) {
+            true => "AIU".to_owned(),
+            false => "PRIVATEUSE1".to_owned(),
+        });
+    } else if is_of(|job| job.dialect == Dialect::Flex) {
+        "AIU"
     } else {
         "DEVICE"
-    }
+    };
+    name.to_owned()
+}
+
+/// Longest name of a device that fits above its columns, characters.
+const MAX_DEVICE: usize = 24;
+
+/// The name of the first device that a file lists.
+fn named_device(job: &Job) -> Option<String> {
+    let devices: serde_json::Value = serde_json::from_str(&job.stated.devices).ok()?;
+    let mut names = devices.as_array()?.iter();
+    let name = names
+        .find_map(|device| device.get("name")?.as_str())?
+        .trim();
+    (!name.is_empty()).then(|| name.chars().take(MAX_DEVICE).collect())
 }
 
 #[cfg(test)]
@@ -273,6 +295,73 @@ mod tests {
         let averages = of(&format!("[{}]", events.join(",")));
         assert_eq!(row(&averages, "call", false).device, 3.0);
         assert!(!averages.is_kineto);
+    }
+
+    /// A backend of its own has the name that the trace gives its devices.
+    #[test]
+    fn devices_have_the_names_of_the_trace() {
+        let call = |cat| slice(cat, "aiuMalloc", 9, 0.0, 10.0, "");
+        let trace = |devices, cat| {
+            let events = call(cat);
+            of(&format!(
+                r#"{{"deviceProperties":[{devices}],"traceEvents":[{events}]}}"#
+            ))
+        };
+        for (devices, cat, name) in [
+            (r#"{"id":0,"name":"AIU"}"#, "privateuse1_runtime", "AIU"),
+            (
+                r#"{"id":0},{"id":1,"name":"NPU 2"}"#,
+                "privateuse1_driver",
+                "NPU 2",
+            ),
+            (
+                r#"{"id":0,"name":" "}"#,
+                "privateuse1_runtime",
+                "PRIVATEUSE1",
+            ),
+            ("", "privateuse1_runtime", "PRIVATEUSE1"),
+            (r#"{"id":0,"name":"NVIDIA H200"}"#, "cuda_runtime", "CUDA"),
+        ] {
+            assert_eq!(trace(devices, cat).device, name, "{devices}");
+        }
+        let counters = r#""TS1":"1","TS2":"2","TS3":"3","TS4":"4","TS5":"5""#;
+        let flex = slice("", "x Cmpt Exec", 2, 5.0, 3.0, counters);
+        assert_eq!(of(&format!("[{flex}]")).device, "AIU");
+    }
+
+    /// unitrace's calls have the category of operators, and arrows to their work.
+    #[test]
+    fn traces_of_unitrace_have_device_time() {
+        let arrow = |ph, tid, ts| {
+            format!(
+                r#"{{"ph":"{ph}","cat":"Flow_H2D_1_0","name":"dep","id":1,"pid":9,"tid":{tid},"ts":{ts}}}"#
+            )
+        };
+        let events = [
+            slice(
+                "cpu_op",
+                "zeCommandListAppendLaunchKernel",
+                9,
+                0.0,
+                10.0,
+                "",
+            ),
+            slice(
+                "gpu_op",
+                "gemm[SIMD32 {1; 1; 1} {8; 1; 1}]",
+                7,
+                20.0,
+                4.0,
+                "",
+            ),
+            arrow("s", 9, 0.0),
+            arrow("t", 7, 20.0),
+        ];
+        let averages = of(&format!("[{}]", events.join(",")));
+        let call = row(&averages, "zeCommandListAppendLaunchKernel", false);
+        assert_eq!((call.device, averages.device.as_str()), (4.0, "XPU"));
+        let kernel = row(&averages, "gemm[SIMD32 {1; 1; 1} {8; 1; 1}]", true);
+        assert_eq!(kernel.self_device, 4.0);
     }
 
     /// No depth and no number of calls takes more than its time.

@@ -376,10 +376,13 @@ impl<'t> CallReader<'t> {
     }
 }
 
-/// Whether Kineto itself wrote the event, not a tool that uses its categories.
+/// Whether Kineto itself wrote the event, not a tool that uses its categories. unitrace gives
+/// the calls of all libraries the category of operators, and joins them with work by arrows.
 pub(super) fn is_of_kineto(timeline: &Timeline, event: &Event) -> bool {
     let job = timeline.jobs.get(timeline.job(event) as usize);
-    job.is_some_and(|job| job.dialect == Dialect::Torch && !job.is_recording)
+    job.is_some_and(|job| {
+        job.dialect == Dialect::Torch && !job.is_recording && job.writer != "unitrace"
+    })
 }
 
 /// When the profile began, nanoseconds since the timeline's origin.

@@ -2,7 +2,7 @@
 
 use super::settings::{AcelyzerSettings, CounterList};
 use super::stages::{self, AcelyzerStage as Stage, StageSet};
-use crate::cli::analysis_plan::{AnalysisPlan, Format};
+use crate::cli::analysis_plan::{AnalysisPlan, Format, IntermediateTrace};
 use aiprof_model::kernel_classes::KernelClasses;
 use aiprof_system::files::caller;
 use aiprof_trace::analyze::config::{
@@ -101,7 +101,10 @@ pub(super) fn plan(
         tensorboard: settings.tb,
         write_trace: settings.save_to_file,
         write_tables: true,
-        intermediate: settings.intermediate,
+        intermediate: match settings.intermediate {
+            true => intermediate(&settings.output, &stages),
+            false => Vec::new(),
+        },
         shows_ms: settings.time_unit == "ms",
         level: Level::from_number(settings.loglevel).unwrap_or(Level::Info),
     })
@@ -120,6 +123,7 @@ pub(super) fn selected(
 /// What these stages do, in aiprof's words.
 fn analysis(settings: &AcelyzerSettings, stages: &StageSet) -> AnalysisConfig {
     let has = |stage| stages.contains(&stage);
+    let has_host_times = has(Stage::CycleCountToWallclock);
     AnalysisConfig {
         compatibility: match settings.compat_bugs {
             true => Compatibility::AcelyzerBugs {
@@ -148,7 +152,7 @@ fn analysis(settings: &AcelyzerSettings, stages: &StageSet) -> AnalysisConfig {
         power_scale: power_scale(settings.power_scale.as_deref(), settings.compat_bugs),
         power_skip_events: settings.skip_events,
         power_statistics: has(Stage::AnalyzePowerStatistics),
-        flows: has(Stage::FlowExtraction),
+        flows: has(Stage::FlowPrepareEventData) && has(Stage::FlowExtraction),
         collective_spans: settings.build_coll_event,
         join_messages: has(Stage::CommunicationApply),
         statistics: has(Stage::CalculateStats),
@@ -164,9 +168,22 @@ fn analysis(settings: &AcelyzerSettings, stages: &StageSet) -> AnalysisConfig {
             find_iterations: has(Stage::CollectIterationStats),
             place_rows: has(Stage::TbRefinementLightweight),
             sum_ranks: has(Stage::CalculateStatsV2),
+            count_periods: has(Stage::NormalizePhase2),
+            drop_device_times: has(Stage::CleanupCopyOfDeviceTs) || !has_host_times,
+            drop_host_times: has(Stage::CycleCountConversionCleanup) || !has_host_times,
         },
         ..AnalysisConfig::default()
     }
+}
+
+/// A file for each stage, as acelyzer names and numbers them.
+fn intermediate(output: &str, stages: &StageSet) -> Vec<IntermediateTrace> {
+    let numbered = stages.iter().enumerate();
+    let of = |(number, stage): (usize, &Stage)| IntermediateTrace {
+        path: PathBuf::from(format!("{output}_{number:02}_{}", stage.name())),
+        after: stage.steps(),
+    };
+    numbered.map(of).collect()
 }
 
 /// The inputs of `-i`: separated by commas or blanks.
@@ -202,14 +219,16 @@ fn counters(given: &CounterList, stages: &StageSet) -> TraceCounters {
         false => PowerSource::Ts3,
     };
     // Charge is read at a counter value, of which the host time must be known.
-    let has_power = has(Stage::ComputePower) && has(Stage::CycleCountToWallclock);
+    let has_times = has(Stage::CycleCountToWallclock);
+    let has_power = has_times && has(Stage::ExtractPowerEvent) && has(Stage::ComputePower);
     TraceCounters {
         power: has_power.then_some(source),
         collectives: has(Stage::MpCalcBw) || has(Stage::MpCalcBwV2),
         transfers: has(Stage::ComputeBandwidth),
         memory: false,
         preparations: has(Stage::QueueingCounter),
-        utilization: has(Stage::ComputeUtilization),
+        // Without fingerprints no table is a job's.
+        utilization: has(Stage::UtilizationFingerprints) && has(Stage::ComputeUtilization),
     }
 }
 

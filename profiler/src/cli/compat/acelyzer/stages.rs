@@ -9,6 +9,7 @@ pub(crate) mod testing;
 
 use super::settings::AcelyzerSettings;
 use aiprof_trace::analyze::messages::Messages;
+use aiprof_trace::analyze::pipeline::STEPS;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -111,6 +112,23 @@ impl AcelyzerStage {
     /// Stages of the verification mode (profile `verification`).
     fn verification() -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(|s| s.is_verification())
+    }
+
+    /// How many of aiprof's steps have been made when its effect is there.
+    pub(super) fn steps(self) -> usize {
+        const LAST: [AcelyzerStage; STEPS] = [
+            AcelyzerStage::NormalizePhase1,
+            AcelyzerStage::TriplePhasedEvents,
+            AcelyzerStage::MpTsCalibrationV2,
+            AcelyzerStage::AssertSequenceBeforeOverlap,
+            AcelyzerStage::AssertSequenceAfterOverlap,
+            AcelyzerStage::ComputeBandwidth,
+            AcelyzerStage::ComputeUtilization,
+            AcelyzerStage::MpCalcBw,
+            AcelyzerStage::CalculateStats,
+            AcelyzerStage::VerificationResultFilter,
+        ];
+        1 + LAST.partition_point(|last| *last < self)
     }
 
     /// Whether it belongs to the verification mode.

@@ -5,6 +5,7 @@ use super::*;
 use aiprof_trace::analyze::config::{
     AnalysisConfig, Compatibility, OverlapMode, PowerScale, PowerSource, TraceCounters,
 };
+use aiprof_trace::analyze::pipeline::STEPS;
 
 /// Splits a command line at blanks.
 fn given(line: &str) -> Result<Given, AcelyzerExit> {
@@ -337,6 +338,78 @@ fn a_profile_is_a_file_or_built_in() {
     let regex = settings("-i x --event_filter name:(");
     let regex = convert::plan(&regex, &mut Messages::new(Level::Error));
     assert!(regex.err().unwrap().contains("unclosed"));
+}
+
+/// The names are those that acelyzer 1.3.0 gives the files of `-I` with its other defaults.
+#[test]
+fn each_stage_has_a_file_of_its_own() {
+    let expected = "drop_timestamp_reversed_events create_slice_from_BE normalize_phase1 \
+        pipeline_barrier normalize_phase2 event_sanity_checks map_tid_to_range \
+        cycle_count_to_wallclock tighten_hts_by_instr_type mp_sync_tight_v1 queueing_counter \
+        recombine_cpu_events sort_events assert_ts_sequence detect_partial_overlap_tids \
+        pipeline_barrier detect_partial_overlap_events assert_ts_sequence \
+        collect_iteration_stats extract_power_event sort_events compute_power \
+        assert_ts_sequence pipeline_barrier sort_events assert_global_ts_sequence \
+        launch_flow_collect event_categorizer pipeline_barrier event_categorizer_update \
+        launch_flow_create_missing mp_calc_bw calculate_stats flow_data_cleanup \
+        cleanup_copy_of_device_ts tb_refinement_intrusive tb_refinement_lightweight \
+        cycle_count_conversion_cleanup sort_events";
+    let expected = expected.split_whitespace().enumerate();
+    let expected: Vec<_> = expected
+        .map(|(number, name)| format!("d/out.json_{number:02}_{name}"))
+        .collect();
+    let files = plan("-i x -o d/out.json -I").intermediate;
+    let paths: Vec<_> = files
+        .iter()
+        .map(|file| file.path.to_str().unwrap())
+        .collect();
+    assert_eq!(paths, expected);
+    // No file shows the events after fewer steps than the one before it.
+    assert!(files.is_sorted_by_key(|file| file.after));
+    assert_eq!(files.first().map(|file| file.after), Some(1));
+    assert_eq!(files.last().map(|file| file.after), Some(STEPS));
+    assert!(plan("-i x -o d/out.json").intermediate.is_empty());
+}
+
+/// What acelyzer 1.3.0 writes otherwise without a stage, aiprof does otherwise, too.
+#[test]
+fn a_stage_that_is_switched_off_changes_the_analysis() {
+    let dir = tempfile::tempdir().unwrap();
+    let without = |stage: &str| {
+        let file = dir.path().join(format!("{stage}.json"));
+        let all = AcelyzerStage::ALL.iter().map(|stage| stage.name());
+        let stages = all.take_while(|name| *name != "verify_kernel_overlap");
+        // The first stage of the verification has a name that the analysis has, too.
+        let mut stages: Vec<_> = stages.collect();
+        stages.pop();
+        let entries = stages
+            .iter()
+            .map(|name| format!("{{\"{name}\":{}}}", *name != stage));
+        let text = entries.collect::<Vec<_>>().join(",");
+        std::fs::write(&file, format!("{{\"stages\":[{text}]}}")).unwrap();
+        let log = dir.path().display();
+        config(&format!("-i x -c {log} --flow -P {}", file.display()))
+    };
+    let all = without("none of them");
+    assert!(all.counters.power.is_some() && all.counters.utilization && all.flows);
+    assert!(all.counters.collectives);
+    let steps = all.steps;
+    assert!(steps.count_periods && steps.drop_device_times && steps.drop_host_times);
+    assert_eq!(without("extract_power_event").counters.power, None);
+    assert!(
+        !without("compute_utilization_fingerprints")
+            .counters
+            .utilization
+    );
+    assert!(!without("cleanup_copy_of_device_ts").steps.drop_device_times);
+    assert!(
+        !without("cycle_count_conversion_cleanup")
+            .steps
+            .drop_host_times
+    );
+    assert!(!without("normalize_phase2").steps.count_periods);
+    assert!(!without("flow_prepare_event_data").flows);
+    assert!(!without("mp_calc_bw").counters.collectives);
 }
 
 #[test]

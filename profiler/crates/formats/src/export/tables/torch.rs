@@ -89,7 +89,7 @@ fn write_notes(table: &Table, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn columns(table: &Table, layout: &TorchLayout) -> Vec<TextColumn> {
-    let device = layout.device;
+    let device = &layout.device;
     let mut columns = Columns {
         table,
         all: Vec::new(),

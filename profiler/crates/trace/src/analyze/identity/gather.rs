@@ -160,6 +160,40 @@ fn is_kineto(timeline: &Timeline, job: u32) -> bool {
     job.is_some_and(|job| job.dialect == Dialect::Torch && !job.is_recording)
 }
 
+/// The writer of traces whose processes have names such as `RANK 3 HOST<a>`.
+const UNITRACE: &str = "unitrace";
+
+/// The ranks that names of processes state, in their order, and the processes of each.
+fn named_ranks(timeline: &Timeline, events: &[Event]) -> Vec<(u32, BTreeSet<Id>)> {
+    let mut ranks: BTreeMap<u32, BTreeSet<Id>> = BTreeMap::new();
+    let names = events
+        .iter()
+        .filter(|event| event.ph == Ph::Metadata && timeline.name(event.name) == "process_name");
+    for event in names {
+        let name = timeline.arg(event, "name").unwrap_or_default();
+        let rest = name.trim_start_matches('"').strip_prefix("RANK ");
+        let number = rest.and_then(|rest| rest.split(' ').next());
+        if let Some(rank) = number.and_then(|number| number.parse().ok()) {
+            ranks.entry(rank).or_default().insert(timeline.pid(event));
+        }
+    }
+    ranks.into_iter().collect()
+}
+
+/// Which of these ranks each event is of, and how many there are.
+fn by_named(
+    timeline: &Timeline,
+    events: &[Event],
+    named: &[(u32, BTreeSet<Id>)],
+) -> (Vec<u32>, u32) {
+    let numbered = (0u32..).zip(named);
+    let of: FxHashMap<Id, u32> = numbered
+        .flat_map(|(number, (_, pids))| pids.iter().map(move |pid| (*pid, number)))
+        .collect();
+    let of = |event: &Event| of.get(&timeline.pid(event)).copied().unwrap_or(0);
+    (events.iter().map(of).collect(), named.len() as u32)
+}
+
 /// The processes of a file; none, if it is not one of Kineto's.
 pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
     let Some(job) = timeline.jobs.get(file.job as usize) else {
@@ -171,21 +205,21 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
     let events = timeline.events.get(file.events.clone()).unwrap_or_default();
     let mut roles = Roles::default();
     let named = match job.writer == UNITRACE {
-        true => by_names(timeline, events),
-        false => None,
+        true => named_ranks(timeline, events),
+        false => Vec::new(),
     };
-    let mut ranks = vec![job.rank];
-    let split = match (named, job.is_processed) {
-        (Some((of, named)), _) => {
-            ranks = named.into_iter().map(Some).collect();
-            Some((of, ranks.len() as u32))
-        }
-        (None, true) => by_rank(timeline, events),
-        (None, false) => merged::split(timeline, events, &mut roles),
+    let split = match job.is_processed {
+        true => by_rank(timeline, events),
+        false if named.len() > 1 => Some(by_named(timeline, events, &named)),
+        false => merged::split(timeline, events, &mut roles),
     };
     let (only, count) = match split {
         Some((of, count)) => (Some(Arc::new(of)), count),
         None => (None, 1),
+    };
+    let stated = |number: u32| match named.get(number as usize) {
+        Some((rank, _)) if named.len() > 1 => Some(*rank),
+        _ => job.rank.filter(|_| number == 0),
     };
     let part = |number| TracePart {
         job: file.job,
@@ -193,7 +227,7 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
         only: only.clone(),
         number,
         is_processed: job.is_processed,
-        rank: ranks.get(number as usize).copied().flatten(),
+        rank: stated(number),
         host: job.stated.host.clone(),
         from_us: f64::INFINITY,
         to_us: f64::NEG_INFINITY,
@@ -274,39 +308,6 @@ fn by_rank(timeline: &Timeline, events: &[Event]) -> Option<(Vec<u32>, u32)> {
         given.or_else(row).unwrap_or(0)
     });
     (numbers.len() > 1).then(|| (of.collect(), numbers.len() as u32))
-}
-
-/// [`Job::writer`](aiprof_model::timeline::Job::writer) of unitrace.
-const UNITRACE: &str = "unitrace";
-
-/// The processes of a file that unitrace merged, by the ranks in the names of its groups of rows:
-/// `RANK 3 DEVICE<host>`. Returns the process of each event, and the processes' ranks; `None`:
-/// names have less than two ranks. Rows without a rank are of the first process.
-fn by_names(timeline: &Timeline, events: &[Event]) -> Option<(Vec<u32>, Vec<u32>)> {
-    let mut ranks: Vec<u32> = Vec::new();
-    let mut rows: FxHashMap<Id, u32> = FxHashMap::default();
-    for event in events {
-        if event.ph != Ph::Metadata || timeline.name(event.name) != "process_name" {
-            continue;
-        }
-        let name = timeline.arg(event, "name").unwrap_or_default();
-        let rest = name.trim_matches('"').strip_prefix("RANK ");
-        let rank = rest.and_then(|rest| rest.split(' ').next()?.parse().ok());
-        let Some(rank) = rank else {
-            continue;
-        };
-        let known = ranks.iter().position(|known| *known == rank);
-        let number = known.unwrap_or(ranks.len());
-        if known.is_none() {
-            ranks.push(rank);
-        }
-        rows.insert(timeline.pid(event), number as u32);
-    }
-    if ranks.len() < 2 {
-        return None;
-    }
-    let of = |event: &Event| rows.get(&timeline.pid(event)).copied().unwrap_or(0);
-    Some((events.iter().map(of).collect(), ranks))
 }
 
 /// What events are, by their category.

@@ -17,8 +17,8 @@ use super::utilization::{self, CompilerInfo};
 use super::{
     alignment, alignment_compat, all_reduce_bandwidth, bandwidth, checks, classes, clip,
     collectives, comm_summary, exchanges, flows, identity, job_shifts_compat, launch_flows,
-    memory_counters, message_arrows, normalize, overlap, overlap_share, power, prep_queue, refine,
-    rows, sequence, split,
+    leftovers_compat, memory_counters, message_arrows, normalize, overlap, overlap_share, power,
+    prep_queue, refine, rows, sequence, split,
 };
 use crate::mpi::MpiTraffic;
 use crate::mpi::clocks::{self, ClockReport};
@@ -105,6 +105,9 @@ pub struct Outcome {
 /// steps done, and the number of all steps.
 pub type Progress<'p> = &'p mut dyn FnMut(&Timeline, &str, usize, usize);
 
+/// How many steps there are.
+pub const STEPS: usize = 10;
+
 /// Runs all steps.
 pub fn run(
     timeline: &mut Timeline,
@@ -122,7 +125,7 @@ pub fn run(
         kinds: Kinds::default(),
         steps: Vec::new(),
     };
-    let steps: [(&str, PipelineStep<'_>); 10] = [
+    let steps: [(&str, PipelineStep<'_>); STEPS] = [
         ("selecting events", Run::select),
         ("calibrating clocks", Run::calibrate),
         ("aligning ranks", Run::align),
@@ -375,6 +378,7 @@ impl Run<'_> {
         if config.steps.classify {
             let has_bugs = config.compatibility.has_bugs();
             self.outcome.classes = classes::run(self.timeline, &self.kinds, has_bugs);
+            self.tell_mismatches(has_bugs);
         }
         self.collect();
     }
@@ -499,12 +503,17 @@ impl Run<'_> {
         }
         // Names may have been added since.
         self.kinds = Kinds::new(self.timeline);
+        let steps = &config.steps;
+        if !(steps.count_periods && steps.drop_device_times && steps.drop_host_times) {
+            leftovers_compat::keep(self.timeline, steps);
+        }
         if config.shorten_names {
             let all = !self.is_own();
             refine::shorten_names(self.timeline, &self.kinds, all);
         }
+        let has_bugs = config.compatibility.has_bugs();
         if config.steps.place_rows {
-            self.outcome.devices = refine::place(self.timeline, &self.kinds);
+            self.outcome.devices = refine::place(self.timeline, &self.kinds, has_bugs);
         }
         identity::separate_arrows(self.timeline);
     }

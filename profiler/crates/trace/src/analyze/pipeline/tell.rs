@@ -2,8 +2,8 @@
 
 use super::Run;
 use crate::analyze::config::OverlapMode;
-use crate::analyze::overlap;
 use crate::analyze::utilization::{UtilizationResults, python};
+use crate::analyze::{flex_classes_compat, overlap};
 use aiprof_model::calibrate::jobs::{JobPosition, Refusal};
 
 /// A frequency that is less sure, MHz, is not recommended.
@@ -37,7 +37,8 @@ impl Run<'_> {
         for clock in &found.clocks {
             let off = (clock.mhz - self.config.soc_mhz).abs();
             let is_known = clock.mhz_error < SURE.min(off);
-            if off > 0.1 && is_known && !self.config.is_fitted {
+            let is_wanted = self.config.steps.count_periods && !self.config.is_fitted;
+            if off > 0.1 && is_known && is_wanted {
                 messages.warn(
                     "FREQ",
                     format_args!(
@@ -79,6 +80,22 @@ impl Run<'_> {
                 format_args!(
                     "FREQ: job: {name} (rank {rank}) has AIU events outside of corresponding \
                      CPU range: {text}"
+                ),
+            );
+        }
+    }
+
+    /// Slices whose classes are not those of the AIU's runtime.
+    pub(super) fn tell_mismatches(&mut self, has_bugs: bool) {
+        if self.is_own() {
+            return;
+        }
+        let count = flex_classes_compat::mismatches(self.timeline, &self.kinds, has_bugs);
+        if count > 0 {
+            self.messages.warn(
+                "CAT",
+                format_args!(
+                    "CAT: Found {count} categorization mismatches compared to FLEX src classifier."
                 ),
             );
         }
