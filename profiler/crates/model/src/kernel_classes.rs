@@ -183,6 +183,11 @@ fn refusal(name: &str) -> Option<String> {
 /// A kernel's function with its namespaces, in small letters, without return type, template
 /// arguments, parameters and unnamed namespaces: `::a::f::` of `void a::f<int>(float*)`.
 fn function_path(name: &str) -> String {
+    // Operations of XLA: `%all-reduce.7 = f32[8]{0} all-reduce(...), ...`.
+    let operation = name
+        .strip_prefix('%')
+        .and_then(|name| name.split(" = ").next());
+    let name = operation.unwrap_or(name);
     // AMD's descriptors of kernels have this suffix.
     let readable = demangle(name.strip_suffix(".kd").unwrap_or(name));
     let mut plain = String::with_capacity(readable.len());
@@ -208,8 +213,7 @@ fn function_path(name: &str) -> String {
         if words.next_back().is_some() {
             path.truncate("::".len());
         }
-        // XLA's sign of a value.
-        path.push_str(word.trim_start_matches('%'));
+        path.push_str(word);
         path.push_str("::");
     }
     path

@@ -418,6 +418,9 @@ pub(crate) fn role_of(cat: &str) -> SpanRole {
     let small = cat.to_ascii_lowercase();
     match small.as_str() {
         "kernel" | "gpu_memcpy" | "gpu_memset" | "memcpy" | "memset" => SpanRole::Device,
+        "gpu_op" | "mtia_ccp_events" => SpanRole::Device,
+        _ if small.ends_with("kernel_dispatch") => SpanRole::Device,
+        _ if small.ends_with("memory_copy") => SpanRole::Device,
         "cuda_sync" | "xpu_sync" => SpanRole::Sync,
         "cpu_op" | "operator" => SpanRole::Operator,
         "user_annotation" => SpanRole::Note,

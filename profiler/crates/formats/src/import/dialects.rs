@@ -70,6 +70,8 @@ pub(super) struct Evidence<'t> {
     has_flex: bool,
     /// Slices with the two times that rocprof writes in nanoseconds.
     has_rocprof: bool,
+    /// Arrows from calls of Ascend's runtime to work, which are surer than numbers.
+    has_arrows: bool,
     /// Categories of slices.
     cats: FxHashSet<&'t str>,
 }
@@ -172,7 +174,7 @@ pub(super) fn settle(timeline: &mut Timeline, start: usize, header: FileHeader<'
     if !header.has_devices && !header.is_recording {
         rows::number_rows(timeline, start);
     }
-    let (verdict, key, roles) = {
+    let (verdict, key, is_open, roles) = {
         let found = Evidence::new(timeline, start, header);
         let writer = WRITERS.iter().find(|writer| (writer.is_it)(&found));
         let Some(writer) = writer else {
@@ -190,13 +192,14 @@ pub(super) fn settle(timeline: &mut Timeline, start: usize, header: FileHeader<'
         // One file may have processes of several tools.
         let is_open = writer.dialect == Dialect::Torch && !header.is_recording;
         let roles = is_open.then(|| found.roles(timeline, start));
-        (verdict, writer.key, roles.unwrap_or_default())
+        let key = writer.key.filter(|_| !found.has_arrows);
+        (verdict, key, is_open, roles.unwrap_or_default())
     };
     if !roles.is_empty() {
         rows::assign(timeline, start, &roles, key);
     }
     rows::set_waits_apart(timeline, start);
-    if !roles.is_empty() || verdict.writer == UNITRACE {
+    if is_open && links::are_needed(timeline, start) {
         links::by_flows(timeline, start);
     }
     verdict
@@ -212,12 +215,16 @@ impl<'t> Evidence<'t> {
             is_counted: false,
             has_flex: false,
             has_rocprof: rows::is_of_rocprof(timeline, start),
+            has_arrows: false,
             cats: FxHashSet::default(),
         };
         let mut seen: FxHashSet<Sym> = FxHashSet::default();
         for event in timeline.events.get(start..).unwrap_or_default() {
             match event.ph {
                 Ph::Metadata => found.name(timeline, event),
+                Ph::FlowStart => {
+                    found.has_arrows |= timeline.name(event.cat) == "HostToDevice";
+                }
                 Ph::Complete => {
                     if let Id::Token(text) = timeline.pid(event) {
                         found.name_by_id(timeline, event, text);

@@ -44,19 +44,19 @@ pub(super) fn by_flows(timeline: &mut Timeline, start: usize) {
     rows.values_mut().for_each(|row| row.sort_unstable());
     let mut arrows: Vec<_> = arrows.into_values().collect();
     arrows.sort_unstable_by_key(|ends| ends.map(|end| end.map(|(track, at)| (at, track))));
-    for ends in arrows {
-        let [Some(from), Some(to)] = ends else {
-            continue;
-        };
-        let at = |(track, time): (TrackId, Time)| around(rows.get(&track)?, time);
-        let (Some(call), Some(work)) = (at(from), at(to)) else {
-            continue;
-        };
-        let is_work = |event: &&Event| {
-            let cat = kinds.of(event.cat);
-            let is_one = [Kind::CAT_KERNEL, Kind::CAT_COPY, Kind::CAT_COMMAND];
-            event.correlation == 0 && is_one.into_iter().any(|kind| cat.is(kind))
-        };
+    let at = |(track, time): (TrackId, Time)| around(rows.get(&track)?, time);
+    let pairs = arrows.into_iter().filter_map(|ends| {
+        let [from, to] = ends;
+        Some((at(from?)?, at(to?)?))
+    });
+    let is_call = |(call, _): &(usize, usize)| {
+        let call = timeline.events.get(*call);
+        call.is_some_and(|call| timeline.name(call.cat).ends_with("_runtime"))
+    };
+    // Work may have an arrow from its call, and one from the operator around that.
+    let (calls, others): (Vec<_>, Vec<_>) = pairs.partition(is_call);
+    for (call, work) in calls.into_iter().chain(others) {
+        let is_work = |event: &&Event| event.correlation == 0 && is_work(&kinds, event);
         if timeline.events.get(work).filter(is_work).is_none() {
             continue;
         }
@@ -72,6 +72,21 @@ pub(super) fn by_flows(timeline: &mut Timeline, start: usize) {
             work.correlation = number;
         }
     }
+}
+
+fn is_work(kinds: &Kinds, event: &Event) -> bool {
+    let cat = kinds.of(event.cat);
+    let is_one = [Kind::CAT_KERNEL, Kind::CAT_COPY, Kind::CAT_COMMAND];
+    is_one.into_iter().any(|kind| cat.is(kind))
+}
+
+/// Whether work of devices lacks a number, and there are arrows that may lead to it.
+pub(super) fn are_needed(timeline: &Timeline, start: usize) -> bool {
+    let kinds = Kinds::new(timeline);
+    let events = timeline.events.get(start..).unwrap_or_default();
+    let is_open =
+        |event: &Event| event.is_slice() && event.correlation == 0 && is_work(&kinds, event);
+    events.iter().any(|event| event.ph == Ph::FlowStart) && events.iter().any(is_open)
 }
 
 /// How many slices before a moment are looked at for one around it.

@@ -354,3 +354,34 @@ fn categories_of_other_devices_are_known() {
     ];
     assert_eq!(work(&timeline), expected);
 }
+
+/// An arrow from a call is surer than one from the operator around it, and both than numbers.
+#[test]
+fn arrows_of_ascend_lead_from_calls_to_work() {
+    let names = [
+        (4, None, "Ascend Hardware"),
+        (5, None, "CANN"),
+        (6, None, "Python"),
+    ];
+    let number = |number: u64| format!(r#","args":{{"connection_id":{number}}}"#);
+    let arrow = |cat: &str, ph: &str, pid: i64, ts: i64| {
+        format!(
+            r#"{{"ph":"{ph}","cat":"{cat}","name":"{cat}1","id":"1","pid":{pid},"tid":1,"ts":{ts}}}"#
+        )
+    };
+    let timeline = read(
+        &names,
+        &[
+            slice(6, 1, 0, "aten::mm", r#","cat":"cpu_op""#),
+            slice(5, 1, 2, "AscendCL@aclnnMm", &number(9)),
+            slice(4, 1, 10, "MatMulV2", &number(8)),
+            arrow("async_npu", "s", 6, 1),
+            arrow("async_npu", "f", 4, 10),
+            arrow("HostToDevice", "s", 5, 3),
+            arrow("HostToDevice", "f", 4, 10),
+        ],
+    );
+    assert_eq!(work(&timeline), [("MatMulV2", 'k', 1)]);
+    assert_eq!(correlation(&timeline, "AscendCL@aclnnMm"), 1);
+    assert_eq!(correlation(&timeline, "aten::mm"), 0);
+}
