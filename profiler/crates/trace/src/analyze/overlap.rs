@@ -5,8 +5,9 @@
 use super::config::OverlapMode;
 use super::messages::Messages;
 use super::spare_rows::SpareRows;
-use aiprof_model::timeline::{Event, Id, Length, Ph, Sym, Timeline};
-use rustc_hash::FxHashMap;
+use aiprof_model::timeline::{Event, Id, Length, Ph, Sym, Time, Timeline, TrackId};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
 
 /// Overlaps up to this are mended by a later begin, microseconds.
 const MAX_SHIFT_US: f64 = 0.005;
@@ -64,6 +65,44 @@ pub fn resolve(
     timeline.events.extend(more);
     timeline.sweep();
     outcome
+}
+
+/// Slices of a row, as it was read, by begin and depth: begin, end, the row where each is now.
+type FormerRow = Vec<(Time, Reverse<Time>, TrackId)>;
+/// How many slices before an arrow's end are looked at for the one that it is on.
+const MOST_NESTED: usize = 64;
+
+/// Has the ends of arrows follow the slices that were moved to other rows: on the old row they
+/// would be on another slice.
+pub fn move_arrows(timeline: &mut Timeline) {
+    let homes: FxHashSet<TrackId> = timeline.moved.values().copied().collect();
+    if homes.is_empty() {
+        return;
+    }
+    let mut rows: FxHashMap<TrackId, FormerRow> = FxHashMap::default();
+    let slices = timeline.events.iter();
+    for event in slices.filter(|event| event.is_slice() && !event.dropped) {
+        let home = timeline.home(event);
+        if homes.contains(&home) {
+            let slice = (event.start, Reverse(event.end()), event.track);
+            rows.entry(home).or_default().push(slice);
+        }
+    }
+    rows.values_mut().for_each(|row| row.sort_unstable());
+    for event in &mut timeline.events {
+        if !matches!(event.ph, Ph::FlowStart | Ph::FlowStep | Ph::FlowEnd) {
+            continue;
+        }
+        let Some(row) = rows.get(&event.track) else {
+            continue;
+        };
+        let behind = row.partition_point(|(begin, ..)| *begin <= event.start);
+        let before = row.get(..behind).unwrap_or_default().iter().rev();
+        let mut around = before.take(MOST_NESTED);
+        if let Some((.., track)) = around.find(|(_, end, _)| event.start <= end.0) {
+            event.track = *track;
+        }
+    }
 }
 
 impl Resolver<'_> {
@@ -265,7 +304,7 @@ fn primed(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::analyze::messages::Level;
-    use aiprof_model::timeline::{Time, Track};
+    use aiprof_model::timeline::Track;
 
     fn resolve(timeline: &mut Timeline, mode: OverlapMode, spare: Option<u32>) -> OverlapReport {
         super::resolve(timeline, mode, spare, &mut Messages::new(Level::Warn))
@@ -318,6 +357,20 @@ mod tests {
         let outcome = resolve(&mut t, OverlapMode::SpareRow, Some(5));
         assert_eq!((outcome.resolved, outcome.beyond), (3, 0));
         assert_eq!(tids(&t), [1000, 1001, 1002, 1000, 1000]);
+    }
+
+    #[test]
+    fn arrows_go_with_their_slices() {
+        let mut t = slices(&[(0.0, 10.0), (5.0, 10.0), (20.0, 1.0)]);
+        let track = t.events[0].track;
+        let at = [2.0, 5.0, 12.0, 20.0];
+        for time in at {
+            let arrow = Event::new(Ph::FlowStart, Sym::EMPTY, track, Time::from_micros(time));
+            t.events.push(arrow);
+        }
+        resolve(&mut t, OverlapMode::SpareRow, Some(5));
+        move_arrows(&mut t);
+        assert_eq!(tids(&t), [1000, 1001, 1000, 1000, 1001, 1001, 1000]);
     }
 
     #[test]

@@ -302,6 +302,9 @@ impl Run<'_> {
         }
         let (mode, spare) = (config.overlap, config.spare_rows);
         let outcome = overlap::resolve(self.timeline, mode, spare, self.messages);
+        if self.is_own() {
+            overlap::move_arrows(self.timeline);
+        }
         self.tell_overlap(&outcome);
         self.outcome.overlap = outcome;
     }
