@@ -89,10 +89,7 @@ pub(super) fn add(builder: &mut Builder<'_>, rank: usize) {
         thread.close(builder, span.start);
         let is_call = builder.index.role(event) == SpanRole::Call;
         let waits = is_call && builder.waits(event);
-        // What ends after the code around it ends with that: such ends are a trace's mistakes.
-        let around = thread.open.last().map(|around| around.end);
-        let ends = around.map_or(span.end.0, |around| around.min(span.end.0));
-        let times = (span.start, ends);
+        let times = (span.start, span.end.0);
         let number = builder.add_host(span.event, rank, span.role, times);
         if span.role == PathRole::Code && may_wait(builder.timeline, event) {
             thread.may_wait.insert(number);

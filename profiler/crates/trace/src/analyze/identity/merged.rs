@@ -78,8 +78,15 @@ pub(super) fn split(
     let is_call = |roles: &mut Roles, event: &Event| {
         event.is_slice() && event.correlation != 0 && roles.of(timeline, event) == SpanRole::Call
     };
+    // Calls may stand on the rows of a device, which is no process.
+    let mut devices: FxHashSet<Id> = FxHashSet::default();
+    for event in events.iter().filter(|event| event.is_slice()) {
+        if roles.of(timeline, event) == SpanRole::Device {
+            devices.insert(timeline.pid(event));
+        }
+    }
     for event in events {
-        if is_call(roles, event) {
+        if is_call(roles, event) && !devices.contains(&timeline.pid(event)) {
             let next = split.hosts.len() as u32;
             split.hosts.entry(timeline.pid(event)).or_insert(next);
         }
@@ -92,7 +99,9 @@ pub(super) fn split(
     }
     let (mut last, mut seen) = (None, Vec::new());
     for event in events.iter().filter(|event| is_call(roles, event)) {
-        let process = split.hosts.get(&timeline.pid(event)).copied()?;
+        let Some(process) = split.hosts.get(&timeline.pid(event)).copied() else {
+            continue;
+        };
         if last.replace(process) != Some(process) {
             split.are_blocks &= !seen.contains(&process);
             seen.push(process);
