@@ -77,8 +77,16 @@ fn totals(request: &Request<'_>) -> Vec<Table> {
     vec![ENTRY.noted(rows.collect::<Vec<_>>(), notes(&report))]
 }
 
+/// A note, if there are no allocations.
+fn missing(report: &MemoryReport) -> Vec<String> {
+    let text = "the trace has no allocations; PyTorch's profiler records them with \
+                profile_memory=True";
+    let is_missing = report.all.is_empty();
+    is_missing.then(|| text.to_owned()).into_iter().collect()
+}
+
 fn notes(report: &MemoryReport) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = missing(report);
     for one in &report.all {
         let (sums, device) = (&one.sums, &one.of.device);
         if !sums.has_totals {
@@ -105,7 +113,7 @@ fn notes(report: &MemoryReport) -> Vec<String> {
 
 fn holders(request: &Request<'_>) -> Vec<Table> {
     let report = MemoryReport::new(request.timeline);
-    let (mut rows, mut notes) = (Vec::new(), Vec::new());
+    let (mut rows, mut notes) = (Vec::new(), missing(&report));
     for one in &report.all {
         if !one.sums.has_addresses {
             notes.push(format!(
@@ -150,8 +158,7 @@ fn named(holder: &Holder) -> [Cell; 3] {
 
 fn over_time(request: &Request<'_>) -> Vec<Table> {
     let report = MemoryReport::new(request.timeline);
-    let mut rows = Vec::new();
-    let mut notes = Vec::new();
+    let (mut rows, mut notes) = (Vec::new(), missing(&report));
     for one in &report.all {
         let thinned = thinned(&one.levels);
         if thinned.len() < one.levels.len() {
