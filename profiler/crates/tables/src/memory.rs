@@ -4,6 +4,7 @@
 use super::{Cell, Request, Table, TableEntry, id_cell};
 use aiprof_model::timeline::{NONE, Timeline};
 use aiprof_trace::memory::{Holder, MemoryLevel, MemoryReport, MemoryUse};
+use std::collections::BTreeSet;
 
 /// `--table memory`.
 pub(super) const ENTRY: TableEntry = TableEntry {
@@ -77,22 +78,36 @@ fn totals(request: &Request<'_>) -> Vec<Table> {
     vec![ENTRY.noted(rows.collect::<Vec<_>>(), notes(&report))]
 }
 
+/// A note, if there are no allocations.
+fn missing(report: &MemoryReport) -> Vec<String> {
+    let text = "the trace has no allocations; PyTorch's profiler records them with \
+                profile_memory=True";
+    let is_missing = report.all.is_empty();
+    is_missing.then(|| text.to_owned()).into_iter().collect()
+}
+
+/// Names of the devices of which something holds, each once.
+fn devices(report: &MemoryReport, holds: impl Fn(&MemoryUse) -> bool) -> String {
+    let all = report.all.iter().filter(|one| holds(one));
+    let names: BTreeSet<&str> = all.map(|one| one.of.device.as_str()).collect();
+    names.into_iter().collect::<Vec<_>>().join(", ")
+}
+
 fn notes(report: &MemoryReport) -> Vec<String> {
-    let mut notes = Vec::new();
-    for one in &report.all {
-        let (sums, device) = (&one.sums, &one.of.device);
-        if !sums.has_totals {
-            notes.push(format!(
-                "{device}: the trace does not have the allocator's own count, so held_before, \
-                 peak and end are the least that its allocations and releases need"
-            ));
-        }
-        if sums.failed.count > 0 {
-            notes.push(format!(
-                "{device}: {} allocations failed for lack of memory, {} bytes",
-                sums.failed.count, sums.failed.bytes
-            ));
-        }
+    let mut notes = missing(report);
+    let estimated = devices(report, |one| !one.sums.has_totals);
+    if !estimated.is_empty() {
+        notes.push(format!(
+            "{estimated}: the trace does not have the allocator's own count, so held_before, peak \
+             and end are the least that its allocations and releases need"
+        ));
+    }
+    for one in report.all.iter().filter(|one| one.sums.failed.count > 0) {
+        let (failed, device) = (one.sums.failed, &one.of.device);
+        notes.push(format!(
+            "{device}: {} allocations failed for lack of memory, {} bytes",
+            failed.count, failed.bytes
+        ));
     }
     if report.unreadable > 0 {
         notes.push(format!(
@@ -105,15 +120,14 @@ fn notes(report: &MemoryReport) -> Vec<String> {
 
 fn holders(request: &Request<'_>) -> Vec<Table> {
     let report = MemoryReport::new(request.timeline);
-    let (mut rows, mut notes) = (Vec::new(), Vec::new());
-    for one in &report.all {
-        if !one.sums.has_addresses {
-            notes.push(format!(
-                "{}: the trace has no addresses of memory, so it does not show what held the peak",
-                one.of.device
-            ));
-            continue;
-        }
+    let (mut rows, mut notes) = (Vec::new(), missing(&report));
+    let unpaired = devices(&report, |one| !one.sums.has_addresses);
+    if !unpaired.is_empty() {
+        notes.push(format!(
+            "{unpaired}: the trace has no addresses of memory, so it does not show what held the peak"
+        ));
+    }
+    for one in report.all.iter().filter(|one| one.sums.has_addresses) {
         let share = |bytes: u64| {
             let all = one.peak.allocated;
             (all > 0).then(|| bytes as f64 * 100.0 / all as f64)
@@ -150,18 +164,11 @@ fn named(holder: &Holder) -> [Cell; 3] {
 
 fn over_time(request: &Request<'_>) -> Vec<Table> {
     let report = MemoryReport::new(request.timeline);
-    let mut rows = Vec::new();
-    let mut notes = Vec::new();
+    let (mut rows, mut notes) = (Vec::new(), missing(&report));
+    let mut is_cut = false;
     for one in &report.all {
         let thinned = thinned(&one.levels);
-        if thinned.len() < one.levels.len() {
-            notes.push(format!(
-                "{}: {} of {} samples are shown, the largest and the last of each stretch",
-                one.of.device,
-                thinned.len(),
-                one.levels.len()
-            ));
-        }
+        is_cut |= thinned.len() < one.levels.len();
         for level in thinned {
             let mut row = whose(request.timeline, one);
             row.push((level.at - report.first).micros().into());
@@ -169,6 +176,13 @@ fn over_time(request: &Request<'_>) -> Vec<Table> {
             row.push(level.reserved.into());
             rows.push(row);
         }
+    }
+    if is_cut {
+        notes.push(format!(
+            "of devices with more than {} samples, the largest and the last of each {STRETCHES}th of \
+             the time are shown",
+            2 * STRETCHES
+        ));
     }
     vec![OVER_TIME.noted(rows, notes)]
 }
