@@ -1,9 +1,9 @@
 //! How kernels fill a device: occupancy, blocks, warps, registers, shared memory, and whether they
 //! use tensor cores.
 //!
-//! A name proves tensor cores if it has the instruction: NVIDIA's libraries write its shape
-//! (`s16816`, `tensor16x8x16`), CUTLASS the class (`tensorop`, `simt`) or the instruction
-//! (`SM80_16x8x16_F32F16F16F32_TN`), AMD's Tensile the shape of the matrix instruction
+//! A name proves tensor cores if it has the instruction. NVIDIA's libraries write its shape
+//! (`s16816`, `tensor16x8x16`). CUTLASS writes its class (`tensorop`, `simt`), or the instruction
+//! (`SM80_16x8x16_F32F16F16F32_TN`). AMD's Tensile writes the shape of the matrix instruction
 //! (`_MI16x16x16x1`). Names as `xmma_gemm`, which TensorBoard takes for tensor cores, prove nothing:
 //! those that end in `ffma` use none.
 
@@ -57,8 +57,8 @@ impl TensorCores {
 }
 
 /// Instructions and classes of tensor cores.
-const TENSOR: [&str; 9] = [
-    "tensorop", "hmma", "imma", "wmma", "gmma", "umma", "utcmma", "tcgen05", "mfma",
+const TENSOR: [&str; 8] = [
+    "tensorop", "hmma", "wmma", "gmma", "tmaumma", "utcmma", "tcgen05", "mfma",
 ];
 /// Instructions of other cores, and what multiplies no matrices.
 const PLAIN: [&str; 9] = [
@@ -319,6 +319,7 @@ mod tests {
             "sm80_xmma_gemm_f16f16_f16f32_f32_tn_n",
             "nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNT",
             "triton_poi_fused_add_16816",
+            "summary_of_gamma",
             "Cijk_Ailk_Bljk_SB_MT64x64x8_SE",
             "",
         ] {
