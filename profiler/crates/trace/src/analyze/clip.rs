@@ -1,5 +1,5 @@
-//! Work that seems to end after the next work of its stream. Its end is wrong: a stream ends its
-//! work in the order in which it begins it.
+//! Work that seems to end after work of its stream that begins later. Its end is wrong: a stream
+//! ends its work in the order in which it begins it.
 //!
 //! Work that only overlaps the next is left alone: kernels may begin before the one before them
 //! is over.
@@ -34,13 +34,21 @@ pub(crate) fn run(timeline: &mut Timeline, kinds: &Kinds) -> usize {
     let mut clipped = Vec::new();
     for mut stream in streams.into_values() {
         stream.sort_unstable();
-        for pair in stream.windows(2) {
-            let &[(begin, end, index), (next, next_end, _)] = pair else {
+        // Where the next begins, and when the first of all that begin later ends.
+        let mut behind: Option<(Time, Time)> = None;
+        for together in stream.chunk_by(|a, b| a.0 == b.0).rev() {
+            let Some((begin, ..)) = together.first() else {
                 continue;
             };
-            if begin < next && next < next_end && next_end < end {
-                clipped.push((index, next - begin));
+            if let Some((next, first_end)) = behind {
+                let late = together.iter().filter(|(_, end, _)| *end > first_end);
+                clipped.extend(late.map(|(begin, _, index)| (*index, next - *begin)));
             }
+            // What has no length does not show when it ended.
+            let ends = together.iter().filter(|(begin, end, _)| begin < end);
+            let ends = ends.map(|(_, end, _)| *end);
+            let first_end = ends.chain(behind.map(|(_, end)| end)).min();
+            behind = first_end.map(|end| (*begin, end));
         }
     }
     clipped.sort_unstable_by_key(|(index, _)| *index);
@@ -93,7 +101,29 @@ mod tests {
         let found = lengths(&[(0.0, 90.0, ONE), (100.0, 1e6, ONE), (200.0, 90.0, ONE)]);
         assert_eq!(found, [90.0, 100.0, 90.0]);
         let found = lengths(&[(0.0, 1e6, ONE), (100.0, 2e6, ONE), (200.0, 90.0, ONE)]);
-        assert_eq!(found, [1e6, 100.0, 90.0]);
+        assert_eq!(found, [100.0, 100.0, 90.0]);
+        // Two that begin together.
+        let found = lengths(&[(0.0, 1e6, ONE), (0.0, 2e6, ONE), (200.0, 90.0, ONE)]);
+        assert_eq!(found, [200.0, 200.0, 90.0]);
+    }
+
+    /// All lengths of six kernels, one every 10 us.
+    #[test]
+    fn work_is_clipped_if_anything_behind_it_ends_before_it() {
+        for code in 0..4096_usize {
+            let dur = |place: usize| [5.0, 12.0, 35.0, 1e6][(code >> (2 * place)) % 4];
+            let kernels = [0, 1, 2, 3, 4, 5].map(|place| (place as f64 * 10.0, dur(place), ONE));
+            let ends = kernels.map(|(begin, dur, _)| begin + dur);
+            let expected = (0..6).map(|place| {
+                let is_wrong = ends.iter().skip(place + 1).any(|end| *end < ends[place]);
+                if is_wrong { 10.0 } else { dur(place) }
+            });
+            assert_eq!(
+                lengths(&kernels),
+                expected.collect::<Vec<_>>(),
+                "{kernels:?}"
+            );
+        }
     }
 
     #[test]

@@ -36,7 +36,11 @@ fn breaks(breaks: &[GraphBreak]) -> Finding {
             time(one.compile_us)
         )
     });
-    let place = |one: &&GraphBreak| one.place.clone().unwrap_or_else(|| frame(one));
+    let place = |one: &&GraphBreak| match (&one.place, one.frame) {
+        (Some(place), _) => place.clone(),
+        (None, Some(_)) => frame(one),
+        (None, None) => "an unknown place".to_owned(),
+    };
     let subject = sorted.first().map(place).unwrap_or_default();
     Finding {
         kind: FindingKind::GraphBreaks,

@@ -172,6 +172,15 @@ enum CompilePart {
     Step(CompileOwner),
 }
 
+/// What is known of a timeline's calls.
+struct CompileView<'t> {
+    timeline: &'t Timeline,
+    calls: &'t TorchCalls,
+    nested: &'t Nested,
+    parts: &'t [CompilePart],
+    frames: &'t Frames,
+}
+
 impl CompileScan {
     fn of(timeline: &Timeline) -> Self {
         let mut calls = TorchCalls::new(timeline);
@@ -179,16 +188,19 @@ impl CompileScan {
         let mut parts = parts(timeline, &calls, &nested);
         let frames = Frames::new(timeline, &calls);
         owners::assign(timeline, &calls, &nested, &mut parts);
+        let view = CompileView {
+            timeline,
+            calls: &calls,
+            nested: &nested,
+            parts: &parts,
+            frames: &frames,
+        };
         let mut found = Self::default();
         for (index, part) in parts.iter().enumerate() {
             match part {
                 CompilePart::Other => {}
-                CompilePart::Region(owner) => {
-                    found.region(index, *owner, &calls, &nested, &parts, &frames)
-                }
-                CompilePart::Step(owner) => {
-                    found.step(index, *owner, timeline, &calls, &nested, &parts, &frames)
-                }
+                CompilePart::Region(owner) => found.region(index, *owner, &view),
+                CompilePart::Step(owner) => found.step(index, *owner, &view),
             }
         }
         found
@@ -201,21 +213,13 @@ impl CompileScan {
         })
     }
 
-    fn region(
-        &mut self,
-        index: usize,
-        owner: CompileOwner,
-        calls: &TorchCalls,
-        nested: &Nested,
-        parts: &[CompilePart],
-        frames: &Frames,
-    ) {
-        let Some(call) = calls.all.get(index) else {
+    fn region(&mut self, index: usize, owner: CompileOwner, view: &CompileView<'_>) {
+        let Some(call) = view.calls.all.get(index) else {
             return;
         };
-        let around = region_around(index, nested, parts);
+        let around = region_around(index, view.nested, view.parts);
         let Some(id) = owner.number() else {
-            let function = frames.of_region(index);
+            let function = view.frames.of_region(index);
             let is_within = around.is_some();
             self.unnumbered.region(function, call.length(), is_within);
             return;
@@ -228,23 +232,21 @@ impl CompileScan {
         of_id.runs += 1;
         of_id.run_us += call.length();
         if of_id.function.is_none()
-            && let Some((function, place)) = frames.of_region(index)
+            && let Some((function, place)) = view.frames.of_region(index)
         {
             of_id.function = Some(function);
             of_id.place = Some(place);
         }
     }
 
-    fn step(
-        &mut self,
-        index: usize,
-        owner: CompileOwner,
-        timeline: &Timeline,
-        calls: &TorchCalls,
-        nested: &Nested,
-        parts: &[CompilePart],
-        frames: &Frames,
-    ) {
+    fn step(&mut self, index: usize, owner: CompileOwner, view: &CompileView<'_>) {
+        let CompileView {
+            timeline,
+            calls,
+            nested,
+            parts,
+            frames,
+        } = view;
         let Some(call) = calls.all.get(index) else {
             return;
         };
