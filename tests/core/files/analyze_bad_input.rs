@@ -206,6 +206,13 @@ fn json_that_is_no_trace() -> anyhow::Result<()> {
     refused(b"\"traceEvents\"\n", "in.json")
 }
 
+/// The compiler's log begins as a list does.
+#[test]
+fn a_log_is_no_trace() -> anyhow::Result<()> {
+    let log = "[DeepRT] ===== Perf BEGIN =====\n====== Perf Summary ======\n";
+    refused(log.as_bytes(), "in.json has no events")
+}
+
 /// acelyzer writes an empty trace; `analyze` has nothing to analyse.
 #[test]
 fn an_empty_list_is_a_trace_without_events() -> anyhow::Result<()> {

@@ -123,7 +123,21 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds, compat_bugs: bool) -> Vec<V
         }
     }
     name_bandwidth(timeline);
-    for (pid, place) in &hosts {
+    name_processes(timeline, &hosts, &devices, compat_bugs);
+    devices
+        .iter()
+        .map(|(pid, _)| json!({"id": pid, "type": "AIU", "name": "AIU", "core": "PT Array"}))
+        .collect()
+}
+
+/// Names the processes of hosts and devices, each with its rank.
+fn name_processes(
+    timeline: &mut Timeline,
+    hosts: &[(i64, NamedProcess)],
+    devices: &[(i64, NamedProcess)],
+    compat_bugs: bool,
+) {
+    for (pid, place) in hosts {
         name_process(
             timeline,
             &format!("Host{pid}"),
@@ -139,14 +153,10 @@ pub fn place(timeline: &mut Timeline, kinds: &Kinds, compat_bugs: bool) -> Vec<V
         let place = NamedProcess { pid: 0, ..*place };
         name_process(timeline, "cpu_default", 0, place);
     }
-    for (pid, place) in &devices {
+    for (pid, place) in devices {
         let index = pid.saturating_mul(3).saturating_add(1);
         name_process(timeline, &format!("AIU Device{pid}"), index, *place);
     }
-    devices
-        .iter()
-        .map(|(pid, _)| json!({"id": pid, "type": "AIU", "name": "AIU", "core": "PT Array"}))
-        .collect()
 }
 
 /// Names that are given.

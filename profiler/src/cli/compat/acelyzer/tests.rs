@@ -390,7 +390,7 @@ fn a_stage_that_is_switched_off_changes_the_analysis() {
         let log = dir.path().display();
         config(&format!("-i x -c {log} --flow -P {}", file.display()))
     };
-    let all = without("none of them");
+    let all = without("nothing");
     assert!(all.counters.power.is_some() && all.counters.utilization && all.flows);
     assert!(all.counters.collectives);
     let steps = all.steps;

@@ -3,7 +3,7 @@
 use super::merged;
 use crate::analyze::recordings::Recording;
 use crate::work::{SpanRole, role_of};
-use aiprof_model::timeline::{Dialect, Event, Id, NONE, Ph, Sym, Timeline, TrackId};
+use aiprof_model::timeline::{Dialect, Event, Id, Job, NONE, Ph, Sym, Timeline, TrackId};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
@@ -163,8 +163,9 @@ fn is_kineto(timeline: &Timeline, job: u32) -> bool {
 /// The writer of traces whose processes have names such as `RANK 3 HOST<a>`.
 const UNITRACE: &str = "unitrace";
 
-/// The ranks that names of processes state, in their order, and the processes of each.
-fn named_ranks(timeline: &Timeline, events: &[Event]) -> Vec<(u32, BTreeSet<Id>)> {
+/// The ranks that names of processes state, in their order, and the processes of each; none, if
+/// there are not several.
+fn named_ranks(timeline: &Timeline, job: &Job, events: &[Event]) -> Vec<(u32, BTreeSet<Id>)> {
     let mut ranks: BTreeMap<u32, BTreeSet<Id>> = BTreeMap::new();
     let names = events
         .iter()
@@ -177,7 +178,10 @@ fn named_ranks(timeline: &Timeline, events: &[Event]) -> Vec<(u32, BTreeSet<Id>)
             ranks.entry(rank).or_default().insert(timeline.pid(event));
         }
     }
-    ranks.into_iter().collect()
+    match job.writer == UNITRACE && ranks.len() > 1 {
+        true => ranks.into_iter().collect(),
+        false => Vec::new(),
+    }
 }
 
 /// Which of these ranks each event is of, and how many there are.
@@ -204,13 +208,10 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
     }
     let events = timeline.events.get(file.events.clone()).unwrap_or_default();
     let mut roles = Roles::default();
-    let named = match job.writer == UNITRACE {
-        true => named_ranks(timeline, events),
-        false => Vec::new(),
-    };
+    let named = named_ranks(timeline, job, events);
     let split = match job.is_processed {
         true => by_rank(timeline, events),
-        false if named.len() > 1 => Some(by_named(timeline, events, &named)),
+        false if !named.is_empty() => Some(by_named(timeline, events, &named)),
         false => merged::split(timeline, events, &mut roles),
     };
     let (only, count) = match split {
@@ -218,8 +219,8 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
         None => (None, 1),
     };
     let stated = |number: u32| match named.get(number as usize) {
-        Some((rank, _)) if named.len() > 1 => Some(*rank),
-        _ => job.rank.filter(|_| number == 0),
+        Some((rank, _)) => Some(*rank),
+        None => job.rank.filter(|_| number == 0),
     };
     let part = |number| TracePart {
         job: file.job,
@@ -247,11 +248,7 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
         let role = roles.of(timeline, event);
         part.add(timeline, event, role, file.origin);
         if role == SpanRole::Device && seen.insert((event.track, number), ()).is_none() {
-            let device = timeline
-                .arg(event, "device")
-                .and_then(|text| text.parse().ok());
-            let row = part.rows.entry(timeline.pid(event)).or_default();
-            row.devices.extend(device.or(timeline.pid(event).number()));
+            part.add_device(timeline, event);
         }
         if job.is_processed && part.rank.is_none() && event.is_slice() {
             part.rank = given_rank(timeline, event);
@@ -265,6 +262,15 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
 }
 
 impl TracePart {
+    /// Takes the number of the device that did an event's work.
+    fn add_device(&mut self, timeline: &Timeline, event: &Event) {
+        let device = timeline
+            .arg(event, "device")
+            .and_then(|text| text.parse().ok());
+        let row = self.rows.entry(timeline.pid(event)).or_default();
+        row.devices.extend(device.or(timeline.pid(event).number()));
+    }
+
     /// The host that a file states of its rows.
     fn stated_host(&self, timeline: &Timeline) -> Option<String> {
         let stated = &timeline.jobs.get(self.job as usize)?.stated;

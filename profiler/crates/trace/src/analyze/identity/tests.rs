@@ -424,6 +424,57 @@ fn what_an_analysis_wrote_keeps_ranks_and_files() {
     assert!(timeline.jobs.iter().all(|job| job.is_processed));
 }
 
+/// unitrace's processes name their ranks, each of its own, also where the files of ranks were
+/// merged, in any order and with the same numbers of calls.
+#[test]
+fn processes_of_unitrace_have_the_ranks_that_they_name() {
+    let of_rank = |rank: u32, dur: u32| {
+        let (host, device) = (1000 + rank, u32::MAX - (rank << 5));
+        let name = |pid: u32, kind: &str| {
+            format!(
+                r#"{{"ph":"M","name":"process_name","pid":{pid},"args":{{"name":"RANK {rank} {kind}<n>"}}}}"#
+            )
+        };
+        let slice = |cat: &str, name: &str, pid: u32, ts: u32, dur: u32| {
+            format!(
+                r#"{{"ph":"X","cat":"{cat}","name":"{name}","pid":{pid},"tid":7,"ts":{ts},"dur":{dur}}}"#
+            )
+        };
+        let arrow = |ph: &str, pid: u32, ts: u32| {
+            format!(
+                r#"{{"ph":"{ph}","cat":"Flow_H2D_1_{rank}","name":"dep","id":1,"pid":{pid},"tid":7,"ts":{ts}}}"#
+            )
+        };
+        [
+            name(host, "HOST"),
+            name(device, "DEVICE"),
+            slice("cpu_op", "zeCommandListAppendLaunchKernel", host, 100, 10),
+            arrow("s", host, 100),
+            slice("gpu_op", "gemm", device, 200, dur),
+            arrow("t", device, 200),
+        ]
+    };
+    let texts = |ranks: &[(u32, u32)]| {
+        let events: Vec<String> = ranks
+            .iter()
+            .flat_map(|(rank, dur)| of_rank(*rank, *dur))
+            .collect();
+        format!("{{\"traceEvents\":[{}]}}", events.join(","))
+    };
+    let (one, other) = (texts(&[(2, 30)]), texts(&[(5, 40)]));
+    let merged = texts(&[(5, 40), (2, 30)]);
+    for files in [vec![one, other], vec![merged]] {
+        let timeline = read(&files);
+        let mut lengths: Vec<_> = WorkIndex::new(&timeline)
+            .ranks
+            .iter()
+            .flat_map(|rank| rank.work.iter().map(|work| (rank.rank, work.us())))
+            .collect();
+        lengths.sort_by_key(|(rank, _)| *rank);
+        assert_eq!(lengths, [(2, 30.0), (5, 40.0)]);
+    }
+}
+
 #[test]
 fn names_of_files_decide_nothing() {
     // As many slices of the same length together, from the same begin to the same end.
