@@ -215,7 +215,7 @@ fn collectives_that_are_apart_join_nothing() {
     assert_eq!((found.joined, found.apart, found.groups.len()), (0, 1, 2));
 }
 
-/// The receiver waits for the sender; nobody waits for a receiver whose message was kept.
+/// The receiver waits for the sender. Where the message was kept for it, neither waits.
 #[test]
 fn a_receiver_waits_for_the_sender_of_its_message() {
     for (receives, joined, longest) in [((1.0, 15.0), 1, 15.0), ((14.0, 15.0), 0, 15.0)] {
