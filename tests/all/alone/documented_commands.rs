@@ -78,6 +78,12 @@ const LISTED: &[Listed] = &[
         "fails where the machine lacks something",
         Instead::Accepted,
     ),
+    listed(
+        "",
+        " --annotation ",
+        "fails where the trace has no such annotation",
+        Instead::Accepted,
+    ),
     listed("", "cargo ", "builds for minutes", Instead::Cargo),
     listed(
         "",

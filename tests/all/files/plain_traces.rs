@@ -1,4 +1,4 @@
-//! Traces of programs on the host, which `aiprof analyze` writes back without a change of meaning:
+//! `aiprof analyze` writes traces of programs on the host back without a change of meaning.
 //! Perfetto's trace processor finds as many slices, flows, asynchronous slices, counters and
 //! arguments in what is written as in what was read, with the same sums.
 //!
@@ -164,9 +164,9 @@ const SAME: [(&str, &str); 17] = [
     ),
 ];
 
-/// Traces of which Perfetto drops something, or does not keep it apart: how many slices on threads,
-/// slices elsewhere and counters' tracks it has of the file, of the written file, and of that in
-/// its own format.
+/// Traces of which Perfetto drops something, or does not keep it apart. It counts slices on threads,
+/// slices elsewhere and counters' tracks: in the file, in the written file, and in that of its own
+/// format.
 const DIFFERENT: [(&str, &str, [[u64; 3]; 3]); 3] = [
     (
         // It does not know S, T and F. The trace is written with b, n and e.

@@ -47,7 +47,7 @@ pub(crate) struct CommKinds<'t> {
 }
 
 impl<'t> CommKinds<'t> {
-    /// Of a timeline.
+    /// For the events of a timeline.
     pub(crate) fn new(timeline: &'t Timeline) -> Self {
         Self {
             timeline,
@@ -146,7 +146,7 @@ impl<'t, T: Copy> MessageEnds<'t, T> {
     }
 
     /// The messages, each as its send and its receive, and the number of sides whose other side is
-    /// not known: where not as many were received as sent, nothing shows which are missing.
+    /// not known. Where not as many were received as sent, nothing shows which are missing.
     pub(crate) fn pairs(self) -> (Vec<(T, T)>, u64) {
         let (mut pairs, mut alone) = (Vec::new(), 0);
         for (sends, receives) in self.channels.into_values() {

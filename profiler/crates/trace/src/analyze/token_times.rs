@@ -4,8 +4,8 @@
 //! A language model answers in steps: the first (prefill) reads the prompt and gives the
 //! first token, each further one (decode) gives one more. The compiler's tables show the
 //! steps: a job that ran a table named `PREFILL` or `DECODING`. Without them, the kernels
-//! do: what repeats is decoding, what was before it is prefill, and so is a repetition that takes
-//! far longer than its neighbours, with which a further request begins.
+//! do: what repeats is decoding, what was before it is prefill. A repetition that takes far longer
+//! than its neighbours is the prefill of a further request.
 
 use crate::analyze::iterations::{Iteration, Iterations};
 use crate::analyze::statistics::Spread;

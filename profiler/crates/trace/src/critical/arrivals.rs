@@ -3,8 +3,8 @@
 //! A collective's kernel runs from when its own rank is ready. What it takes once all are
 //! is its time; before, it waits for the last. So a collective has a moment when all have
 //! arrived: each begin leads to it, it leads to each end, and the kernel has no time of its
-//! own besides. Of a message the sender and the receiver are such ranks; a sender whose message
-//! was kept for the receiver has ended by then, and nobody waited. HTA looks at one rank.
+//! own besides. The sender and the receiver of a message are such ranks. Where the sender ended
+//! before the receiver began, its message was kept, and neither waited. HTA looks at one rank.
 
 use super::build::{Builder, Numbered};
 use super::graph::{EdgeKind, PathEvent, PathRole, begin, end};

@@ -6,6 +6,7 @@ use super::{Scene, cut, measure, percent, times};
 use crate::device_time::DeviceTime;
 use crate::finding::{Finding, FindingKind, SeenAt};
 use crate::ranks::{Collectives, Matched};
+use crate::stretches::Stretches;
 use crate::work::WorkClass;
 use aiprof_model::timeline::Time;
 use std::collections::BTreeMap;
@@ -221,28 +222,11 @@ fn words(found: &Collectives, rank: u32) -> (&'static str, &'static str) {
     }
 }
 
-/// Collectives and messages that nothing is computed behind.
-fn exposed(
-    scene: &Scene<'_>,
-    found: &Collectives,
-    waited: &BTreeMap<u32, f64>,
-    findings: &mut Vec<Finding>,
-) {
-    let rows = scene.devices.iter().filter_map(|device| {
-        let collectives = device.running(&[WorkClass::Communication]);
-        let kernels = device.running(&[WorkClass::Compute]);
-        let (all, alone) = (collectives.us(), collectives.without(&kernels));
-        let waits = waited.get(&device.rank.rank).copied().unwrap_or(0.0);
-        let us = (alone.us() - waits).min(kernels.without(&collectives).us());
-        (us > 0.0).then_some((device, us, all, alone))
-    });
-    let mut rows: Vec<_> = rows.collect();
-    rows.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let Some((device, us, all, alone)) = rows.first() else {
-        return;
-    };
-    let (whole, name) = (device.elapsed_us(), scene.device(device));
-    let (what, does) = words(found, device.rank.rank);
+/// A device, what it could hide, its time in collectives and messages, and that with nothing beside.
+type Exposed<'d> = (&'d DeviceTime<'d>, f64, f64, Stretches);
+
+/// How much of its communication each device hides.
+fn exposed_lines(scene: &Scene<'_>, found: &Collectives, rows: &[Exposed<'_>]) -> Vec<String> {
     let lines = rows.iter().map(|(device, _, all, alone)| {
         let name = scene.device(device);
         let hidden = percent(all - alone.us(), *all);
@@ -260,6 +244,31 @@ fn exposed(
             found.unpaired
         ));
     }
+    lines
+}
+
+/// Collectives and messages that nothing is computed behind.
+fn exposed(
+    scene: &Scene<'_>,
+    found: &Collectives,
+    waited: &BTreeMap<u32, f64>,
+    findings: &mut Vec<Finding>,
+) {
+    let rows = scene.devices.iter().filter_map(|device| {
+        let collectives = device.running(&[WorkClass::Communication]);
+        let kernels = device.running(&[WorkClass::Compute]);
+        let (all, alone) = (collectives.us(), collectives.without(&kernels));
+        let waits = waited.get(&device.rank.rank).copied().unwrap_or(0.0);
+        let us = (alone.us() - waits).min(kernels.without(&collectives).us());
+        (us > 0.0).then_some((device, us, all, alone))
+    });
+    let mut rows: Vec<Exposed<'_>> = rows.collect();
+    rows.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let Some((device, us, all, alone)) = rows.first() else {
+        return;
+    };
+    let (whole, name) = (device.elapsed_us(), scene.device(device));
+    let (what, does) = words(found, device.rank.rank);
     let finding = Finding {
         kind: FindingKind::CommunicationNotHidden,
         subject: what.to_owned(),
@@ -279,7 +288,7 @@ fn exposed(
             .iter()
             .map(|(device, us, _, alone)| scene.at(device, alone.longest(), *us))
             .collect(),
-        evidence: lines,
+        evidence: exposed_lines(scene, found, &rows),
         advice: (what == "messages").then_some(
             "Send earlier and in smaller parts, and compute while messages are on their way (more \
              micro-batches, another stream).",

@@ -180,12 +180,12 @@ fn number_alike(timeline: &mut Timeline) {
             continue;
         }
         let rank = timeline.rank(&event);
-        let kernels = (0..timeline.events.len()).filter(|kernel| {
+        let mut kernels = (0..timeline.events.len()).filter(|kernel| {
             let kernel = timeline.events[*kernel];
             timeline.name(kernel.name) == MESSAGE && timeline.rank(&kernel) == rank
         });
         let round = (event.start.micros() / 10_000.0).floor() as usize;
-        let kernel = kernels.skip(round).next().unwrap();
+        let kernel = kernels.nth(round).unwrap();
         let id = timeline
             .arg(&timeline.events[kernel], "External id")
             .unwrap()

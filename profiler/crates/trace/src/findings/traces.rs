@@ -120,9 +120,8 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
     if let Some(finding) = findings.last_mut().filter(|_| launches > 0) {
         finding.advice = Some(
             "Record the device too: in torch with ProfilerActivity.CUDA (or XPU), with aiprof with \
-             --device-timing. If you do, the driver lost its records: check that the process may \
-             use the profiling interface (CUPTI, no other profiler at once), and that the program \
-             ended its profile before it exited.",
+             --device-timing. If you do, the driver lost its records. Check that no other profiler \
+             runs, that the process may use CUPTI, and that the profile ended before the program.",
         );
     }
 }

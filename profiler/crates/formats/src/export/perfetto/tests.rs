@@ -326,11 +326,9 @@ fn plain_counters_of_one_name_are_told_apart_by_their_ids() {
     let counters = new.events.iter().filter(|event| event.ph == Ph::Counter);
     let mut by_name: std::collections::BTreeMap<&str, Vec<f64>> = Default::default();
     for event in counters {
-        by_name
-            .entry(new.name(event.name))
-            .or_default()
-            .push(event.ts());
+        let value = new.arg(event, "n").unwrap().parse().unwrap();
+        by_name.entry(new.name(event.name)).or_default().push(value);
     }
-    let times: Vec<Vec<f64>> = by_name.into_values().collect();
-    assert_eq!(times, [vec![4.0], vec![2.0], vec![1.0, 3.0]]);
+    let values: Vec<Vec<f64>> = by_name.into_values().collect();
+    assert_eq!(values, [vec![40.0], vec![20.0], vec![10.0, 30.0]]);
 }
