@@ -259,8 +259,8 @@ fn send_without_stack(over: &mut WaitOver) {
 }
 
 /// The system call that a thread waits in, with its first two arguments. A preempted thread
-/// counts as in none, because it may be on its way out of one, after [`left_syscall`] has run:
-/// unless a wait of the same call is to be recorded, which then ends with this one.
+/// counts as in none: it may be on its way out of one, after [`left_syscall`] has run. If a wait of
+/// the same call is not recorded yet, that wait ends with this one.
 #[inline(always)]
 fn waits_in(slot: &WaitSlot, task: *mut task_struct) -> (u64, [u64; 2]) {
     // SAFETY: a task of a tracepoint, whose registers' reads the kernel makes fault-safe.

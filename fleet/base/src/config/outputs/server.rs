@@ -72,7 +72,7 @@ pub struct ServerTarget {
     pub api: &'static ServerApi,
     /// How bodies are packed.
     pub packing: BodyPacking,
-    /// What the configuration says.
+    /// Address, headers and limits.
     pub http: Http,
 }
 

@@ -34,7 +34,7 @@ struct Lateness {
 
 /// What one rank did in the collectives of the same ranks, or their messages.
 #[derive(Clone, Copy, Default)]
-struct Member {
+struct RankWaits {
     waited_us: f64,
     last: u64,
 }
@@ -44,7 +44,7 @@ struct Member {
 struct RankGroup {
     count: u64,
     late: BTreeMap<u32, Lateness>,
-    members: BTreeMap<u32, Member>,
+    members: BTreeMap<u32, RankWaits>,
 }
 
 /// Looks for waste in collectives and messages.
@@ -104,7 +104,7 @@ struct LateRank {
     /// Collectives or messages of these groups.
     count: u64,
     /// What each rank did in these: with their number.
-    members: BTreeMap<u32, (Member, u64)>,
+    members: BTreeMap<u32, (RankWaits, u64)>,
 }
 
 /// Ranks that others wait for, by the groups of ranks in which they do.

@@ -52,8 +52,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Whether rocprof before version 3 wrote the events from `start` on: by the names of processes
-/// with numbers; names without also need the times `BeginNs` and `EndNs`, which only it writes.
+/// Whether rocprof before version 3 wrote the events from `start` on. Names of processes with
+/// numbers show that. Names without also need the times `BeginNs` and `EndNs`.
 pub(super) fn is_of_rocprof(timeline: &Timeline, start: usize) -> bool {
     let events = timeline.events.get(start..).unwrap_or_default();
     let names = events.iter().filter(|event| event.ph == Ph::Metadata);
