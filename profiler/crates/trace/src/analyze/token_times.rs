@@ -15,9 +15,8 @@ use rustc_hash::FxHashMap;
 /// A first iteration is a prefill if it takes this many times the kernel time of the
 /// longest of the next.
 const LONGER: f64 = 1.5;
-/// Iterations that the first one is compared with.
-const NEXT: usize = 16;
-/// With fewer iterations behind it, the first is not judged.
+/// Iterations that one is compared with, on each side; with fewer it is not judged. More may reach
+/// into another request.
 const FEWEST_DECODES: usize = 3;
 
 /// What a step does.
@@ -117,7 +116,10 @@ fn is_first_longer(list: &[Iteration]) -> bool {
     let [first, rest @ ..] = list else {
         return false;
     };
-    let next = rest.iter().take(NEXT).map(|iteration| iteration.kernel_us);
+    let next = rest
+        .iter()
+        .take(FEWEST_DECODES)
+        .map(|iteration| iteration.kernel_us);
     rest.len() >= FEWEST_DECODES && first.kernel_us > LONGER * next.fold(0.0, f64::max)
 }
 
