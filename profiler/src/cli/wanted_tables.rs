@@ -75,7 +75,10 @@ impl WantedTables {
         } = &self.options;
         let changes = if has_path { &what_if[..] } else { &[] };
         let has_notes = has_path || has("trace-diff") || self.marks_path;
-        let path = has_notes.then(|| path.clone()).unwrap_or_default();
+        let path = match has_notes {
+            true => path.clone(),
+            false => Default::default(),
+        };
         let operator = operator.as_deref().filter(|_| has("kernel-sequences"));
         if path.annotation.is_none() && changes.is_empty() && operator.is_none() {
             return Vec::new();

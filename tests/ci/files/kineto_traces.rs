@@ -588,10 +588,11 @@ fn a_trace_without_events_is_an_error() -> anyhow::Result<()> {
         );
         assert!(!ran.files.contains_key("out.json"), "{shown}");
     }
-    // Beside a file that has some, a message reports it, and the rest is analysed.
+    // Beside a file that has some, a message and the exit status report it, and the rest is
+    // analysed.
     let input = Input::one("in.json", data("triton.json.gz")?).and("empty.json", "[]");
     let ran = Which::Analyze.run(&input, "in.json empty.json -o out.json")?;
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
     assert!(
         ran.stderr.contains("empty.json has no events"),
         "{}",

@@ -174,7 +174,7 @@ pub(super) fn settle(timeline: &mut Timeline, start: usize, header: FileHeader<'
     if !header.has_devices && !header.is_recording {
         rows::number_rows(timeline, start);
     }
-    let (verdict, key, is_open, roles) = {
+    let (verdict, key, is_open, has_mtia, roles) = {
         let found = Evidence::new(timeline, start, header);
         let writer = WRITERS.iter().find(|writer| (writer.is_it)(&found));
         let Some(writer) = writer else {
@@ -193,12 +193,15 @@ pub(super) fn settle(timeline: &mut Timeline, start: usize, header: FileHeader<'
         let is_open = writer.dialect == Dialect::Torch && !header.is_recording;
         let roles = is_open.then(|| found.roles(timeline, start));
         let key = writer.key.filter(|_| !found.has_arrows);
-        (verdict, key, is_open, roles.unwrap_or_default())
+        let has_mtia = found.cats.contains(rows::MTIA_WORK);
+        (verdict, key, is_open, has_mtia, roles.unwrap_or_default())
     };
     if !roles.is_empty() {
         rows::assign(timeline, start, &roles, key);
     }
-    rows::set_waits_apart(timeline, start);
+    if has_mtia {
+        rows::set_waits_apart(timeline, start);
+    }
     if is_open && links::are_needed(timeline, start) {
         links::by_flows(timeline, start);
     }

@@ -74,7 +74,7 @@ const MOST_NESTED: usize = 64;
 
 /// Has the ends of arrows follow the slices that were moved to other rows: on the old row they
 /// would be on another slice.
-pub fn move_arrows(timeline: &mut Timeline) {
+pub(super) fn move_arrows(timeline: &mut Timeline) {
     let homes: FxHashSet<TrackId> = timeline.moved.values().copied().collect();
     if homes.is_empty() {
         return;

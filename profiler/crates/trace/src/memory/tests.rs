@@ -257,6 +257,21 @@ fn recorded_calls_and_records_of_aius_are_memory() {
             1.0,
             r#""api":"cuda","address":"0x7f00""#,
         ),
+        // Frees memory of any side.
+        slice(
+            "alloc",
+            "zeMemAllocHost",
+            22.0,
+            1.0,
+            r#""api":"ze","bytes":5,"address":"0x9""#,
+        ),
+        slice(
+            "free",
+            "zeMemFree",
+            24.0,
+            1.0,
+            r#""api":"ze","address":"0x9""#,
+        ),
         slice(
             "privateuse1_driver",
             "Memory (Allocation)",

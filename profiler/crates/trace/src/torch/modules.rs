@@ -18,7 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 
 /// What the name of a module's frame begins with.
-pub(crate) const FRAME: &str = "nn.Module: ";
+pub(crate) const MODULE: &str = "nn.Module: ";
 /// Kernels that a module is shown with.
 const MOST_KERNELS: usize = 3;
 /// Modules round a module that are shown, the innermost.
@@ -104,7 +104,7 @@ fn frames(timeline: &Timeline, index: &WorkIndex) -> FxHashMap<usize, Vec<u32>> 
 /// The module that an event is a call of.
 fn frame<'t>(timeline: &'t Timeline, event: &Event) -> Option<&'t str> {
     let is_python = timeline.name(event.cat) == "python_function";
-    is_python.then(|| name_of(timeline, event).strip_prefix(FRAME))?
+    is_python.then(|| name_of(timeline, event).strip_prefix(MODULE))?
 }
 
 /// Events of backward operators, with those of the forward operators that they belong to.

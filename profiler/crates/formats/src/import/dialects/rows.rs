@@ -290,13 +290,15 @@ pub(super) fn assign(
     }
 }
 
-/// Category of what devices of MTIA do, and that of its waits: no category of work.
-const MTIA: [&str; 2] = ["mtia_ccp_events", "mtia_sync"];
+/// Category of what devices of MTIA do.
+pub(super) const MTIA_WORK: &str = "mtia_ccp_events";
+/// That of their waits, which is no category of work.
+const MTIA_WAITS: &str = "mtia_sync";
 
 /// Takes the waits of MTIA's streams out of the category of work: they only stand for time in
 /// which another stream works.
 pub(super) fn set_waits_apart(timeline: &mut Timeline, start: usize) {
-    let [work, waits] = MTIA.map(|cat| timeline.names.intern(cat));
+    let [work, waits] = [MTIA_WORK, MTIA_WAITS].map(|cat| timeline.names.intern(cat));
     let names = ["event_wait", "event_record"].map(|name| timeline.names.intern(name));
     for event in timeline.events.get_mut(start..).unwrap_or_default() {
         if event.cat == work && names.contains(&event.name) {
