@@ -51,6 +51,7 @@ fn whose(timeline: &Timeline, one: &MemoryUse) -> Vec<Cell> {
 
 fn totals(request: &Request<'_>) -> Vec<Table> {
     let report = MemoryReport::new(request.timeline);
+    let first = request.timeline.earliest();
     let rows = report.all.iter().map(|one| {
         let (sums, peak) = (&one.sums, &one.peak);
         let unused = peak.reserved.map(|all| all.saturating_sub(peak.allocated));
@@ -58,7 +59,7 @@ fn totals(request: &Request<'_>) -> Vec<Table> {
         let mut row = whose(request.timeline, one);
         row.extend([
             peak.allocated.into(),
-            (peak.at - report.first).micros().into(),
+            (peak.at - first).micros().into(),
             sums.held_before.into(),
             sums.end.into(),
             sums.allocated.count.into(),
@@ -164,6 +165,7 @@ fn named(holder: &Holder) -> [Cell; 3] {
 
 fn over_time(request: &Request<'_>) -> Vec<Table> {
     let report = MemoryReport::new(request.timeline);
+    let first = request.timeline.earliest();
     let (mut rows, mut notes) = (Vec::new(), missing(&report));
     let mut is_cut = false;
     for one in &report.all {
@@ -171,7 +173,7 @@ fn over_time(request: &Request<'_>) -> Vec<Table> {
         is_cut |= thinned.len() < one.levels.len();
         for level in thinned {
             let mut row = whose(request.timeline, one);
-            row.push((level.at - report.first).micros().into());
+            row.push((level.at - first).micros().into());
             row.push(level.allocated.into());
             row.push(level.reserved.into());
             rows.push(row);

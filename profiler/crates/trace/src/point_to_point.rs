@@ -6,6 +6,7 @@
 //! `Dst Rank`) are those of the whole job. Messages of one group between two ranks do not
 //! overtake each other, so the n-th send belongs to the n-th receive.
 
+use crate::work::{SameCollective, same_collective};
 use aiprof_model::kernel_classes::KernelClass;
 use aiprof_model::timeline::{Event, Sym, Timeline};
 use rustc_hash::FxHashMap;
@@ -14,8 +15,8 @@ use std::collections::BTreeMap;
 /// What a kernel that communicates takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommKind<'t> {
-    /// A collective.
-    Collective,
+    /// This collective.
+    Collective(SameCollective<'t>),
     /// A message.
     Message(MessageEnd<'t>),
     /// Messages of which the trace does not show from where or to where they go.
@@ -65,7 +66,7 @@ impl<'t> CommKinds<'t> {
             .entry(name)
             .or_insert_with(|| timeline.classes.of(timeline.name(name)) == KernelClass::Message);
         if !is_message {
-            return CommKind::Collective;
+            return CommKind::Collective(same_collective(timeline, event));
         }
         let Some(described) = self.described(event) else {
             return CommKind::UnknownMessage;
@@ -83,7 +84,10 @@ impl<'t> CommKinds<'t> {
             "recv" => (false, peer("Src Rank").map(|from| (from, rank))),
             // Several messages that began together.
             "" | "coalesced" => return CommKind::UnknownMessage,
-            _ => return CommKind::Collective,
+            _ => {
+                let (_, group, ranks) = same_collective(timeline, described);
+                return CommKind::Collective((name, group, ranks));
+            }
         };
         match ends {
             None => CommKind::UnknownMessage,

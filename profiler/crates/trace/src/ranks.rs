@@ -3,7 +3,7 @@
 
 use crate::analyze::pipeline::Outcome;
 use crate::point_to_point::{CommKind, CommKinds, MessageEnds};
-use crate::work::{RankedWork, SameCollective, WorkClass, WorkIndex, same_collective};
+use crate::work::{RankedWork, SameCollective, WorkClass, WorkIndex};
 use aiprof_model::timeline::{Time, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -88,15 +88,15 @@ fn by_device(timeline: &Timeline, index: &WorkIndex) -> Collectives {
             let kind = kinds.of(event, rank.rank);
             let (collectives, messages) = found.kernels.entry(rank.rank).or_default();
             match kind {
-                CommKind::Collective => *collectives += 1,
+                CommKind::Collective(_) => *collectives += 1,
                 _ => *messages += 1,
             }
             match kind {
                 CommKind::Message(end) => ends.add(end, (rank.rank, work)),
                 CommKind::UnknownMessage => found.unpaired += 1,
-                CommKind::Collective if event.is_counted() => {}
-                CommKind::Collective => {
-                    let of = all.entry(same_collective(timeline, event)).or_default();
+                CommKind::Collective(_) if event.is_counted() => {}
+                CommKind::Collective(same) => {
+                    let of = all.entry(same).or_default();
                     of.entry(rank.rank).or_default().push(work);
                 }
             }
@@ -122,9 +122,17 @@ fn by_device(timeline: &Timeline, index: &WorkIndex) -> Collectives {
     let pairs = pairs
         .into_iter()
         .filter(|(send, receive)| send.0 != receive.0);
-    found
-        .messages
-        .extend(pairs.map(|(send, receive)| matched(&[send, receive])));
+    found.messages.extend(pairs.map(|(send, receive)| {
+        let mut message = matched(&[send, receive]);
+        // A message that was sent before somebody asked for it: nobody waited.
+        if send.1.end <= receive.1.start {
+            message
+                .parts
+                .iter_mut()
+                .for_each(|part| part.waited_us = 0.0);
+        }
+        message
+    }));
     let start = |one: &Matched| one.parts.iter().map(|part| part.start).min();
     for list in [&mut found.matched, &mut found.messages] {
         list.sort_by_key(|one| (start(one), one.event));

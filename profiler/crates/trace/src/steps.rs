@@ -263,7 +263,8 @@ impl<'t> RankSteps<'t> {
             let ended = before.filter(|(process, _)| *process == step.process);
             let from = ended.map_or(step.start, |(_, end)| step.start.max(end));
             if let Some(own) = own {
-                found.push((at, parts.within(from, step.end.max(own))));
+                let to = step.end.max(own);
+                found.push((at, parts.within(from.min(to), to)));
             }
         }
         found

@@ -267,6 +267,15 @@ impl Timeline {
         self.moved.get(&event.track).copied().unwrap_or(event.track)
     }
 
+    /// The begin of the earliest event whose time can be true; the origin, if there is none.
+    pub fn earliest(&self) -> Time {
+        let timed = self
+            .events
+            .iter()
+            .filter(|event| !event.dropped && event.ph != Ph::Metadata && !event.start.is_edge());
+        timed.map(|event| event.start).min().unwrap_or(Time::ORIGIN)
+    }
+
     /// The event's process, or group of rows.
     pub fn pid(&self, event: &Event) -> Id {
         self.tracks.pid(event)

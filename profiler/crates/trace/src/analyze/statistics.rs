@@ -5,7 +5,7 @@ use crate::analyze::identity::file_of;
 use aiprof_model::parallel;
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Sym, Timeline};
 use rustc_hash::FxHashMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// How a quantity is spread over calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -161,8 +161,8 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, torch: bool) -> Statistics {
         }
         let row = rows.of(timeline, event);
         calls.push((row as u32, index as u32));
-        let spans = spans.entry(row_group(timeline, event)).or_default();
-        spans.add(timeline, event);
+        let spans = spans.entry(timeline.identity.same(timeline.pid(event)));
+        spans.or_default().add(timeline, event);
     }
     // In place: they are many.
     calls.sort_unstable();
@@ -184,19 +184,35 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, torch: bool) -> Statistics {
         let longest = b.times.total.total_cmp(&a.times.total);
         a.pid.cmp(&b.pid).then(longest)
     });
+    // Rank and time of kernels of each device.
+    let mut devices: BTreeMap<Id, (u32, f64)> = BTreeMap::new();
     for rows in found.kernels.chunk_by_mut(|a, b| a.pid == b.pid) {
         let kernel_us = sum(rows.iter().map(|row| row.times.total));
         for row in rows.iter_mut() {
             row.percent = percent(row.times.total, kernel_us);
         }
-        found.active.extend(active(rows, kernel_us, &mut spans));
+        if let Some(first) = rows.first() {
+            let device = timeline.identity.same(first.pid);
+            let device = devices.entry(device).or_insert((first.rank, 0.0));
+            device.1 += kernel_us;
+        }
     }
+    let devices = devices.into_iter();
+    found.active = devices
+        .filter_map(|(pid, (rank, kernel_us))| active(pid, rank, kernel_us, &mut spans))
+        .collect();
     found
 }
 
-/// The row group that stands for an event's device.
+/// The row group that stands for what an event's process did on its device.
 fn row_group(timeline: &Timeline, event: &Event) -> Id {
-    timeline.identity.same(timeline.pid(event))
+    let (pid, groups) = (timeline.pid(event), &timeline.identity.groups);
+    let same = timeline.identity.same(pid);
+    let process = |pid: Id| groups.get(&pid).map(|group| group.process);
+    match process(pid) == process(same) {
+        true => same,
+        false => pid,
+    }
 }
 
 /// When kernels of a row group ran.
@@ -280,12 +296,12 @@ fn length(timeline: &Timeline, event: &Event) -> f64 {
 }
 
 fn active(
-    rows: &[KernelRow],
+    pid: Id,
+    rank: u32,
     kernel_us: f64,
     spans: &mut FxHashMap<Id, KernelSpans>,
 ) -> Option<ActiveRow> {
-    let first = rows.first()?;
-    let KernelSpans { spans, files } = spans.remove(&first.pid)?;
+    let KernelSpans { spans, files } = spans.remove(&pid)?;
     let (start_us, end_us) = files
         .iter()
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(start, end), file| {
@@ -296,8 +312,8 @@ fn active(
         _ => end_us - start_us - BusySpans::new(files.into_values().collect()).us(),
     };
     Some(ActiveRow {
-        pid: first.pid,
-        rank: first.rank,
+        pid,
+        rank,
         kernel_us,
         start_us,
         end_us,

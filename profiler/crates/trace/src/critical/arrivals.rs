@@ -9,7 +9,7 @@
 use super::build::{Builder, Numbered};
 use super::graph::{EdgeKind, PathEvent, PathRole, begin, end};
 use crate::point_to_point::{CommKind, CommKinds, MessageEnds};
-use crate::work::{RankedWork, SameCollective, WorkClass, same_collective};
+use crate::work::{RankedWork, SameCollective, WorkClass};
 use aiprof_model::timeline::{Dialect, Length, NONE, Sym, Time};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -60,8 +60,7 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals
             match kinds.of(event, of_job) {
                 CommKind::Message(end) => ends.add(end, part),
                 CommKind::UnknownMessage => {}
-                CommKind::Collective => {
-                    let key = same_collective(timeline, event);
+                CommKind::Collective(key) => {
                     let ranks = numbered.entry(key).or_default();
                     ranks.resize(works_len(ranks.len(), rank), Vec::new());
                     if let Some(own) = ranks.get_mut(rank) {

@@ -135,6 +135,9 @@ const BACKWARD: &str = "run_backward";
 /// Operations of one thread that are looked at for one backward pass.
 const MOST_JOINED: usize = 1 << 16;
 
+/// Calls of a thread that are open at once, up to which each ends where the trace has its end.
+const MOST_OPEN: usize = 4096;
+
 /// Calls and operators by thread, as they stand in `spans`: by begin.
 fn operations(spans: &[ThreadSpan]) -> Vec<Vec<ThreadSpan>> {
     let threads = spans.chunk_by(|a, b| a.track == b.track);
@@ -350,6 +353,11 @@ impl Thread {
     /// Takes away the one that ends first; of several the innermost.
     fn next_to_end(&mut self) -> Option<OpenCall> {
         let least = self.open.last()?.least;
+        if self.open.len() > MOST_OPEN {
+            // What is innermost ends with the first.
+            let call = self.open.pop()?;
+            return Some(OpenCall { end: least, ..call });
+        }
         let at = self.open.iter().rposition(|open| open.end == least)?;
         let call = self.open.remove(at);
         let around = at.checked_sub(1).and_then(|at| self.open.get(at));

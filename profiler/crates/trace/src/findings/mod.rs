@@ -35,6 +35,8 @@ struct Scene<'t> {
     host: HostRows,
     /// Names of processes and groups of rows of recordings.
     groups: FxHashMap<Id, String>,
+    /// The first event.
+    first: Time,
     /// From the first event to the last, microseconds.
     elapsed_us: f64,
 }
@@ -80,6 +82,7 @@ fn find(
         host: HostRows::new(timeline, index),
         index,
         groups: groups(timeline),
+        first: timeline.earliest(),
         elapsed_us,
     };
     let mut findings = Vec::new();
@@ -121,9 +124,9 @@ impl Scene<'_> {
         }
     }
 
-    /// Since the first event of the file, from which `--from` and `--to` count too, microseconds.
+    /// Since the first event, microseconds.
     fn since(&self, time: Time) -> f64 {
-        (time - Time::ORIGIN).micros()
+        (time - self.first).micros()
     }
 
     /// Where something is seen on a device.

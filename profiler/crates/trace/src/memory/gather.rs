@@ -242,8 +242,8 @@ fn area_of<'t>(timeline: &'t Timeline, event: &Event, source: MemorySource) -> M
     }
 }
 
-/// Whose memory is at an address of a process, of a runtime.
-type AddressSides<'t> = FxHashMap<(Id, &'t str, u64), &'static str>;
+/// Whose memory is at an address of a process in a file, of a runtime.
+type AddressSides<'t> = FxHashMap<(u32, Id, &'t str, u64), &'static str>;
 
 /// The place of a change. Functions that free may take memory of any side: the side is that of
 /// the allocation.
@@ -255,7 +255,7 @@ fn side_by_address<'t>(
     let (job, rank, process, MemoryArea::Runtime(api, side)) = place else {
         return place;
     };
-    let key = (process, api, change.address.unwrap_or_default());
+    let key = (job, process, api, change.address.unwrap_or_default());
     let side = match change.is_release {
         true => sides.remove(&key).unwrap_or(side),
         false => {

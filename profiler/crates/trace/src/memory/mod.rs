@@ -10,7 +10,7 @@ mod owners;
 mod tests;
 mod usage;
 
-use aiprof_model::timeline::{Id, Ph, Time, Timeline};
+use aiprof_model::timeline::{Id, Timeline};
 pub use usage::{ByteSum, MemoryLevel, MemoryPeak, MemorySums};
 
 /// Whose memory it is.
@@ -59,8 +59,6 @@ pub struct MemoryUse {
 pub struct MemoryReport {
     /// By file, process and device.
     pub all: Vec<MemoryUse>,
-    /// Begin of the timeline: its earliest event.
-    pub first: Time,
     /// Events without a readable size or device.
     pub unreadable: u64,
 }
@@ -86,14 +84,8 @@ impl MemoryReport {
 
     fn levels(timeline: &Timeline) -> (Self, Vec<usage::TracedMemory>) {
         let gathered = gather::GatheredMemory::new(timeline);
-        let timed = timeline
-            .events
-            .iter()
-            .filter(|event| !event.dropped && event.ph != Ph::Metadata && !event.start.is_edge());
-        let starts = timed.map(|event| event.start);
         let report = Self {
             all: Vec::new(),
-            first: starts.min().unwrap_or(Time::ORIGIN),
             unreadable: gathered.unreadable,
         };
         let all = gathered.all.into_iter();

@@ -208,7 +208,11 @@ pub(super) fn parts(timeline: &Timeline, file: &Recording) -> Vec<TracePart> {
     }
     let events = timeline.events.get(file.events.clone()).unwrap_or_default();
     let mut roles = Roles::default();
-    let named = named_ranks(timeline, job, events);
+    // What an analysis wrote has ranks of its own.
+    let named = match job.is_processed {
+        true => Vec::new(),
+        false => named_ranks(timeline, job, events),
+    };
     let split = match job.is_processed {
         true => by_rank(timeline, events),
         false if !named.is_empty() => Some(by_named(timeline, events, &named)),

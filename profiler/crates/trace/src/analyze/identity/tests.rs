@@ -336,6 +336,11 @@ fn a_device_with_one_uuid_is_one_for_all_processes() {
     // Their kernels take turns: 600 of 1000 us, the last ends at 9000 + 500 + 50 + 300.
     assert_eq!(active(&timeline), [(0, 6000.0, 9800.0)]);
     assert_eq!(devices(&timeline), [(vec![0, 1], 6000.0, 9800.0)]);
+    // Each has its own kernels.
+    let found = statistics::run(&timeline, &Kinds::new(&timeline), true);
+    let kernels = found.kernels.iter();
+    let calls: Vec<_> = kernels.map(|row| (row.rank, row.times.calls)).collect();
+    assert_eq!(calls, [(0, 10), (1, 10)]);
     assert!(timeline.identity.assumed[0].contains("use the same device"));
 
     let other = Made {
