@@ -124,7 +124,7 @@ fn by_device(timeline: &Timeline, index: &WorkIndex) -> Collectives {
         .filter(|(send, receive)| send.0 != receive.0);
     found.messages.extend(pairs.map(|(send, receive)| {
         let mut message = matched(&[send, receive]);
-        // A message that was sent before somebody asked for it: nobody waited.
+        // The receiver began after the sender had ended: neither waited.
         if send.1.end <= receive.1.start {
             message
                 .parts

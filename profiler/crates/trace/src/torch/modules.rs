@@ -7,7 +7,7 @@
 //!
 //! Work of a device belongs to the innermost module round the call that launched it. Work that a
 //! backward operator launched belongs to the module of the forward operator
-//! ([`Partners`](super::pairs::Partners)).
+//! (see `torch::pairs`).
 
 use super::calls::TorchCalls;
 use super::pairs::Partners;
