@@ -126,7 +126,7 @@ impl FileFormat {
         self.profile_writer().is_some() && !self.extensions.is_empty()
     }
 
-    /// The names of those that windows can be, for a message: `a, b or c`.
+    /// The names of the formats of windows, for a message: `a, b or c`.
     pub fn names_of_windows() -> String {
         let all = FORMATS.iter().filter(|format| format.is_of_windows());
         let names: Vec<_> = all.map(|format| format.name).collect();

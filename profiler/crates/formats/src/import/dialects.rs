@@ -171,11 +171,15 @@ static WRITERS: [Writer; 9] = [
 /// Decides what the events from `start` on are, gives those of devices their categories, and
 /// links calls to what they launched.
 pub(super) fn settle(timeline: &mut Timeline, start: usize, header: FileHeader<'_>) -> Verdict {
-    if !header.has_devices && !header.is_recording {
+    let is_rocprof = rows::is_of_rocprof(timeline, start);
+    if is_rocprof && !header.has_devices && !header.is_recording {
         rows::number_rows(timeline, start);
     }
-    let (verdict, key, is_open, has_mtia, roles) = {
-        let found = Evidence::new(timeline, start, header);
+    // One file may have processes of several tools.
+    let is_open = |verdict: Verdict| verdict.dialect == Dialect::Torch && !header.is_recording;
+    let (verdict, key, roles) = {
+        let mut found = Evidence::new(timeline, start, header);
+        found.has_rocprof = is_rocprof;
         let writer = WRITERS.iter().find(|writer| (writer.is_it)(&found));
         let Some(writer) = writer else {
             return Verdict {
@@ -189,20 +193,15 @@ pub(super) fn settle(timeline: &mut Timeline, start: usize, header: FileHeader<'
             writer: writer.name,
             rank: found.rank(writer.name == UNITRACE),
         };
-        // One file may have processes of several tools.
-        let is_open = writer.dialect == Dialect::Torch && !header.is_recording;
-        let roles = is_open.then(|| found.roles(timeline, start));
+        let roles = is_open(verdict).then(|| found.roles(timeline, start));
         let key = writer.key.filter(|_| !found.has_arrows);
-        let has_mtia = found.cats.contains(rows::MTIA_WORK);
-        (verdict, key, is_open, has_mtia, roles.unwrap_or_default())
+        (verdict, key, roles.unwrap_or_default())
     };
     if !roles.is_empty() {
         rows::assign(timeline, start, &roles, key);
     }
-    if has_mtia {
-        rows::set_waits_apart(timeline, start);
-    }
-    if is_open && links::are_needed(timeline, start) {
+    rows::set_waits_apart(timeline, start);
+    if is_open(verdict) {
         links::by_flows(timeline, start);
     }
     verdict
@@ -217,7 +216,7 @@ impl<'t> Evidence<'t> {
             has_kineto: false,
             is_counted: false,
             has_flex: false,
-            has_rocprof: rows::is_of_rocprof(timeline, start),
+            has_rocprof: false,
             has_arrows: false,
             cats: FxHashSet::default(),
         };

@@ -5,7 +5,7 @@
 use super::config::OverlapMode;
 use super::messages::Messages;
 use super::spare_rows::SpareRows;
-use aiprof_model::timeline::{Event, Id, Length, Ph, Sym, Time, Timeline, TrackId};
+use aiprof_model::timeline::{Event, Id, Length, Ph, Sym, Time, Timeline, TrackId, slice_around};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 
@@ -68,9 +68,7 @@ pub fn resolve(
 }
 
 /// Slices of a row, as it was read, by begin and depth: begin, end, the row where each is now.
-type FormerRow = Vec<(Time, Reverse<Time>, TrackId)>;
-/// How many slices before an arrow's end are looked at for the one that it is on.
-const MOST_NESTED: usize = 64;
+type FormerRow = Vec<(Time, Time, TrackId)>;
 
 /// Has the ends of arrows follow the slices that were moved to other rows: on the old row they
 /// would be on another slice.
@@ -84,23 +82,20 @@ pub(super) fn move_arrows(timeline: &mut Timeline) {
     for event in slices.filter(|event| event.is_slice() && !event.dropped) {
         let home = timeline.home(event);
         if homes.contains(&home) {
-            let slice = (event.start, Reverse(event.end()), event.track);
+            let slice = (event.start, event.end(), event.track);
             rows.entry(home).or_default().push(slice);
         }
     }
-    rows.values_mut().for_each(|row| row.sort_unstable());
+    for row in rows.values_mut() {
+        row.sort_unstable_by_key(|(begin, end, track)| (*begin, Reverse(*end), *track));
+    }
     for event in &mut timeline.events {
         if !matches!(event.ph, Ph::FlowStart | Ph::FlowStep | Ph::FlowEnd) {
             continue;
         }
-        let Some(row) = rows.get(&event.track) else {
-            continue;
-        };
-        let behind = row.partition_point(|(begin, ..)| *begin <= event.start);
-        let before = row.get(..behind).unwrap_or_default().iter().rev();
-        let mut around = before.take(MOST_NESTED);
-        if let Some((.., track)) = around.find(|(_, end, _)| event.start <= end.0) {
-            event.track = *track;
+        let row = rows.get(&event.track);
+        if let Some(track) = row.and_then(|row| slice_around(row, event.start)) {
+            event.track = track;
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Calls and the work that they launched, by the arrows between both.
 
-use aiprof_model::timeline::{Event, Id, Kind, Kinds, Ph, Sym, Time, Timeline, TrackId};
+use aiprof_model::timeline::{
+    Event, Id, Kind, Kinds, Ph, Sym, Time, Timeline, TrackId, slice_around,
+};
 use rustc_hash::FxHashMap;
 
 /// What distinguishes an arrow from others.
@@ -12,10 +14,16 @@ type Row = Vec<(Time, Time, usize)>;
 /// Gives calls and work that arrows connect the same number, where the work has none.
 pub(super) fn by_flows(timeline: &mut Timeline, start: usize) {
     let kinds = Kinds::new(timeline);
+    let events = timeline.events.get(start..).unwrap_or_default();
+    let is_open =
+        |event: &Event| event.is_slice() && event.correlation == 0 && is_work(&kinds, event);
+    let has_arrows = events.iter().any(|event| event.ph == Ph::FlowStart);
+    if !has_arrows || !events.iter().any(is_open) {
+        return;
+    }
     let mut arrows: FxHashMap<Arrow, [Option<(TrackId, Time)>; 2]> = FxHashMap::default();
     let mut rows: FxHashMap<TrackId, Row> = FxHashMap::default();
     let mut last = 0;
-    let events = timeline.events.get(start..).unwrap_or_default();
     for event in events {
         last = last.max(event.correlation);
         let end = match event.ph {
@@ -44,7 +52,7 @@ pub(super) fn by_flows(timeline: &mut Timeline, start: usize) {
     rows.values_mut().for_each(|row| row.sort_unstable());
     let mut arrows: Vec<_> = arrows.into_values().collect();
     arrows.sort_unstable_by_key(|ends| ends.map(|end| end.map(|(track, at)| (at, track))));
-    let at = |(track, time): (TrackId, Time)| around(rows.get(&track)?, time);
+    let at = |(track, time): (TrackId, Time)| slice_around(rows.get(&track)?, time);
     let pairs = arrows.into_iter().filter_map(|ends| {
         let [from, to] = ends;
         Some((at(from?)?, at(to?)?))
@@ -78,24 +86,4 @@ fn is_work(kinds: &Kinds, event: &Event) -> bool {
     let cat = kinds.of(event.cat);
     let is_one = [Kind::CAT_KERNEL, Kind::CAT_COPY, Kind::CAT_COMMAND];
     is_one.into_iter().any(|kind| cat.is(kind))
-}
-
-/// Whether work of devices lacks a number, and there are arrows that may lead to it.
-pub(super) fn are_needed(timeline: &Timeline, start: usize) -> bool {
-    let kinds = Kinds::new(timeline);
-    let events = timeline.events.get(start..).unwrap_or_default();
-    let is_open =
-        |event: &Event| event.is_slice() && event.correlation == 0 && is_work(&kinds, event);
-    events.iter().any(|event| event.ph == Ph::FlowStart) && events.iter().any(is_open)
-}
-
-/// How many slices before a moment are looked at for one around it.
-const MOST_NESTED: usize = 64;
-
-/// The innermost slice of a row around a moment.
-fn around(row: &Row, at: Time) -> Option<usize> {
-    let behind = row.partition_point(|(begin, _, _)| *begin <= at);
-    let before = row.get(..behind)?.iter().rev().take(MOST_NESTED);
-    let mut open = before.filter(|(_, end, _)| at <= *end);
-    open.next().map(|(_, _, event)| *event)
 }

@@ -173,9 +173,6 @@ pub(super) fn of_xla(found: &Evidence<'_>, process: &ProcessNames<'_>, thread: &
 /// Makes numbers of the processes and threads of rocprof, which are texts in its slices and
 /// numbers in their names: `"pid":"6"`.
 pub(super) fn number_rows(timeline: &mut Timeline, start: usize) {
-    if !is_of_rocprof(timeline, start) {
-        return;
-    }
     let Timeline {
         events,
         tracks,
@@ -291,14 +288,17 @@ pub(super) fn assign(
 }
 
 /// Category of what devices of MTIA do.
-pub(super) const MTIA_WORK: &str = "mtia_ccp_events";
+const MTIA_WORK: &str = "mtia_ccp_events";
 /// That of their waits, which is no category of work.
 const MTIA_WAITS: &str = "mtia_sync";
 
 /// Takes the waits of MTIA's streams out of the category of work: they only stand for time in
 /// which another stream works.
 pub(super) fn set_waits_apart(timeline: &mut Timeline, start: usize) {
-    let [work, waits] = [MTIA_WORK, MTIA_WAITS].map(|cat| timeline.names.intern(cat));
+    let Some(work) = timeline.names.find(MTIA_WORK) else {
+        return;
+    };
+    let waits = timeline.names.intern(MTIA_WAITS);
     let names = ["event_wait", "event_record"].map(|name| timeline.names.intern(name));
     for event in timeline.events.get_mut(start..).unwrap_or_default() {
         if event.cat == work && names.contains(&event.name) {
