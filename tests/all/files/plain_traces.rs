@@ -150,7 +150,7 @@ const SAME: [(&str, &str); 17] = [
         {"ph":"X","name":"d","pid":1,"tid":1,"ts":15,"dur":0}]}"#,
     ),
     (
-        "a list that nobody closed",
+        "a list without its end",
         r#"[
         {"ph":"X","name":"a","cat":"f","pid":1,"tid":1,"ts":1700000000000000,"dur":5},
         {"ph":"X","name":"b","cat":"f","pid":1,"tid":1,"ts":1700000000000003.5,"dur":1},

@@ -98,6 +98,29 @@ pub fn add(timeline: &mut Timeline, slice: &Slice<'_>) -> usize {
     timeline.events.len() - 1
 }
 
+/// A slice on a thread of rank 0: category, name, thread, begin and end in microseconds,
+/// correlation, arguments.
+pub type ThreadSlice<'a> = (&'a str, &'a str, i64, f64, f64, u64, &'a str);
+
+/// A timeline of PyTorch with these slices.
+pub fn of_torch<'a>(slices: impl IntoIterator<Item = ThreadSlice<'a>>) -> Timeline {
+    let mut timeline = empty(Dialect::Torch);
+    for (cat, name, tid, ts, end, correlation, args) in slices {
+        let slice = Slice {
+            name,
+            cat,
+            tid,
+            ts,
+            dur: end - ts,
+            correlation,
+            args,
+            ..Slice::default()
+        };
+        add(&mut timeline, &slice);
+    }
+    timeline
+}
+
 /// A flow's begin or end.
 pub fn flow(timeline: &mut Timeline, ph: Ph, rank: u32, id: i64, ts: f64) {
     let name = timeline.names.intern("launch");

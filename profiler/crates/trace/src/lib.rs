@@ -18,5 +18,7 @@ mod point_to_point;
 pub mod ranks;
 pub mod steps;
 mod stretches;
+#[cfg(test)]
+mod test_data;
 pub mod torch;
 pub mod work;

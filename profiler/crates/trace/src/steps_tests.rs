@@ -1,26 +1,11 @@
 use super::*;
-use aiprof_formats::import::json;
-use aiprof_model::timeline::Dialect;
+use crate::test_data as data;
 use aiprof_testkit::scene::{self, Slice};
-use std::io::Read as _;
-use std::path::Path;
 
 /// A timeline of slices: category, name, thread, begin, end, correlation.
 fn of(slices: &[(&str, &str, i64, f64, f64, u64)]) -> Timeline {
-    let mut timeline = scene::empty(Dialect::Torch);
-    for (cat, name, tid, ts, end, correlation) in slices {
-        let slice = Slice {
-            name,
-            cat,
-            tid: *tid,
-            ts: *ts,
-            dur: end - ts,
-            correlation: *correlation,
-            ..Slice::default()
-        };
-        scene::add(&mut timeline, &slice);
-    }
-    timeline
+    let slices = slices.iter();
+    scene::of_torch(slices.map(|&(cat, name, tid, ts, end, id)| (cat, name, tid, ts, end, id, "")))
 }
 
 fn steps_of(timeline: &Timeline) -> Vec<StepRow> {
@@ -143,14 +128,7 @@ fn steps_of_processes_and_of_hosts_alone() {
 /// What `tests/data/kineto/step_figures.py` prints of the trace.
 #[test]
 fn steps_of_a_real_trace_split() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../../tests/data/kineto/no_device_properties.json.gz");
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(std::fs::File::open(file).unwrap())
-        .read_to_string(&mut text)
-        .unwrap();
-    let mut timeline = Timeline::default();
-    json::read(text.as_bytes(), "x.json", &mut timeline).unwrap();
+    let timeline = data::timeline("kineto/no_device_properties.json.gz");
     let rows = steps_of(&timeline);
     let found = rows.iter().map(|row| {
         let device = row.device.unwrap();
@@ -183,5 +161,29 @@ fn steps_of_a_real_trace_split() {
         let device = row.device.unwrap();
         let causes: f64 = device.causes.iter().map(|sum| sum.us).sum();
         assert!((causes - device.idle_us).abs() < 1e-6, "{row:?}");
+    }
+}
+
+/// A copy that step 1 launched runs until after all work of step 2: its device time ends before
+/// the copy does, and is none rather than negative.
+#[test]
+fn a_step_within_work_of_the_one_before_has_no_negative_time() {
+    let timeline = of(&[
+        ("user_annotation", "ProfilerStep#1", 1, 0.0, 100.0, 0),
+        ("user_annotation", "ProfilerStep#2", 1, 100.0, 200.0, 0),
+        ("cuda_runtime", "cudaMemcpyAsync", 1, 70.0, 71.0, 1),
+        ("cuda_runtime", "cudaLaunchKernel", 1, 110.0, 111.0, 2),
+        ("gpu_memcpy", "Memcpy DtoH", 8, 80.0, 600.0, 1),
+        ("kernel", "k", 7, 120.0, 180.0, 2),
+    ]);
+    for row in steps_of(&timeline) {
+        let device = row.device.unwrap();
+        let times = [
+            device.span_us,
+            device.compute_us,
+            device.copy_us,
+            device.idle_us,
+        ];
+        assert!(times.iter().all(|us| *us >= 0.0), "{times:?}");
     }
 }

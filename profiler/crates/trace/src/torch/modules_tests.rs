@@ -1,31 +1,14 @@
 use super::*;
-use aiprof_formats::import::json;
+use crate::test_data as data;
 use aiprof_model::timeline::Dialect;
-use aiprof_testkit::scene::{self, Slice};
-use std::io::Read as _;
-use std::path::Path;
+use aiprof_testkit::scene::{self, Slice, ThreadSlice};
 
 fn report(timeline: &Timeline) -> ModuleReport {
     ModuleReport::new(timeline, &WorkIndex::new(timeline))
 }
 
-/// A timeline of slices: category, name, thread, begin, end, correlation, arguments.
-fn of(slices: &[(&str, &str, i64, f64, f64, u64, &str)]) -> Timeline {
-    let mut timeline = scene::empty(Dialect::Torch);
-    for (cat, name, tid, ts, end, correlation, args) in slices {
-        let slice = Slice {
-            name,
-            cat,
-            tid: *tid,
-            ts: *ts,
-            dur: end - ts,
-            correlation: *correlation,
-            args,
-            ..Slice::default()
-        };
-        scene::add(&mut timeline, &slice);
-    }
-    timeline
+fn of(slices: &[ThreadSlice<'_>]) -> Timeline {
+    scene::of_torch(slices.iter().copied())
 }
 
 fn path(row: &ModuleRow) -> String {
@@ -39,14 +22,7 @@ fn path(row: &ModuleRow) -> String {
 /// their numbers, and backward operators by the trace's arrows and autograd's spans round them.
 #[test]
 fn a_real_trace_splits_as_its_arrows_show() {
-    let file =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/data/torch/eager_stack.json.gz");
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(std::fs::File::open(file).unwrap())
-        .read_to_string(&mut text)
-        .unwrap();
-    let mut timeline = Timeline::default();
-    json::read(text.as_bytes(), "x.json", &mut timeline).unwrap();
+    let timeline = data::timeline("torch/eager_stack.json.gz");
     let report = report(&timeline);
     let wanted = [
         (
