@@ -11,13 +11,10 @@ use crate::device_time::{DeviceTime, IdleBlame, IdleStretch, IdleSum};
 use crate::findings::device::GapBlame;
 use crate::findings::host::{HostRows, is_loader};
 use crate::stretches::Stretches;
-use crate::torch::{EVALUATE, MODULE};
-use crate::work::{RankWork, RankedWork, SpanRole, WorkClass, WorkIndex, name_of};
-use aiprof_model::timeline::{DeviceKey, Event, ProcessKey, Sym, Time, Timeline};
+use crate::torch::{EVALUATE, MODULE, frames};
+use crate::work::{RankWork, RankedWork, STEP, SpanRole, WorkClass, WorkIndex, name_of};
+use aiprof_model::timeline::{DeviceKey, ProcessKey, Sym, Time, Timeline};
 use rustc_hash::FxHashMap;
-
-/// What the name of a step's note begins with.
-const STEP: &str = "ProfilerStep#";
 
 /// What the host does in a part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +90,10 @@ pub struct DeviceStep {
 pub fn steps(timeline: &Timeline, index: &WorkIndex) -> Vec<StepRow> {
     let host = HostRows::new(timeline, index);
     let blame = GapBlame::new(timeline, &host);
-    let modules = modules(timeline);
+    let mut modules = frames(timeline, index);
     let mut rows = Vec::new();
-    for rank in &index.ranks {
+    for (at, rank) in index.ranks.iter().enumerate() {
+        let modules = modules.remove(&at).unwrap_or_default();
         let found = RankSteps::new(timeline, index, rank, &modules);
         if found.all.is_empty() {
             continue;
@@ -129,21 +127,6 @@ pub fn steps(timeline: &Timeline, index: &WorkIndex) -> Vec<StepRow> {
     rows
 }
 
-/// Calls of modules by job and rank: frames of Python.
-type ModuleCalls = FxHashMap<(u32, u32), Vec<u32>>;
-
-fn modules(timeline: &Timeline) -> ModuleCalls {
-    let mut calls = ModuleCalls::default();
-    for (at, event) in (0u32..).zip(&timeline.events) {
-        let is_frame = event.is_slice() && timeline.name(event.cat) == "python_function";
-        if is_frame && name_of(timeline, event).starts_with(MODULE) {
-            let key = (timeline.job(event), timeline.rank(event));
-            calls.entry(key).or_default().push(at);
-        }
-    }
-    calls
-}
-
 /// A step on the host.
 struct HostStep<'t> {
     process: ProcessKey,
@@ -162,20 +145,13 @@ struct RankSteps<'t> {
 }
 
 impl<'t> RankSteps<'t> {
-    fn new(
-        timeline: &'t Timeline,
-        index: &WorkIndex,
-        rank: &RankWork,
-        modules: &ModuleCalls,
-    ) -> Self {
+    fn new(timeline: &'t Timeline, index: &WorkIndex, rank: &RankWork, modules: &[u32]) -> Self {
         let mut all = Vec::new();
         let mut known: FxHashMap<Sym, Option<StepPhase>> = FxHashMap::default();
         let mut spans: FxHashMap<ProcessKey, [Vec<(Time, Time)>; 4]> = FxHashMap::default();
         let event = |at: &u32| timeline.events.get(*at as usize);
         let host = || rank.host.iter().filter_map(event);
-        let key = |event: &Event| (timeline.job(event), timeline.rank(event));
-        let frames = host().next().and_then(|event| modules.get(&key(event)));
-        let frames = frames.into_iter().flatten().filter_map(event);
+        let frames = modules.iter().filter_map(event);
         let noted = host().filter(|event| {
             let role = index.role(event);
             matches!(role, SpanRole::Note | SpanRole::Operator)

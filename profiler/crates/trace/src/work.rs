@@ -10,6 +10,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 use std::sync::OnceLock;
 
+/// What PyTorch calls a step of training, before its number.
+pub const STEP: &str = "ProfilerStep#";
+
 /// What work is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkClass {
@@ -350,7 +353,8 @@ fn class_of(timeline: &Timeline, kinds: &Kinds, event: &Event) -> Option<WorkCla
     })
 }
 
-fn is_recording(timeline: &Timeline, event: &Event) -> bool {
+/// Whether aiprof recorded the file that an event is of.
+pub(crate) fn is_recording(timeline: &Timeline, event: &Event) -> bool {
     let job = timeline.jobs.get(timeline.job(event) as usize);
     job.is_some_and(|job| job.is_recording)
 }

@@ -2,7 +2,7 @@
 
 use aiprof_model::timeline::{Dialect, Event, Kind, Kinds, Timeline, TrackId};
 use aiprof_trace::analyze::statistics::folded;
-use aiprof_trace::work::name_of;
+use aiprof_trace::work::{STEP, name_of};
 use rustc_hash::FxHashMap;
 
 /// Steps from which on a trace is compared by steps.
@@ -249,9 +249,6 @@ fn steps(timeline: &Timeline) -> Vec<(f64, f64)> {
     steps.sort_by(|a, b| a.0.total_cmp(&b.0));
     steps
 }
-
-/// How torch names its steps, before their number.
-const STEP: &str = "ProfilerStep#";
 
 /// A step's number is none of its path.
 fn without_number(name: &str) -> &str {

@@ -8,7 +8,7 @@
 use super::super::{Request, Table, TableEntry};
 use super::describe::Spread;
 use aiprof_model::timeline::{Id, Sym, Time, Timeline};
-use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of};
+use aiprof_trace::work::{RankWork, STEP, SpanRole, WorkClass, WorkIndex, name_of};
 use std::collections::BTreeMap;
 
 /// `--table stragglers`.
@@ -138,7 +138,7 @@ fn steps_of(timeline: &Timeline, index: &WorkIndex, rank: &RankWork) -> Vec<(Tim
     let steps = rank.host.iter().filter_map(|at| {
         let event = timeline.events.get(*at as usize)?;
         let is_note = matches!(index.role(event), SpanRole::Note | SpanRole::Operator);
-        let number = name_of(timeline, event).strip_prefix("ProfilerStep#")?;
+        let number = name_of(timeline, event).strip_prefix(STEP)?;
         let number = number.parse().ok().filter(|_| is_note)?;
         Some((event.start, event.end(), number))
     });

@@ -4,6 +4,7 @@
 //! and of a trace without these nothing: its average is then minus 2^64.
 
 use super::refine::{NamedProcess, name_process};
+use crate::work::STEP;
 use aiprof_model::timeline::{Dialect, Event, Id, Kinds, NONE, Ph, Time, Timeline, TrackId};
 use std::collections::BTreeMap;
 
@@ -60,7 +61,7 @@ pub fn add_steps(timeline: &mut Timeline) {
 fn is_in_steps(timeline: &Timeline, event: &Event) -> bool {
     let cat = timeline.name(event.cat);
     let is_one = |known: &str| cat.eq_ignore_ascii_case(known);
-    let is_step = || timeline.name(event.name).starts_with("ProfilerStep#");
+    let is_step = || timeline.name(event.name).starts_with(STEP);
     ["cpu_op", "operator", "python_function"]
         .into_iter()
         .any(is_one)

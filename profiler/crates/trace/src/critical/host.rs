@@ -13,7 +13,7 @@
 use super::build::Builder;
 use super::graph::{EdgeKind, PathRole, begin, end};
 use crate::findings::host::is_loader;
-use crate::work::{RankWork, SpanRole, name_of};
+use crate::work::{RankWork, STEP, SpanRole, name_of};
 use aiprof_model::timeline::{Event, Length, Time, Timeline, TrackId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
@@ -232,7 +232,7 @@ fn spans(builder: &Builder<'_>, work: &RankWork, rank: usize) -> Vec<ThreadSpan>
 
 /// Whether an event is a step of training.
 fn is_step(timeline: &Timeline, event: &Event) -> bool {
-    name_of(timeline, event).starts_with("ProfilerStep#")
+    name_of(timeline, event).starts_with(STEP)
 }
 
 /// The functions of Python of each rank's threads: those that have calls, operators or notes.

@@ -2,7 +2,7 @@
 
 use crate::device_time::IdlePlace;
 use crate::stretches::Stretches;
-use crate::work::{SpanRole, WorkIndex};
+use crate::work::{STEP, SpanRole, WorkIndex};
 use aiprof_model::timeline::{Event, Length, NONE, ProcessKey, Sym, Time, Timeline, TrackId};
 use aiprof_model::wire::WaitReason;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -352,7 +352,7 @@ fn part_of(name: &str) -> HostPart {
         HostPart::Loader
     } else if name.ends_with("(dynamo_timed)") {
         HostPart::Compile
-    } else if name.starts_with("ProfilerStep#") {
+    } else if name.starts_with(STEP) {
         HostPart::Step
     } else if name == WaitReason::Cpu.name() {
         HostPart::CpuWait

@@ -1,6 +1,7 @@
 //! Allocations and releases, as traces write them.
 
 use super::MemoryOf;
+use crate::work::is_recording;
 use aiprof_model::timeline::{Event, Id, Ph, Sym, Time, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -76,6 +77,9 @@ impl GatheredMemory {
             .filter_map(|(sym, text)| Some((sym, source_of_category(text)?)))
             .collect();
         let mut gathered = Self::default();
+        if names.is_empty() && categories.is_empty() {
+            return gathered;
+        }
         let mut places: FxHashMap<MemoryPlace<'_>, usize> = FxHashMap::default();
         let mut sides = AddressSides::default();
         for (index, event) in (0u32..).zip(&timeline.events) {
@@ -152,11 +156,6 @@ fn fits(source: MemorySource, event: &Event) -> bool {
         MemorySource::Torch | MemorySource::OutOfMemory => event.ph == Ph::Instant,
         MemorySource::Call { .. } | MemorySource::Record { .. } => event.is_slice(),
     }
-}
-
-fn is_recording(timeline: &Timeline, event: &Event) -> bool {
-    let job = timeline.jobs.get(timeline.job(event) as usize);
-    job.is_some_and(|job| job.is_recording)
 }
 
 enum FoundMemory<'t> {

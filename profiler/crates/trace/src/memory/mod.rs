@@ -11,6 +11,7 @@ mod tests;
 mod usage;
 
 use aiprof_model::timeline::{Id, Timeline};
+use usage::TracedMemory;
 pub use usage::{ByteSum, MemoryLevel, MemoryPeak, MemorySums};
 
 /// Whose memory it is.
@@ -66,29 +67,27 @@ pub struct MemoryReport {
 impl MemoryReport {
     /// That of a timeline.
     pub fn new(timeline: &Timeline) -> Self {
-        let mut found = Self::levels(timeline);
-        owners::name(timeline, &mut found.1);
-        let all = found
-            .1
-            .into_iter()
-            .map(usage::TracedMemory::finish)
-            .collect();
-        Self { all, ..found.0 }
+        let (mut all, unreadable) = levels(timeline);
+        owners::name(timeline, &mut all);
+        Self {
+            all: finish(all),
+            unreadable,
+        }
     }
 
     /// The same, without holders.
     pub(crate) fn without_holders(timeline: &Timeline) -> Vec<MemoryUse> {
-        let (_, all) = Self::levels(timeline);
-        all.into_iter().map(usage::TracedMemory::finish).collect()
+        finish(levels(timeline).0)
     }
+}
 
-    fn levels(timeline: &Timeline) -> (Self, Vec<usage::TracedMemory>) {
-        let gathered = gather::GatheredMemory::new(timeline);
-        let report = Self {
-            all: Vec::new(),
-            unreadable: gathered.unreadable,
-        };
-        let all = gathered.all.into_iter();
-        (report, all.map(usage::TracedMemory::new).collect())
-    }
+/// What was allocated when, and how many events could not be read.
+fn levels(timeline: &Timeline) -> (Vec<TracedMemory>, u64) {
+    let gathered = gather::GatheredMemory::new(timeline);
+    let all = gathered.all.into_iter().map(TracedMemory::new);
+    (all.collect(), gathered.unreadable)
+}
+
+fn finish(all: Vec<TracedMemory>) -> Vec<MemoryUse> {
+    all.into_iter().map(TracedMemory::finish).collect()
 }

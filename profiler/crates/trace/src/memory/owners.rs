@@ -1,7 +1,8 @@
 //! Who allocated: the operator, module and line of Python round each allocation, on its thread.
 
 use super::usage::TracedMemory;
-use crate::work::{SpanRole, role_of};
+use crate::torch::MODULE;
+use crate::work::{STEP, SpanRole, role_of};
 use aiprof_model::timeline::{Event, Sym, Time, Timeline, TrackId};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -138,7 +139,7 @@ impl<'t> OwnerSweep<'t> {
         match part {
             OwnerPart::Operator => {
                 let line = place("python");
-                if !name.starts_with("ProfilerStep#") {
+                if !name.starts_with(STEP) {
                     owner.operator = self.text(name);
                 }
                 if let Some(line) = line {
@@ -147,7 +148,7 @@ impl<'t> OwnerSweep<'t> {
             }
             OwnerPart::Python => {
                 let call = place("CallFrom");
-                if let Some(module) = name.strip_prefix("nn.Module: ") {
+                if let Some(module) = name.strip_prefix(MODULE) {
                     owner.module = self.text(module);
                 }
                 let line = [Some(name), call]

@@ -2,6 +2,7 @@
 //! function events.
 
 use super::memory::{Allocation, MemoryLedger};
+use crate::work::STEP;
 use aiprof_model::timeline::{Dialect, Event, Kinds, NONE, Ph, Sym, Timeline, TrackKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -130,7 +131,7 @@ impl<'t> CallReader<'t> {
             kinds: Kinds::new(timeline),
             roles: FxHashMap::default(),
             left_out: having(&|text| LEFT_OUT.contains(&text)),
-            steps: having(&|text| text.starts_with("ProfilerStep#")),
+            steps: having(&|text| text.starts_with(STEP)),
             memory_name: memory.next().map(|(sym, _)| sym),
             zero: zero(timeline),
             found: Vec::new(),

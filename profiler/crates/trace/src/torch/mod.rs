@@ -20,5 +20,5 @@ mod stacks;
 mod sums;
 pub mod triton;
 
-pub(crate) use modules::MODULE;
+pub(crate) use modules::{MODULE, frames};
 pub(crate) use pairs::EVALUATE;

@@ -83,7 +83,7 @@ impl ModuleReport {
 }
 
 /// The frames of modules, by the number of their rank in the index.
-fn frames(timeline: &Timeline, index: &WorkIndex) -> FxHashMap<usize, Vec<u32>> {
+pub(crate) fn frames(timeline: &Timeline, index: &WorkIndex) -> FxHashMap<usize, Vec<u32>> {
     let key = |event: &Event| (timeline.job(event), timeline.rank(event));
     let mut ranks = FxHashMap::default();
     for (at, rank) in index.ranks.iter().enumerate() {
