@@ -243,6 +243,8 @@ pub struct WaitOver {
 #[unsafe(no_mangle)]
 pub static SETTINGS: Settings = Settings {
     task_flags: 0,
+    task_sas_ss_sp: 0,
+    task_sas_ss_size: 0,
     task_real_parent: 0,
     task_tgid: 0,
     task_group_leader: 0,

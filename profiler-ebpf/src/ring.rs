@@ -3,14 +3,15 @@
 
 use aiprof_common::*;
 use aya_ebpf::helpers::generated::{
-    bpf_probe_read_user, bpf_ringbuf_discard, bpf_ringbuf_query, bpf_ringbuf_reserve,
-    bpf_ringbuf_submit,
+    bpf_get_current_task_btf, bpf_probe_read_user, bpf_ringbuf_discard, bpf_ringbuf_query,
+    bpf_ringbuf_reserve, bpf_ringbuf_submit,
 };
 use core::ffi::c_void;
 
 use crate::{
     maps::RingBufDef,
-    unwind::{MAX_RETURN_INSTANCES, hidden_return, pending_return},
+    setting,
+    unwind::{MAX_RETURN_INSTANCES, hidden_return, pending_return, read_kernel},
 };
 
 /// Flags of the ring buffer helpers (linux/bpf.h).
@@ -67,10 +68,47 @@ impl Ring {
 }
 
 /// Sends the pages of the user stack from the stack pointer upwards, for the record that begins
-/// with `header`. `false`: there is no room for all of them.
+/// with `header`. On a signal's own stack those of the stack that the signal interrupted come
+/// after it. `false`: there is no room for all of them.
 #[inline(always)]
 pub fn send_stack(header: &SampleHeader, ring: Ring) -> bool {
-    let first = header.rsp & !(STACK_PAGE as u64 - 1);
+    // SAFETY: always valid in a tracing program.
+    let task = unsafe { bpf_get_current_task_btf() } as u64;
+    let start = read_kernel(task, setting!(task_sas_ss_sp));
+    let size = read_kernel(task, setting!(task_sas_ss_size));
+    let mut below = Interrupted {
+        start,
+        size,
+        rsp: 0,
+    };
+    if header.rsp.wrapping_sub(start) >= size {
+        below.size = 0;
+    }
+    if !send_pages(header, header.rsp, ring, &mut below) {
+        return false;
+    }
+    let rsp = below.rsp;
+    below.size = 0;
+    rsp == 0 || send_pages(header, rsp, ring, &mut below)
+}
+
+/// A signal's own stack (sigaltstack(2)), and the stack pointer that the signal interrupted.
+#[repr(C)]
+struct Interrupted {
+    /// Where the signal's stack begins.
+    start: u64,
+    /// Its bytes; 0: nothing is looked for.
+    size: u64,
+    /// The stack pointer before the signal; 0: not found.
+    rsp: u64,
+}
+
+/// Sends pages from the one that holds `rsp`, and looks in them for what a signal interrupted.
+///
+/// Not inlined: the verifier explores its loop once for each call.
+#[inline(never)]
+fn send_pages(header: &SampleHeader, rsp: u64, ring: Ring, below: &mut Interrupted) -> bool {
+    let first = rsp & !(STACK_PAGE as u64 - 1);
     let mut pending = pending_return();
     for i in 0..MAX_STACK_PAGES as u64 {
         let page: *mut StackPage = ring.reserve();
@@ -98,10 +136,54 @@ pub fn send_stack(header: &SampleHeader, ring: Ring) -> bool {
             if pending != 0 {
                 pending = show_returns(page, address, pending);
             }
+            if below.size != 0 && below.rsp == 0 {
+                below.rsp = interrupted(page, below.start, below.size);
+            }
             bpf_ringbuf_submit(page.cast(), NO_WAKEUP);
         }
     }
     true
+}
+
+/// Words from `ss_sp` in a signal's `ucontext` to the stack pointer in it: `ss_sp`, `ss_flags`,
+/// `ss_size`, 15 registers (asm/sigcontext.h).
+const TO_RSP: u64 = 18;
+
+/// The stack pointer that a signal interrupted, from a page of its own stack, which begins at
+/// `start` and has `size` bytes; 0 if the page has none. The kernel writes both into the
+/// `ucontext` that it puts there. One with a stack pointer on the same stack is of a signal that
+/// interrupted a handler.
+///
+/// It is a function of its own to the verifier, as [`show_returns`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn interrupted(page: *mut StackPage, start: u64, size: u64) -> u64 {
+    if page.is_null() {
+        return 0;
+    }
+    // SAFETY: a field of a whole page.
+    let address = unsafe { (&raw const (*page).address).read_volatile() };
+    for i in 0..STACK_PAGE / 8 - 2 {
+        // SAFETY: words within the page's data.
+        let (first, third) = unsafe {
+            let words = (&raw const (*page).data).cast::<u64>();
+            (
+                words.add(i).read_volatile(),
+                words.add(i + 2).read_volatile(),
+            )
+        };
+        if first != start || third != size {
+            continue;
+        }
+        let from = address + (i as u64 + TO_RSP) * 8;
+        let mut rsp = 0_u64;
+        // SAFETY: the destination is 8 bytes on the stack; a bad source is an error.
+        unsafe { bpf_probe_read_user((&raw mut rsp).cast(), 8, from as *const c_void) };
+        if rsp.wrapping_sub(start) >= size {
+            return rsp;
+        }
+    }
+    0
 }
 
 /// Puts return addresses that return probes hide into a stack page that begins at `address`,

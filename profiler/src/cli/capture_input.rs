@@ -26,13 +26,14 @@ pub(super) struct CaptureRead {
 
 /// Losses without which an analysis would be another one: of calls, launches and records of
 /// devices. Stacks that are cut are none.
-const LOST: [LossKind; 11] = [
+const LOST: [LossKind; 12] = [
     LossKind::LaunchesUnrecorded,
     LossKind::ActivityDropped,
     LossKind::ActivityUnknown,
     LossKind::DeviceTimesImpossible,
     LossKind::TimingNoEvent,
     LossKind::TimingAmbiguous,
+    LossKind::TimingUndated,
     LossKind::CallRingDrops,
     LossKind::CallDataDrops,
     LossKind::CallsRefused,

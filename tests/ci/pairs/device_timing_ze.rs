@@ -22,12 +22,15 @@ use aiprof_tests::workload::{Workshop, checked};
 /// A tick of the usual clock, ns, rounded up.
 const TICK: u64 = 53;
 /// Losses of the helper's own.
-const LOSSES: [&str; 4] = [
+const LOSSES: [&str; 5] = [
     "device commands not timed (no event with timestamps)",
     "device commands not timed (event used again too early)",
     "device records dropped inside of programs",
     "activity records from outside the recording",
+    UNDATED,
 ];
+/// The helper's thread had no CPU for so long that a counter may have wrapped.
+const UNDATED: &str = "device commands not timed (read too late for their clock)";
 
 /// What every test here needs.
 fn needs() -> Vec<Need> {
@@ -243,9 +246,13 @@ fn drifting_and_wrapping_clocks_are_followed() -> anyhow::Result<()> {
             .iter()
             .filter(|e| category(e).is_some())
             .collect();
+        // A machine that stops for longer than the counter takes to wrap leaves commands that
+        // nothing can date. They are counted.
+        let undated = lost(&run.stderr, UNDATED);
+        let is_whole = spans.len() as u64 + undated == execs.len() as u64;
         ensure!(
-            spans.len() == execs.len(),
-            "{} {}: {}",
+            is_whole && undated * 100 <= execs.len() as u64,
+            "{bits} bits: {} spans and {undated} not dated of {}: {}",
             spans.len(),
             execs.len(),
             run.stderr

@@ -191,6 +191,9 @@ pub enum LossKind {
     DeviceTimesImpossible,
     /// Samples, at most, of CPUs that were switched on again, until they were sampled again.
     CpusUnsampled,
+    /// Commands that `--device-timing` could not time: their times were read so late that the
+    /// device's counter may have begun anew, or the device wrote none.
+    TimingUndated,
 }
 
 impl LossKind {
@@ -289,6 +292,7 @@ impl LossKind {
             Self::RangesUnended => "ranges whose end was not seen",
             Self::DeviceTimesImpossible => "device records with impossible times",
             Self::CpusUnsampled => "samples missed on CPUs that came online (upper bound)",
+            Self::TimingUndated => "device commands not timed (read too late for their clock)",
             Self::RangesTextsCut => "texts of ranges cut or left out",
             Self::ReadsLate => "reads of other users' files and processes that timed out",
         }

@@ -255,7 +255,7 @@ fn untimed(record: &Bytes<'_>, losses: &mut Losses) -> Option<()> {
         UNTIMED_ROOM => LossKind::ActivityDropped,
         UNTIMED_EVENT => LossKind::TimingNoEvent,
         UNTIMED_AMBIGUOUS => LossKind::TimingAmbiguous,
-        UNTIMED_CLOCK => LossKind::ActivityUntimed,
+        UNTIMED_CLOCK => LossKind::TimingUndated,
         _ => return None,
     };
     losses.add(kind, record.u64(offset_of!(TimingUntimed, count))?);
