@@ -33,10 +33,7 @@ pub struct Slice<'a> {
 
 /// A timeline with one file and no events.
 pub fn empty(dialect: Dialect) -> Timeline {
-    let mut timeline = Timeline {
-        default_mhz: 1000.0,
-        ..Timeline::default()
-    };
+    let mut timeline = Timeline::default();
     timeline.jobs.push(Job {
         path: "dir/x.json".into(),
         name: "x.json".into(),
@@ -149,7 +146,7 @@ pub fn allreduce_tp4_raw() -> Timeline {
 
 fn sample(calibrated: bool) -> Timeline {
     let mut timeline = empty(Dialect::Flex);
-    timeline.default_mhz = 560.0;
+    timeline.rates.default = 560.0;
     timeline.origin = Some(TP4_ORIGIN);
     for row in TP4 {
         let row = row.replace('@', "AllReduce_all_reduce_4");

@@ -8,7 +8,6 @@ use aiprof_model::timeline::{
 pub fn timeline(dialect: Dialect) -> Timeline {
     let mut timeline = Timeline {
         origin: Some(1_000_000),
-        default_mhz: 1000.0,
         ..Timeline::default()
     };
     timeline.jobs.push(Job {

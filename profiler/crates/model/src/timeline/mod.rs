@@ -142,7 +142,7 @@ pub struct Device {
     /// Shift of its end from the host's time to the device clock's time, microseconds;
     /// 0 if not shifted.
     pub placed: f64,
-    /// Its place in [`Timeline::pieces_mhz`] plus one, where its rank's frequency changes;
+    /// Its place in [`TickRates::pieces`] plus one, where its rank's frequency changes;
     /// 0: the frequency is that of its rank.
     pub piece: u16,
     /// Wraps are counted.
@@ -205,6 +205,17 @@ pub struct Job {
     pub is_recording: bool,
 }
 
+/// How fast the counters of devices run, ticks per microsecond.
+#[derive(Debug, Default)]
+pub struct TickRates {
+    /// By rank.
+    pub ranks: FxHashMap<u32, f64>,
+    /// That of ranks that are not in `ranks`.
+    pub default: f64,
+    /// That of each part of the clocks whose frequency changes.
+    pub pieces: Vec<f64>,
+}
+
 /// All that was read.
 #[derive(Debug, Default)]
 pub struct Timeline {
@@ -230,13 +241,8 @@ pub struct Timeline {
     /// microseconds. Their clock differs so much that event times cannot hold it.
     /// Writers add it, so that times are written as in the file.
     pub beyond: FxHashMap<u32, i64>,
-    /// Ticks of a device's counter per microsecond, by rank.
-    pub mhz: FxHashMap<u32, f64>,
-    /// The same for ranks that are not in `mhz`.
-    pub default_mhz: f64,
-    /// Ticks of a device's counter per microsecond, of each part of the clocks whose
-    /// frequency changes.
-    pub pieces_mhz: Vec<f64>,
+    /// How fast devices' counters run.
+    pub rates: TickRates,
     /// For rows that slices were moved to, because they overlapped others of theirs in
     /// part: the row they are of.
     pub moved: FxHashMap<TrackId, TrackId>,
@@ -345,10 +351,10 @@ impl Timeline {
             .map_or(0, |device| usize::from(device.piece));
         let own = piece
             .checked_sub(1)
-            .and_then(|piece| self.pieces_mhz.get(piece));
+            .and_then(|piece| self.rates.pieces.get(piece));
         own.copied()
-            .or_else(|| self.mhz.get(&self.rank(event)).copied())
-            .or(Some(self.default_mhz))
+            .or_else(|| self.rates.ranks.get(&self.rank(event)).copied())
+            .or(Some(self.rates.default))
             .filter(|mhz| *mhz > 0.0)
             .unwrap_or(1000.0)
     }

@@ -161,8 +161,8 @@ fn clocks(timeline: &Timeline, numbers: &Numbers) -> RankClocks {
         *nth += 1;
     }
     for (number, rank) in &mut ranks {
-        let known = timeline.mhz.get(number).copied();
-        let mhz = known.unwrap_or(timeline.default_mhz);
+        let known = timeline.rates.ranks.get(number).copied();
+        let mhz = known.unwrap_or(timeline.rates.default);
         let anchors = std::mem::take(&mut rank.anchors);
         rank.clock = clock(&anchors, if mhz > 0.0 { mhz } else { 1000.0 });
     }

@@ -54,7 +54,7 @@ const TRUTH: [(f64, f64, i64); 4] = [
 /// `late(i)`: how late the host notes event i, microseconds.
 fn chain(ranks: usize, mhz: f64, late: impl Fn(usize) -> f64, back: f64) -> Timeline {
     let mut timeline = scene::empty(Dialect::Flex);
-    timeline.default_mhz = mhz;
+    timeline.rates.default = mhz;
     let mut events = 0;
     for round in 0..50 {
         let mut now = 1e5 + 20_000.0 * round as f64;

@@ -112,7 +112,7 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
         ..Calibration::default()
     };
     found.earlier = count_earlier(timeline, options.mhz);
-    timeline.default_mhz = options.mhz;
+    timeline.rates.default = options.mhz;
     let ranks = by_rank(timeline);
     for (rank, events) in &ranks {
         let counter = counter(timeline, events, options.mhz);
@@ -129,7 +129,7 @@ pub fn run(timeline: &mut Timeline, options: Options) -> Calibration {
         let sure = found_clock.filter(|clock| clock.mhz_error <= UNSURE * clock.mhz);
         if goes_by_trace {
             let mhz = sure.map_or(counter.mhz, |clock| clock.mhz);
-            timeline.mhz.insert(*rank, mhz);
+            timeline.rates.ranks.insert(*rank, mhz);
         }
         match &clock {
             _ if sure.is_none() => found.unknown.push(*rank),
@@ -344,12 +344,13 @@ fn piece_number(timeline: &mut Timeline, clock: &Clock, piece: &ClockPiece) -> u
         return 0;
     }
     let known = timeline
-        .pieces_mhz
+        .rates
+        .pieces
         .iter()
         .rposition(|mhz| *mhz == piece.mhz.value);
     let index = known.unwrap_or_else(|| {
-        timeline.pieces_mhz.push(piece.mhz.value);
-        timeline.pieces_mhz.len() - 1
+        timeline.rates.pieces.push(piece.mhz.value);
+        timeline.rates.pieces.len() - 1
     });
     u16::try_from(index + 1).unwrap_or(0)
 }

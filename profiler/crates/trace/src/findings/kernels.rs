@@ -89,7 +89,8 @@ fn clock_of(scene: &Scene<'_>, clocks: &ClockRows, event: &Event) -> Option<f64>
     if let Some(counted) = counted.filter(|counted| counted.piece > 0) {
         return scene
             .timeline
-            .pieces_mhz
+            .rates
+            .pieces
             .get(usize::from(counted.piece) - 1)
             .copied();
     }
@@ -115,7 +116,7 @@ struct Throttled {
 
 fn throttled(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let clocks = clocks(scene);
-    if clocks.rows.is_empty() && scene.timeline.pieces_mhz.is_empty() {
+    if clocks.rows.is_empty() && scene.timeline.rates.pieces.is_empty() {
         return;
     }
     let found = scene
