@@ -46,6 +46,7 @@ pub mod chain;
 pub mod child;
 pub mod cuda;
 pub mod folded;
+pub mod gpu_trace;
 pub mod http;
 pub mod iga;
 pub mod level_zero;
