@@ -245,13 +245,21 @@ pub(in crate::import) struct Fields<'a> {
     binds_enclosing: bool,
     /// `args.correlation`; 0: none.
     pub correlation: u64,
-    stamps: [Option<&'a str>; 5],
-    cycles: Option<&'a str>,
-    power: Option<&'a str>,
-    charge: Option<&'a str>,
+    counters: CounterTexts<'a>,
     transfer: Option<Transfer>,
     /// `args` is something else than an object.
     has_bad_arguments: bool,
+}
+
+/// The counters of a device among the arguments, as text.
+#[derive(Default)]
+struct CounterTexts<'a> {
+    /// `TS1` to `TS5`.
+    stamps: [Option<&'a str>; 5],
+    /// `cycles_ts`: the five as a list, with `charge` in place of `Power`.
+    cycles: Option<&'a str>,
+    power: Option<&'a str>,
+    charge: Option<&'a str>,
 }
 
 impl<'a> DeserializeSeed<'a> for FieldReader<'_> {
@@ -437,33 +445,33 @@ impl FieldReader<'_> {
 
     /// Counters and transfers go to tables of their own.
     pub(in crate::import) fn sides(&mut self, fields: &Fields<'_>, event: &mut Event) {
-        event.device = self.device(fields, event);
+        event.device = self.device(&fields.counters, event);
         if let Some(transfer) = fields.transfer {
             event.transfer = self.parsed.transfers.len() as u32;
             self.parsed.transfers.push(transfer);
         }
     }
 
-    fn device(&mut self, fields: &Fields<'_>, event: &Event) -> u32 {
-        let (stamps, power, listed) = match fields.cycles {
-            Some(list) => (five(list), fields.charge, true),
-            None if fields.stamps.iter().all(Option::is_none) => {
-                self.keep("Power", fields.power);
-                self.keep("charge", fields.charge);
+    fn device(&mut self, texts: &CounterTexts<'_>, event: &Event) -> u32 {
+        let (stamps, power, listed) = match texts.cycles {
+            Some(list) => (five(list), texts.charge, true),
+            None if texts.stamps.iter().all(Option::is_none) => {
+                self.keep("Power", texts.power);
+                self.keep("charge", texts.charge);
                 return NONE;
             }
-            None => (all(fields.stamps), fields.power, false),
+            None => (all(texts.stamps), texts.power, false),
         };
         if listed {
-            self.keep("cycles_ts", fields.cycles);
-            self.keep("charge", fields.charge);
+            self.keep("cycles_ts", texts.cycles);
+            self.keep("charge", texts.charge);
         }
         let Some(stamps) = stamps else {
             self.trouble(Trouble::BadCounters);
-            (1..).zip(fields.stamps).for_each(|(i, text)| {
+            (1..).zip(texts.stamps).for_each(|(i, text)| {
                 self.keep(&format!("TS{i}"), text);
             });
-            self.keep("Power", fields.power);
+            self.keep("Power", texts.power);
             return NONE;
         };
         if stamps == [0; 5] && listed {
@@ -545,14 +553,14 @@ impl<'a> Fields<'a> {
     /// to know of the others to theirs, and the text of these to the block's.
     pub(in crate::import) fn argument(&mut self, parsed: &mut Parsed, key: &str, text: &'a str) {
         match key {
-            "TS1" => self.stamps[0] = Some(text),
-            "TS2" => self.stamps[1] = Some(text),
-            "TS3" => self.stamps[2] = Some(text),
-            "TS4" => self.stamps[3] = Some(text),
-            "TS5" => self.stamps[4] = Some(text),
-            "Power" => self.power = Some(text),
-            "cycles_ts" => self.cycles = Some(text),
-            "charge" => self.charge = Some(text),
+            "TS1" => self.counters.stamps[0] = Some(text),
+            "TS2" => self.counters.stamps[1] = Some(text),
+            "TS3" => self.counters.stamps[2] = Some(text),
+            "TS4" => self.counters.stamps[3] = Some(text),
+            "TS5" => self.counters.stamps[4] = Some(text),
+            "Power" => self.counters.power = Some(text),
+            "cycles_ts" => self.counters.cycles = Some(text),
+            "charge" => self.counters.charge = Some(text),
             key => {
                 hint(parsed, self, key, text);
                 member(&mut parsed.text, renamed(key), text);

@@ -1,8 +1,9 @@
 //! What can be found only once a file is over: pairs, rows, flows and the order.
 
 use super::reader::PacketReader;
+use crate::import::json::event::Parsed;
 use crate::import::json::{Problems, Trouble, add_end_args, close};
-use aiprof_model::timeline::{Event, Id, Length, NONE, Ph, Time, Timeline, Track, TrackId};
+use aiprof_model::timeline::{Id, Length, NONE, Ph, Texts, Time, Timeline, Track, TrackId};
 
 /// A begin or an end of a slice.
 #[derive(Clone, Copy, Debug)]
@@ -17,26 +18,17 @@ pub(super) struct Half {
     pub offset: u64,
 }
 
-/// A slice or moment that a flow passes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FlowPoint {
-    /// The flow's id.
-    pub id: u64,
-    /// When, nanoseconds.
-    pub ns: i64,
-    /// The event.
-    pub at: u32,
-    /// The flow is over.
-    pub ends: bool,
-}
-
 impl PacketReader<'_> {
     /// The file is over: gives everything to the timeline. What was wrong.
     pub(super) fn finish(mut self, job: u32, start: usize) -> Problems {
         self.flush();
         let rows = self.final_tracks(job);
+        let mut slices = SlicePairs {
+            parsed: &mut self.parsed,
+            texts: &mut self.into.texts,
+        };
         for halves in std::mem::take(&mut self.halves) {
-            self.pair(halves);
+            slices.pair(halves);
         }
         for event in self.parsed.events.get_mut(start..).unwrap_or_default() {
             if let Some((row, of_counter)) = rows.get(event.track.0 as usize) {
@@ -46,7 +38,7 @@ impl PacketReader<'_> {
                 };
             }
         }
-        let flows = self.flow_events();
+        let flows = std::mem::take(&mut self.flows).into_events(&mut self.parsed);
         self.parsed.events.extend(flows);
         let zero = Time::from_whole_micros(self.origin.unwrap_or(0).saturating_neg());
         let into = &mut *self.into;
@@ -94,7 +86,15 @@ impl PacketReader<'_> {
         }
         found
     }
+}
 
+/// The events whose begins and ends are paired.
+struct SlicePairs<'a> {
+    parsed: &'a mut Parsed,
+    texts: &'a mut Texts,
+}
+
+impl SlicePairs<'_> {
     /// Finds the begin of each end: the last that is open.
     fn pair(&mut self, mut halves: Vec<Half>) {
         if !halves.is_sorted_by_key(|half| half.ns) {
@@ -109,7 +109,8 @@ impl PacketReader<'_> {
             let begin = open.pop();
             self.drop_event(half.end_args);
             let Some(begin) = begin else {
-                self.trouble(Trouble::NeverBegun, half.offset);
+                let problems = &mut self.parsed.problems;
+                problems.add(Trouble::NeverBegun, half.offset);
                 continue;
             };
             self.add_end_args(begin.at, half.end_args);
@@ -121,7 +122,8 @@ impl PacketReader<'_> {
             close(event, end, devices, problems, begin.offset);
         }
         for begin in open {
-            self.trouble(Trouble::NeverEnded, begin.offset);
+            let problems = &mut self.parsed.problems;
+            problems.add(Trouble::NeverEnded, begin.offset);
             self.drop_event(begin.at);
         }
     }
@@ -137,38 +139,7 @@ impl PacketReader<'_> {
         let events = &mut self.parsed.events;
         let more = events.get(end as usize).map(|event| event.args);
         if let (Some(more), Some(slice)) = (more, events.get_mut(slice as usize)) {
-            add_end_args(&mut self.into.texts, slice, more);
+            add_end_args(self.texts, slice, more);
         }
-    }
-
-    /// Each flow as events, in the order of time.
-    fn flow_events(&mut self) -> Vec<Event> {
-        let mut points = std::mem::take(&mut self.flows);
-        points.sort_by_key(|point| (point.id, point.ns));
-        let name = self.parsed.names.intern("flow");
-        let mut events: Vec<Event> = Vec::with_capacity(points.len());
-        let mut is_first = true;
-        for (i, point) in points.iter().enumerate() {
-            let next = points.get(i + 1);
-            let goes_on = next.is_some_and(|next| next.id == point.id) && !point.ends;
-            let ph = match (is_first, goes_on) {
-                (true, _) => Ph::FlowStart,
-                (false, true) => Ph::FlowStep,
-                (false, false) => Ph::FlowEnd,
-            };
-            is_first = !goes_on;
-            let Some(at) = self.parsed.events.get(point.at as usize) else {
-                continue;
-            };
-            let mut event = Event::new(ph, name, at.track, at.start);
-            event.cat = name;
-            event.binds_enclosing = ph == Ph::FlowEnd;
-            event.id = match i64::try_from(point.id) {
-                Ok(id) => Id::Number(id),
-                Err(_) => Id::Token(self.parsed.names.intern(&point.id.to_string())),
-            };
-            events.push(event);
-        }
-        events
     }
 }

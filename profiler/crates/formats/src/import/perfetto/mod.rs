@@ -8,6 +8,7 @@
 mod args;
 mod clocks;
 mod finish;
+mod flows;
 pub(super) mod frame;
 mod proto;
 mod reader;

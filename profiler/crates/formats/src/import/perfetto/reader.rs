@@ -2,7 +2,8 @@
 
 use super::args::{Arguments, push_double, push_string};
 use super::clocks::{BOOTTIME, Clocks, MONOTONIC};
-use super::finish::{FlowPoint, Half};
+use super::finish::Half;
+use super::flows::FlowPoints;
 use super::frame::{Frames, Next};
 use super::proto::{
     COUNTER, INSTANT, Packet, PerfSample, SLICE_BEGIN, SLICE_END, ThreadDescriptor, TrackEvent,
@@ -44,7 +45,7 @@ pub(super) struct PacketReader<'t> {
     pub rows: Vec<u64>,
     /// Begins and ends by row.
     pub halves: Vec<Vec<Half>>,
-    pub flows: Vec<FlowPoint>,
+    pub flows: FlowPoints,
     /// Arguments of ends: event and JSON members, which go to the slice.
     clocks: Clocks,
     arguments: Arguments,
@@ -85,7 +86,7 @@ impl<'t> PacketReader<'t> {
             row_of: FxHashMap::default(),
             rows: Vec::new(),
             halves: Vec::new(),
-            flows: Vec::new(),
+            flows: FlowPoints::default(),
             clocks: Clocks::new(),
             arguments: Arguments::default(),
             inflated: 0,
@@ -228,7 +229,7 @@ impl<'t> PacketReader<'t> {
             (UNSPECIFIED, 0) => return,
             _ => return self.trouble(Trouble::UnknownPhase, offset),
         };
-        self.flow_points(event, ns, index);
+        self.flows.add(event, ns, index);
     }
 
     /// A CPU sample of a known period: a span that ends with it, on a row of its own for
@@ -354,7 +355,7 @@ impl<'t> PacketReader<'t> {
             half.end_args = index;
         }
         if index != NONE {
-            self.flow_points(event, place.ns, index);
+            self.flows.add(event, place.ns, index);
         }
     }
 
@@ -446,20 +447,6 @@ impl<'t> PacketReader<'t> {
             0 | 1 => first,
             _ => self.parsed.names.intern(&all),
         }
-    }
-
-    fn flow_points(&mut self, event: &TrackEvent, ns: i64, at: u32) {
-        let on = event.flow_ids.iter().chain(&event.flow_ids_old);
-        let over = event.terminating_flow_ids.iter();
-        let over = over.chain(&event.terminating_flow_ids_old);
-        let point = |(id, ends): (&u64, bool)| FlowPoint {
-            id: *id,
-            ns,
-            at,
-            ends,
-        };
-        let all = on.map(|id| (id, false)).chain(over.map(|id| (id, true)));
-        self.flows.extend(all.map(point));
     }
 
     fn counter_event(&mut self, event: &TrackEvent, place: EventPlace) {
