@@ -59,6 +59,8 @@ pub mod pprof;
 pub mod python;
 pub mod range_packages;
 pub mod ranges;
+// It reads registers of this machine.
+#[cfg(target_arch = "x86_64")]
 pub mod shadow;
 pub mod stall_run;
 pub mod stall_truth;

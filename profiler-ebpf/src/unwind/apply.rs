@@ -134,7 +134,7 @@ fn apply_signal(w: &mut Walk, uc: u64) -> Result<(), u8> {
 #[inline(always)]
 pub(super) fn read_stack(w: &mut Walk, addr: u64) -> Result<u64, u8> {
     if load_stack(w, addr) == FOUND {
-        Ok(w.value)
+        Ok(w.window.value)
     } else {
         Err(STOP_READ)
     }
@@ -146,8 +146,8 @@ pub(super) fn read_stack(w: &mut Walk, addr: u64) -> Result<u64, u8> {
 fn load_stack(w: *mut Walk, addr: u64) -> u32 {
     // SAFETY: part of a checked map value.
     let w = unsafe { &mut *w };
-    let mut off = addr.wrapping_sub(w.window_base);
-    if w.window_base == 0 || off > (WINDOW - 8) as u64 || off & 7 != 0 {
+    let mut off = addr.wrapping_sub(w.window.base);
+    if w.window.base == 0 || off > (WINDOW - 8) as u64 || off & 7 != 0 {
         // The other slots of the same frame are below the address.
         let base = if addr.wrapping_sub(w.rsp) < WINDOW as u64 / 2 {
             w.rsp
@@ -157,21 +157,22 @@ fn load_stack(w: *mut Walk, addr: u64) -> u32 {
         // SAFETY: the destination is the window, of that size.
         let rc = unsafe {
             bpf_probe_read_user(
-                w.window.as_mut_ptr().cast(),
+                w.window.words.as_mut_ptr().cast(),
                 WINDOW as u32,
                 base as *const c_void,
             )
         };
         off = addr.wrapping_sub(base);
         if rc != 0 || off > (WINDOW - 8) as u64 || off & 7 != 0 {
-            w.window_base = 0;
+            w.window.base = 0;
             // SAFETY: the destination is 8 bytes of the scratch.
-            let rc =
-                unsafe { bpf_probe_read_user((&raw mut w.value).cast(), 8, addr as *const c_void) };
+            let rc = unsafe {
+                bpf_probe_read_user((&raw mut w.window.value).cast(), 8, addr as *const c_void)
+            };
             return if rc == 0 { FOUND } else { 0 };
         }
-        w.window_base = base;
+        w.window.base = base;
     }
-    w.value = window_at(w, off);
+    w.window.value = window_at(w, off);
     FOUND
 }

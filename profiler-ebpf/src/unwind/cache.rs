@@ -27,10 +27,10 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
     let mut len = w.len;
     // Values that do not change are read again for each frame: in variables, they would take
     // more stack than Linux 6.1 allows a program.
-    let mut kind = rule_kind(w.list_owner, w.exact);
+    let mut kind = rule_kind(w.process.list_owner, w.exact);
     let mut mark = s.python.mark();
-    let mut watch = w.watch;
-    let Some(nearest) = RULES.get_ptr_mut(w.cache_first) else {
+    let mut watch = w.calls.watch;
+    let Some(nearest) = RULES.get_ptr_mut(w.cache.first) else {
         return 0;
     };
     let mut more = FOUND;
@@ -39,12 +39,12 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
         if len >= MAX_WALKED_FRAMES as u32 {
             break;
         }
-        let wanted = cache_key(rip, w.list_owner);
+        let wanted = cache_key(rip, w.process.list_owner);
         let near = near_entry(nearest.cast(), rsp);
         // SAFETY: an entry of the walk's own.
         let CachedRule { key, mut rule } = unsafe { *near };
         if key != wanted || rule >> KIND_SHIFT != kind {
-            let Some(entry) = cache_entry(rip, w.cache_first, w.cache_mask) else {
+            let Some(entry) = cache_entry(rip, w.cache.first, w.cache.mask) else {
                 break;
             };
             // SAFETY: an entry of a checked per-CPU map value.
@@ -63,7 +63,7 @@ pub(super) extern "C" fn walk_cached(scratch: *mut Scratch) -> u32 {
             break;
         }
         // The needed part of the frame: rbp's slot, if rbp is saved, and the return address.
-        let base = w.window_base;
+        let base = w.window.base;
         let lowest = cfa.wrapping_sub(if below > 8 { below } else { 8 });
         let slot = cfa.wrapping_sub(8).wrapping_sub(base);
         if slot > (WINDOW - 8) as u64 || lowest < base {
@@ -108,12 +108,12 @@ fn move_window(w: &mut Walk, base: u64) -> u32 {
     // SAFETY: the destination is the window, of that size; a bad source is an error.
     let rc = unsafe {
         bpf_probe_read_user(
-            w.window.as_mut_ptr().cast(),
+            w.window.words.as_mut_ptr().cast(),
             WINDOW as u32,
             base as *const c_void,
         )
     };
-    w.window_base = if rc == 0 { base } else { 0 };
+    w.window.base = if rc == 0 { base } else { 0 };
     u32::from(rc == 0)
 }
 
@@ -129,7 +129,7 @@ pub(super) fn cache_rule(s: &mut Scratch) {
         && (rule.rbp == RBP_SAME || saved)
         && rule.cfa_off as u32 <= 0xff_ffff;
     // In a program with V8, an interrupted instruction needs more than its rule.
-    let is_of_leaf = w.len == 1 && w.has_v8 == 0;
+    let is_of_leaf = w.len == 1 && w.v8.is_walked == 0;
     if w.exact != 0 && !is_of_leaf || !common {
         return;
     }
@@ -137,9 +137,9 @@ pub(super) fn cache_rule(s: &mut Scratch) {
     let packed = u64::from(rule.cfa_off as u32)
         | below << 24
         | u64::from(rule.kind == CFA_RBP) << 40
-        | rule_kind(w.list_owner, w.exact) << KIND_SHIFT;
-    if let Some(entry) = cache_entry(w.rip, w.cache_first, w.cache_mask) {
-        let key = cache_key(w.rip, w.list_owner);
+        | rule_kind(w.process.list_owner, w.exact) << KIND_SHIFT;
+    if let Some(entry) = cache_entry(w.rip, w.cache.first, w.cache.mask) {
+        let key = cache_key(w.rip, w.process.list_owner);
         // SAFETY: an entry of a checked per-CPU map value, in the walk's own part.
         unsafe { *entry = CachedRule { key, rule: packed } };
     }
@@ -184,5 +184,5 @@ fn cache_entry(address: u64, first: u32, mask: u32) -> Option<*mut CachedRule> {
 pub(super) fn window_at(w: &Walk, at: u64) -> u64 {
     let at = at as usize & (WINDOW - 8);
     // SAFETY: `at + 8` is within the window by the mask.
-    unsafe { w.window.as_ptr().byte_add(at).read() }
+    unsafe { w.window.words.as_ptr().byte_add(at).read() }
 }

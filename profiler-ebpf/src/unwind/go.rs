@@ -70,16 +70,16 @@ fn to_caller_of_c(w: &Walk) -> Result<u64, u8> {
 #[inline(always)]
 fn to_own_stack(w: &mut Walk) -> Result<u64, u8> {
     let is_callback = w.rule.rbp == GO_CALLBACK;
-    let sp = if is_callback && w.go_sp != 0 {
-        read_word(w.go_sp)?
+    let sp = if is_callback && w.go.sp != 0 {
+        read_word(w.go.sp)?
     } else {
         let has_step = step(w.rule, 2) != u64::from(GO_NO_STEP) * 8;
         let used = if has_step { 2 } else { 1 };
-        if !is_callback && w.go_used & used != 0 {
+        if !is_callback && w.go.used & used != 0 {
             return Err(STOP_NO_PROGRESS);
         }
         if !is_callback {
-            w.go_used |= used;
+            w.go.used |= used;
         }
         let word = thread_word(w)?;
         let sp = if has_step { read_word(word)? } else { word };
@@ -92,7 +92,7 @@ fn to_own_stack(w: &mut Walk) -> Result<u64, u8> {
         }
     };
     if is_callback {
-        w.go_sp = sp;
+        w.go.sp = sp;
     }
     Ok(sp.wrapping_add(step(w.rule, 3)))
 }

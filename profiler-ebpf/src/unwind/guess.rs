@@ -59,7 +59,7 @@ pub(super) fn guess(scratch: *mut Scratch) -> u32 {
 pub(super) fn confirm(scratch: *mut Scratch, rip: u64) -> u32 {
     // SAFETY: a checked map value.
     let w = unsafe { &mut (*scratch).walk };
-    if call_before(w.rip, rip, w.map_start, w.map_end) == NO_CALL {
+    if call_before(w.rip, rip, w.map.start, w.map.end) == NO_CALL {
         return STOP_FRAME_POINTER.into();
     }
     w.guessed = BY_GENERATED;
@@ -95,7 +95,7 @@ fn from_interrupted(w: &mut Walk) -> Result<bool, u8> {
     let pushed = code & 0xff_ffff == 0xe5_8948 || code & 0xff_ffff == 0xec_8b48;
     let at = if pushed { w.rsp.wrapping_add(8) } else { w.rsp };
     let address = read_stack(w, at)?;
-    let call = call_before(address, w.rip, w.map_start, w.map_end);
+    let call = call_before(address, w.rip, w.map.start, w.map.end);
     if returns || call == NEAR_CALL || call == SOME_CALL && (begins || pushed) {
         if pushed {
             w.rbp = read_stack(w, w.rsp)?;
@@ -192,7 +192,7 @@ fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
     if address == 0 && w.guessed == BY_FRAME_POINTER {
         return Err(STOP_END);
     }
-    if call_before(address, w.rip, w.map_start, w.map_end) == NO_CALL {
+    if call_before(address, w.rip, w.map.start, w.map.end) == NO_CALL {
         return Err(STOP_FRAME_POINTER);
     }
     w.rbp = caller;

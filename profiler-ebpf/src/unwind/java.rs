@@ -67,8 +67,8 @@ pub struct Java {
 pub(super) fn begin(scratch: *mut Scratch, reference: PoolRef) {
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
-    s.walk.java_start = 0;
-    s.walk.java_size = 0;
+    s.walk.heaps.start = 0;
+    s.walk.heaps.size = 0;
     if reference >= REF_FIRST {
         copy_layout(scratch, reference);
     }
@@ -85,8 +85,8 @@ fn copy_layout(scratch: *mut Scratch, reference: PoolRef) -> u32 {
     block.copy(&mut s.java.layout);
     if owner != 0 && block.u32(0) == owner {
         let layout = &s.java.layout;
-        s.walk.java_start = layout.start;
-        s.walk.java_size = layout.end.wrapping_sub(layout.start);
+        s.walk.heaps.start = layout.start;
+        s.walk.heaps.size = layout.end.wrapping_sub(layout.start);
     }
     0
 }
@@ -195,7 +195,7 @@ fn at_border(scratch: *mut Scratch) -> u32 {
     let s = unsafe { &mut *scratch };
     let (r13, rbx) = (user_register(R13), user_register(RBX));
     let w = &mut s.walk;
-    if r13.wrapping_sub(w.java_start) < w.java_size {
+    if r13.wrapping_sub(w.heaps.start) < w.heaps.size {
         if rbx.wrapping_sub(w.rsp) > MAX_LOCALS || !may_return(s, r13) {
             return NOT_KNOWN;
         }

@@ -62,41 +62,26 @@ struct Passed {
     address: u64,
 }
 
-/// State of one walk.
+/// The mapping of the last look-up. The next frame is often in it, too.
 #[repr(C)]
-pub struct Walk {
-    rip: u64,
-    rsp: u64,
-    rbp: u64,
-    /// The mapping of the last look-up. The next frame is often in it, too.
-    map_start: u64,
-    map_end: u64,
-    map_bias: u64,
-    map_dir: u32,
-    map_dir_owner: u32,
-    map_kind: u32,
-    /// The layout of the interpreter.
-    python: u32,
-    /// The layout of HotSpot.
-    java: u32,
-    /// The layout of V8.
-    v8: u32,
-    /// Start of HotSpot's heaps, and their size in bytes; 0: none.
-    java_start: u64,
-    java_size: u64,
-    /// Starts of V8's interpreter, which may be mapped twice, and its size in bytes; 0: not
-    /// known.
-    v8_starts: [u64; MAX_V8_INTERPRETERS],
-    v8_size: u64,
-    /// Registers of the innermost frame: the function that is entered, and the two in which V8
-    /// has a return address while it removes arguments from the stack.
-    v8_rdi: u64,
-    v8_r9: u64,
-    v8_r10: u64,
-    /// 1: the process has a V8 whose frames can be walked.
-    has_v8: u32,
+struct LastMapping {
+    start: u64,
+    end: u64,
+    bias: u64,
+    dir: u32,
+    dir_owner: u32,
+    kind: u32,
     /// 1: the current address is in no known mapping.
-    no_map: u32,
+    is_missing: u32,
+}
+
+/// What is known of the process.
+#[repr(C)]
+struct WalkedProcess {
+    /// The layouts of the interpreter, of HotSpot and of V8.
+    python: u32,
+    java: u32,
+    v8: u32,
     /// The mapping list.
     list: u32,
     /// Its owner tag.
@@ -104,8 +89,93 @@ pub struct Walk {
     /// The process of the layouts and of the list, 0: an ancestor's; its address space; and the
     /// number of changes of `PROCS` at that time.
     tgid: u32,
-    space: u32,
     changes: u64,
+    space: u32,
+}
+
+/// HotSpot's heaps.
+#[repr(C)]
+struct Heaps {
+    start: u64,
+    /// Bytes; 0: there are none.
+    size: u64,
+}
+
+/// V8's interpreter, and what its frames need.
+#[repr(C)]
+struct V8Code {
+    /// Starts of the interpreter, which may be mapped twice.
+    starts: [u64; MAX_V8_INTERPRETERS],
+    /// Its size in bytes; 0: not known.
+    size: u64,
+    /// Registers of the innermost frame: the function that is entered, and the two in which V8
+    /// has a return address while it removes arguments from the stack.
+    rdi: u64,
+    r9: u64,
+    r10: u64,
+    /// 1: the process has a V8 whose frames can be walked.
+    is_walked: u32,
+}
+
+/// The part of the rule cache that only this walk uses now.
+#[repr(C)]
+struct OwnRules {
+    /// Its first chunk: the near rules.
+    first: u32,
+    /// Number of entries in the chunks after it, less one.
+    mask: u32,
+}
+
+/// Calls from C to Go.
+#[repr(C)]
+struct GoCalls {
+    /// The last stack pointer found from which a call continued; 0: none.
+    sp: u64,
+    /// The ways back to a stack that the walk has taken.
+    used: u32,
+}
+
+/// Copy of a part of the user stack.
+#[repr(C)]
+struct StackWindow {
+    /// Address of the first byte; 0: the window is empty.
+    base: u64,
+    /// `u64`s for the alignment.
+    words: [u64; WINDOW / 8],
+    /// The last value that was read.
+    value: u64,
+}
+
+/// Pending calls of probed functions, which are searched for on the stack.
+#[repr(C)]
+struct PendingCalls {
+    /// The current return instance.
+    instance: u64,
+    /// The stack pointer after the return of the innermost call that is still searched for;
+    /// `u64::MAX`: none is.
+    watch: u64,
+    /// Number of calls, without those that the walk has shown to be over.
+    count: u32,
+    /// 1: the last of them was found on the stack.
+    found: u32,
+    /// The frame in which they are searched for.
+    passed: Passed,
+    /// Addresses of their slots, outermost first.
+    at: [u64; MAX_PENDING],
+    /// The return addresses in these slots.
+    to: [u64; MAX_PENDING],
+}
+
+/// State of one walk.
+#[repr(C)]
+pub struct Walk {
+    rip: u64,
+    rsp: u64,
+    rbp: u64,
+    map: LastMapping,
+    process: WalkedProcess,
+    heaps: Heaps,
+    v8: V8Code,
     /// Frames recorded.
     len: u32,
     /// 1: `rip` is an interrupted instruction, not a return address.
@@ -115,46 +185,43 @@ pub struct Walk {
     /// Origin of a `rip` that must be checked: [`BY_FRAME_POINTER`] or [`BY_GENERATED`]; 0: it
     /// need not be.
     guessed: u32,
-    /// First chunk of the part of the rule cache that only this walk uses now: the near rules.
-    cache_first: u32,
-    /// Number of entries in the chunks after it, less one.
-    cache_mask: u32,
-    /// Go: the last stack pointer found from which a call from C to Go continued; 0: none.
-    go_sp: u64,
-    /// Go: the ways back to a stack that the walk has taken.
-    go_used: u32,
-    /// The current return instance.
-    instance: u64,
+    cache: OwnRules,
+    go: GoCalls,
     /// The rule of the current frame.
     rule: Rule,
-    /// Address of the first byte in `window`; 0: the window is empty.
-    window_base: u64,
-    /// Copy of a part of the user stack, as `u64`s for its alignment.
-    window: [u64; WINDOW / 8],
-    /// The last value read from the user stack.
-    value: u64,
-    /// The stack pointer after the return of the innermost pending call that is still searched
-    /// for; `u64::MAX`: none is.
-    watch: u64,
-    /// Number of pending calls, without those that the walk has shown to be over.
-    pending: u32,
-    /// 1: the last of them was found on the stack.
-    pending_found: u32,
-    /// The frame in which they are searched for.
-    passed: Passed,
-    /// Addresses of the slots of pending calls, outermost first.
-    pending_at: [u64; MAX_PENDING],
-    /// The return addresses in these slots.
-    pending_to: [u64; MAX_PENDING],
+    window: StackWindow,
+    calls: PendingCalls,
+}
+
+impl PendingCalls {
+    /// Whether the last call can return to an address: it is the call's return address, or one
+    /// of the two belongs to a return probe.
+    #[inline(always)]
+    fn may_return_to(&self, address: u64) -> bool {
+        let last = (self.count as usize).wrapping_sub(1) & (MAX_PENDING - 1);
+        // SAFETY: within the array by the mask.
+        let own = unsafe { self.to.as_ptr().add(last).read() };
+        own == address || own & 0xfff == 0 || address & 0xfff == 0
+    }
+
+    #[inline(always)]
+    fn watched(&self) -> u64 {
+        if self.count == 0 {
+            return u64::MAX;
+        }
+        let last = self.count as usize - 1 & (MAX_PENDING - 1);
+        // SAFETY: within the array by the mask.
+        unsafe { self.at.as_ptr().add(last).read() }.wrapping_add(8)
+    }
 }
 
 impl Walk {
     /// Makes the next walk look for `n` pending calls.
     #[inline(always)]
     pub fn look_for(&mut self, n: u32) {
-        self.pending = n;
-        self.pending_found = 0;
-        self.watch = self.watched();
+        self.calls.count = n;
+        self.calls.found = 0;
+        self.calls.watch = self.calls.watched();
     }
 
     /// Sets the slot's address and the return address of pending call `n`.
@@ -163,41 +230,21 @@ impl Walk {
         let n = n & (MAX_PENDING - 1);
         // SAFETY: within the arrays by the mask.
         unsafe {
-            *self.pending_at.as_mut_ptr().add(n) = at;
-            *self.pending_to.as_mut_ptr().add(n) = address;
+            *self.calls.at.as_mut_ptr().add(n) = at;
+            *self.calls.to.as_mut_ptr().add(n) = address;
         }
-    }
-
-    /// Whether the last pending call can return to an address: it is the call's return address,
-    /// or one of the two belongs to a return probe.
-    #[inline(always)]
-    fn may_return_to(&self, address: u64) -> bool {
-        let last = (self.pending as usize).wrapping_sub(1) & (MAX_PENDING - 1);
-        // SAFETY: within the array by the mask.
-        let own = unsafe { self.pending_to.as_ptr().add(last).read() };
-        own == address || own & 0xfff == 0 || address & 0xfff == 0
     }
 
     /// Number of pending calls that may be on the stack, and whether the last of them is.
     #[inline(always)]
     pub fn pending(&self) -> (u32, bool) {
-        (self.pending, self.pending_found != 0)
-    }
-
-    #[inline(always)]
-    fn watched(&self) -> u64 {
-        if self.pending == 0 {
-            return u64::MAX;
-        }
-        let last = self.pending as usize - 1 & (MAX_PENDING - 1);
-        // SAFETY: within the array by the mask.
-        unsafe { self.pending_at.as_ptr().add(last).read() }.wrapping_add(8)
+        (self.calls.count, self.calls.found != 0)
     }
 
     /// Owner tag of the mapping list that was used.
     #[inline(always)]
     pub fn list_owner(&self) -> u32 {
-        self.list_owner
+        self.process.list_owner
     }
 }
 
@@ -239,18 +286,18 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32),
     w.len = 0;
     w.exact = 1;
     w.guessed = 0;
-    w.window_base = 0;
+    w.window.base = 0;
     // SAFETY: a field.
-    unsafe { (&raw mut w.go_sp).write_volatile(0) };
-    w.go_used = 0;
-    (w.cache_first, w.cache_mask) = cache;
+    unsafe { (&raw mut w.go.sp).write_volatile(0) };
+    w.go.used = 0;
+    (w.cache.first, w.cache.mask) = cache;
     python::clear(s);
     s.header.stop = STOP_TOO_DEEP;
     match find_process(scratch) {
         FOUND => {
             // SAFETY: as above.
             let w = unsafe { &(*scratch).walk };
-            let (python, java, v8) = (w.python, w.java, w.v8);
+            let (python, java, v8) = (w.process.python, w.process.java, w.process.v8);
             walk_python(scratch, python, ring);
             java::begin(scratch, java);
             v8::begin(scratch, v8, regs);
@@ -313,18 +360,18 @@ fn find_process(scratch: *mut Scratch) -> u32 {
     let s = unsafe { &mut *scratch };
     // Read before the entry, so that a change meanwhile is seen the next time.
     let changes = proc_changes();
-    if s.walk.tgid == s.header.tgid && s.walk.changes == changes {
-        s.header.space = s.walk.space;
+    if s.walk.process.tgid == s.header.tgid && s.walk.process.changes == changes {
+        s.header.space = s.walk.process.space;
         return FOUND;
     }
     // SAFETY: user space replaces entries by whole-value updates.
     if let Some(entry) = unsafe { PROCS.get(s.header.tgid) } {
         take_process(s, entry);
-        s.walk.tgid = s.header.tgid;
-        s.walk.changes = changes;
+        s.walk.process.tgid = s.header.tgid;
+        s.walk.process.changes = changes;
         return FOUND;
     }
-    s.walk.tgid = 0;
+    s.walk.process.tgid = 0;
     // SAFETY: always valid in a tracing program.
     let current = unsafe { bpf_get_current_task_btf() } as u64;
     // The flag describes a process, but threads carry it too and never lose it. The group
@@ -350,15 +397,15 @@ fn find_process(scratch: *mut Scratch) -> u32 {
 /// is the same: each change of a list gets a new owner tag.
 #[inline(always)]
 fn take_process(s: &mut Scratch, entry: &ProcEntry) {
-    if s.walk.list != entry.maps || s.walk.list_owner != entry.owner {
-        s.walk.map_end = 0;
+    if s.walk.process.list != entry.maps || s.walk.process.list_owner != entry.owner {
+        s.walk.map.end = 0;
     }
-    s.walk.list = entry.maps;
-    s.walk.list_owner = entry.owner;
-    s.walk.python = entry.python;
-    s.walk.java = entry.java;
-    s.walk.v8 = entry.v8;
-    s.walk.space = entry.space;
+    s.walk.process.list = entry.maps;
+    s.walk.process.list_owner = entry.owner;
+    s.walk.process.python = entry.python;
+    s.walk.process.java = entry.java;
+    s.walk.process.v8 = entry.v8;
+    s.walk.process.space = entry.space;
     s.header.space = entry.space;
 }
 
@@ -402,14 +449,14 @@ fn pass(scratch: *mut Scratch, from: u64, to: u64, address: u64) -> u64 {
     // SAFETY: the scratch is a checked map value; the callback has bpf_loop's signature,
     // and the context lives on this frame's stack for the whole call.
     unsafe {
-        (*scratch).walk.passed = Passed { from, to, address };
+        (*scratch).walk.calls.passed = Passed { from, to, address };
         bpf_loop(
             MAX_PENDING as u32,
             pass_one as *mut c_void,
             (&raw mut context).cast(),
             0,
         );
-        (*scratch).walk.watch
+        (*scratch).walk.calls.watch
     }
 }
 
@@ -417,17 +464,17 @@ fn pass(scratch: *mut Scratch, from: u64, to: u64, address: u64) -> u64 {
 extern "C" fn pass_one(_index: u64, context: *mut LoopContext) -> i64 {
     // SAFETY: the context is pass's, the scratch a checked map value.
     let w = unsafe { &mut (*(*context).scratch).walk };
-    let (from, to) = (w.passed.from, w.passed.to);
-    if w.pending == 0 || !is_passed(w.watch, from, to) {
+    let (from, to) = (w.calls.passed.from, w.calls.passed.to);
+    if w.calls.count == 0 || !is_passed(w.calls.watch, from, to) {
         return STOP;
     }
-    if w.watch == to && w.may_return_to(w.passed.address) {
-        w.pending_found = 1;
-        w.watch = u64::MAX;
+    if w.calls.watch == to && w.calls.may_return_to(w.calls.passed.address) {
+        w.calls.found = 1;
+        w.calls.watch = u64::MAX;
         return STOP;
     }
-    w.pending -= 1;
-    w.watch = w.watched();
+    w.calls.count -= 1;
+    w.calls.watch = w.calls.watched();
     GO_ON
 }
 
@@ -450,7 +497,7 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
     if stop == NO_STOP {
         let (rip, rsp, rbp, exact) = own;
         // SAFETY: as above.
-        if exact != 0 && unsafe { (*scratch).walk.has_v8 } != 0 {
+        if exact != 0 && unsafe { (*scratch).walk.v8.is_walked } != 0 {
             forget(v8::note_interrupted(scratch, rip, rsp, rbp).into());
         }
         // SAFETY: as above.
@@ -464,7 +511,7 @@ extern "C" fn step(_index: u64, context: *mut LoopContext) -> i64 {
             place_mark(scratch, len);
         }
         // A guess may have skipped a frame.
-        if s.walk.guessed == 0 && is_passed(s.walk.watch, from, to) {
+        if s.walk.guessed == 0 && is_passed(s.walk.calls.watch, from, to) {
             pass(scratch, from, to, s.walk.rip);
         }
         return GO_ON;
@@ -487,7 +534,7 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
     if len >= MAX_WALKED_FRAMES {
         return STOP_TOO_DEEP.into();
     }
-    if s.walk.rip.wrapping_sub(s.walk.java_start) < s.walk.java_size {
+    if s.walk.rip.wrapping_sub(s.walk.heaps.start) < s.walk.heaps.size {
         record(s, len);
         let stop = java::follow(scratch);
         if stop != java::NOT_KNOWN {
@@ -501,13 +548,13 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
         }
     }
     let known = find_mapping(scratch);
-    if s.walk.has_v8 != 0 {
-        s.walk.no_map = u32::from(known != FOUND);
+    if s.walk.v8.is_walked != 0 {
+        s.walk.map.is_missing = u32::from(known != FOUND);
         if known != FOUND && walk_unmapped(scratch) == NO_STOP {
             return NO_STOP;
         }
     }
-    if known != FOUND || s.walk.map_kind == MAP_UPROBES {
+    if known != FOUND || s.walk.map.kind == MAP_UPROBES {
         // A return probe's trampoline, or a single step out of line. Checked before the walk
         // gives up, so that it does not depend on the mapping list.
         let resolved = resolve_uprobe(scratch);
@@ -529,17 +576,17 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
     } else {
         record(s, len);
     }
-    if s.walk.has_v8 != 0
-        && s.walk.map_kind == MAP_ANON
+    if s.walk.v8.is_walked != 0
+        && s.walk.map.kind == MAP_ANON
         && v8::follow_javascript(scratch) == NO_STOP
     {
         return NO_STOP;
     }
     s.walk.rule = Rule::default();
-    match s.walk.map_kind {
+    match s.walk.map.kind {
         MAP_FILE | MAP_ANON => {
             let stop = find_rule(scratch);
-            let is_file = s.walk.map_kind == MAP_FILE;
+            let is_file = s.walk.map.kind == MAP_FILE;
             // Generated code that user space has not read yet, or cannot read, has no rule.
             let is_absent = stop == u32::from(STOP_PAGE_ABSENT);
             if is_absent && v8::is_builtin(s) && v8::follow_javascript(scratch) == NO_STOP {
@@ -576,7 +623,7 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
         let w = &s.walk;
         let before = (w.rip, w.rsp, w.rbp, w.exact, w.guessed);
         let stop = apply(scratch);
-        if s.walk.map_kind != MAP_ANON {
+        if s.walk.map.kind != MAP_ANON {
             return stop;
         }
         // Generated code may have changed since its rule was made.

@@ -30,17 +30,17 @@ pub(super) fn find_mapping(scratch: *mut Scratch) -> u32 {
 #[inline(always)]
 fn search_mappings(w: &mut Walk) -> bool {
     let pc = lookup_address(w);
-    if pc >= w.map_start && pc < w.map_end {
+    if pc >= w.map.start && pc < w.map.end {
         return true;
     }
     if pc >> 63 != 0 {
         // Only the vsyscall page has such an address.
-        w.map_start = 0xffff_ffff_ff60_0000;
-        w.map_end = w.map_start + 0x1000;
-        w.map_kind = MAP_VSYSCALL;
-        return pc >= w.map_start && pc < w.map_end;
+        w.map.start = 0xffff_ffff_ff60_0000;
+        w.map.end = w.map.start + 0x1000;
+        w.map.kind = MAP_VSYSCALL;
+        return pc >= w.map.start && pc < w.map.end;
     }
-    let Some(list) = Block::get(w.list) else {
+    let Some(list) = Block::get(w.process.list) else {
         return false;
     };
     let n = u64::from(list.u32(4));
@@ -61,15 +61,15 @@ fn search_mappings(w: &mut Walk) -> bool {
     if pc < start || pc >= end {
         return false;
     }
-    w.map_bias = list.u64(entry + 8);
-    w.map_dir = list.u32(entry + 16);
-    w.map_dir_owner = list.u32(entry + 20);
-    w.map_kind = list.u32(entry + 24);
-    w.map_start = start;
-    w.map_end = end;
-    if list.u32(0) != w.list_owner || w.list_owner == 0 {
+    w.map.bias = list.u64(entry + 8);
+    w.map.dir = list.u32(entry + 16);
+    w.map.dir_owner = list.u32(entry + 20);
+    w.map.kind = list.u32(entry + 24);
+    w.map.start = start;
+    w.map.end = end;
+    if list.u32(0) != w.process.list_owner || w.process.list_owner == 0 {
         // Replaced while it was read.
-        w.map_end = 0;
+        w.map.end = 0;
         return false;
     }
     true
@@ -81,23 +81,23 @@ pub(super) fn find_rule(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
     s.walk.rule = Rule::default();
-    let rel = lookup_address(&s.walk).wrapping_sub(s.walk.map_bias);
+    let rel = lookup_address(&s.walk).wrapping_sub(s.walk.map.bias);
     let index = rel >> PAGE_SHIFT;
-    if s.walk.map_dir < REF_FIRST {
+    if s.walk.map.dir < REF_FIRST {
         return NO_STOP;
     }
-    let Some(dir) = Block::get(s.walk.map_dir) else {
+    let Some(dir) = Block::get(s.walk.map.dir) else {
         return STOP_TORN.into();
     };
     if index >= u64::from(dir.u32(4)) {
         return NO_STOP;
     }
     let page = dir.u32(8 + index * 4);
-    if dir.u32(0) != s.walk.map_dir_owner {
+    if dir.u32(0) != s.walk.map.dir_owner {
         return STOP_TORN.into();
     }
     if page == REF_ABSENT {
-        s.header.miss_dir = s.walk.map_dir;
+        s.header.miss_dir = s.walk.map.dir;
         s.header.miss_page = index as u32;
         return STOP_PAGE_ABSENT.into();
     }
@@ -110,7 +110,7 @@ pub(super) fn find_rule(scratch: *mut Scratch) -> u32 {
     let now = (s.header.time_ns >> 30) as u32;
     match search_page(&page, rel & (PAGE_SIZE - 1), now) {
         Some(rule) if rule.kind == CFA_LATER => {
-            s.header.miss_dir = s.walk.map_dir;
+            s.header.miss_dir = s.walk.map.dir;
             s.header.miss_page = index as u32;
             STOP_PAGE_ABSENT.into()
         }

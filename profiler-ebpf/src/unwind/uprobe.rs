@@ -45,7 +45,7 @@ pub(super) fn resolve_uprobe(scratch: *mut Scratch) -> u32 {
             return FOUND;
         }
     }
-    w.instance = read_kernel(utask, setting!(utask_return_instances));
+    w.calls.instance = read_kernel(utask, setting!(utask_return_instances));
     let mut context = LoopContext { scratch };
     // SAFETY: the callback has bpf_loop's signature; the context lives on this
     // frame's stack for the whole call.
@@ -59,7 +59,7 @@ pub(super) fn resolve_uprobe(scratch: *mut Scratch) -> u32 {
     }
     // SAFETY: a checked map value.
     let w = unsafe { &mut (*scratch).walk };
-    u32::from(w.instance == INSTANCE_MATCHED)
+    u32::from(w.calls.instance == INSTANCE_MATCHED)
 }
 
 /// The innermost pending return probe of the current thread (`struct return_instance`); 0:
@@ -89,15 +89,15 @@ pub fn hidden_return(instance: u64) -> (u64, u64, u64) {
 extern "C" fn match_instance(_index: u64, context: *mut LoopContext) -> i64 {
     // SAFETY: the context is resolve_uprobe's, the scratch a map value.
     let w = unsafe { &mut (*(*context).scratch).walk };
-    if w.instance == 0 {
+    if w.calls.instance == 0 {
         return STOP;
     }
-    if read_kernel(w.instance, setting!(ri_stack)) != w.rsp.wrapping_sub(8) {
-        w.instance = read_kernel(w.instance, setting!(ri_next));
+    if read_kernel(w.calls.instance, setting!(ri_stack)) != w.rsp.wrapping_sub(8) {
+        w.calls.instance = read_kernel(w.calls.instance, setting!(ri_next));
         return GO_ON;
     }
-    w.rip = read_kernel(w.instance, setting!(ri_orig_ret_vaddr));
+    w.rip = read_kernel(w.calls.instance, setting!(ri_orig_ret_vaddr));
     w.exact = 0;
-    w.instance = INSTANCE_MATCHED;
+    w.calls.instance = INSTANCE_MATCHED;
     STOP
 }

@@ -45,13 +45,13 @@ pub struct V8 {
 pub(super) fn begin(scratch: *mut Scratch, reference: PoolRef, regs: *const pt_regs) {
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
-    s.walk.has_v8 = 0;
-    s.walk.no_map = 0;
-    s.walk.v8_size = 0;
+    s.walk.v8.is_walked = 0;
+    s.walk.map.is_missing = 0;
+    s.walk.v8.size = 0;
     if reference >= REF_FIRST {
         // SAFETY: a BTF pointer of the kernel's.
         let r = unsafe { &*regs };
-        (s.walk.v8_rdi, s.walk.v8_r9, s.walk.v8_r10) = (r.rdi, r.r9, r.r10);
+        (s.walk.v8.rdi, s.walk.v8.r9, s.walk.v8.r10) = (r.rdi, r.r9, r.r10);
         copy_layout(scratch, reference);
     }
 }
@@ -67,9 +67,9 @@ fn copy_layout(scratch: *mut Scratch, reference: PoolRef) -> u32 {
     block.copy(&mut s.v8.layout);
     if owner != 0 && block.u32(0) == owner {
         let layout = &s.v8.layout;
-        s.walk.has_v8 = 1;
-        s.walk.v8_starts = layout.interpreters;
-        s.walk.v8_size = layout.interpreter_size;
+        s.walk.v8.is_walked = 1;
+        s.walk.v8.starts = layout.interpreters;
+        s.walk.v8.size = layout.interpreter_size;
     }
     0
 }
@@ -77,10 +77,10 @@ fn copy_layout(scratch: *mut Scratch, reference: PoolRef) -> u32 {
 /// Offset of an address in V8's interpreter; `u64::MAX`: it is outside.
 #[inline(always)]
 fn in_interpreter(w: &Walk, address: u64) -> u64 {
-    let first = address.wrapping_sub(w.v8_starts[0]);
-    let second = address.wrapping_sub(w.v8_starts[1]);
+    let first = address.wrapping_sub(w.v8.starts[0]);
+    let second = address.wrapping_sub(w.v8.starts[1]);
     let offset = if first < second { first } else { second };
-    if offset < w.v8_size { offset } else { u64::MAX }
+    if offset < w.v8.size { offset } else { u64::MAX }
 }
 
 /// Whether the current frame is a caller in V8's built-in functions, which keep rbp as
@@ -91,7 +91,7 @@ pub(super) fn is_builtin(s: &Scratch) -> bool {
     let before = layout.builtins_before;
     let address = w.rip.wrapping_sub(1).wrapping_add(before);
     let is_in = |start: u64| address.wrapping_sub(start) < layout.builtins_size && start != 0;
-    w.has_v8 != 0 && w.exact == 0 && (is_in(w.v8_starts[0]) || is_in(w.v8_starts[1]))
+    w.v8.is_walked != 0 && w.exact == 0 && (is_in(w.v8.starts[0]) || is_in(w.v8.starts[1]))
 }
 
 #[inline(always)]
@@ -138,7 +138,7 @@ pub(super) extern "C" fn follow_javascript(scratch: *mut Scratch) -> u32 {
     } else {
         WHOLE
     };
-    let is_anonymous = w.map_kind == MAP_ANON || w.no_map != 0;
+    let is_anonymous = w.map.kind == MAP_ANON || w.map.is_missing != 0;
     let is_generated = is_anonymous && s.v8.layout.generated != 0;
     let is_noted = is_generated || is_interpreted(w);
     if forget(leave_javascript(scratch, state, is_noted.into()).into()) as u32 == NO_STOP {
@@ -200,7 +200,7 @@ fn leave(w: &mut Walk, state: u32) -> Result<u64, u8> {
         return Err(STOP_FRAME_POINTER);
     }
     let function = if begins {
-        if is_leaf { w.v8_rdi } else { 0 }
+        if is_leaf { w.v8.rdi } else { 0 }
     } else {
         let kind = read_stack(w, frame.wrapping_sub(CONTEXT))?;
         if is_object(kind) {
@@ -212,7 +212,7 @@ fn leave(w: &mut Walk, state: u32) -> Result<u64, u8> {
         }
     };
     let address = if in_register {
-        if state == IN_R10 { w.v8_r10 } else { w.v8_r9 }
+        if state == IN_R10 { w.v8.r10 } else { w.v8.r9 }
     } else {
         read_stack(w, at)?
     };
@@ -324,7 +324,7 @@ pub(super) extern "C" fn note_interrupted(
             _ => 0,
         }
     } else if offset < PROLOGUE {
-        w.v8_rdi
+        w.v8.rdi
     } else {
         0
     };
@@ -371,7 +371,7 @@ fn describe(scratch: *mut Scratch, function: u64) -> u64 {
     }
     let script = field(shared, layout.shared_script);
     let literal = field(shared, layout.shared_flags) >> 32;
-    if w.no_map != 0 {
+    if w.map.is_missing != 0 {
         // It may be one of V8's built-in functions, which have names of their own.
         let map = field(script, 0);
         if field(map, layout.map_type) as u16 != layout.script_type || !is_object(map) {
