@@ -108,8 +108,13 @@ struct Roofline {
 }
 
 impl Roofline {
-    /// `None`: something is not counted, or the device's peak is not known.
+    /// `None`: something is not counted, the device's peak is not known, or the host's memory takes
+    /// part.
     fn of(row: &WorkRow, peaks: &DevicePeaks) -> Option<Self> {
+        let has_host = |name: &String| name.contains("HtoD") || name.contains("DtoH");
+        if row.kernels.iter().any(has_host) {
+            return None;
+        }
         let counted = row.counted.as_ref().filter(|one| one.us > 0.0)?;
         // GFLOP/s are operations in a nanosecond, and GB/s bytes.
         let moving = counted.bytes? as f64 / peaks.memory_gbps;
@@ -161,7 +166,7 @@ fn notes(found: &[WorkRow], above: &[String]) -> Vec<String> {
             names.push_str(&format!(" and {more} more"));
         }
         notes.push(format!(
-            "above 100 %: {names}; a cache had the inputs, or the device is faster than its file has it"
+            "above 100 %: {names}; a cache had the inputs, or the device is faster than in its file"
         ));
     }
     notes
@@ -251,6 +256,9 @@ mod tests {
         let mut unknown = row(bf16, 1000.0, giga, mega, true);
         unknown.counted = None;
         assert!(Roofline::of(&unknown, &peaks()).is_none());
+        let mut copy = row(bf16, 1000.0, 0, mega, false);
+        copy.kernels = vec!["Memcpy HtoD (Pinned -> Device)".to_owned()];
+        assert!(Roofline::of(&copy, &peaks()).is_none());
         // TF32 on tensor cores is faster than 32 bits without.
         let mut tensor = row(ElementType::Fp32, 1000.0, 30 * giga, mega, true);
         assert!(Roofline::of(&tensor, &peaks()).is_some());

@@ -69,7 +69,7 @@ use Formula as F;
 
 /// Operators that have a formula. Names without `::` are of `aten::`, and stand for the variant
 /// with `_` that changes its first input, too.
-const ROWS: [(&str, Formula); 30] = [
+const ROWS: [(&str, Formula); 31] = [
     ("mm", F::Product),
     ("addmm", F::AddedProduct),
     ("bmm", F::Batch),
@@ -109,9 +109,13 @@ const ROWS: [(&str, Formula); 30] = [
     ("convolution", F::Convolution),
     ("convolution_backward", F::ConvolutionBackward),
     (
-        "abs ceil clamp clamp_max clamp_min cos cumsum elu erf exp exp2 expm1 floor gelu hardswish \
-         hardtanh leaky_relu log log1p log2 mish neg reciprocal relu round rsqrt sigmoid sign silu \
-         sin softplus sqrt square tan tanh trunc",
+        "abs ceil clamp clamp_max clamp_min cos cumsum elu erf exp exp2 expm1 floor gelu log log1p \
+         log2 mish neg",
+        F::Each(1, 1, &[]),
+    ),
+    (
+        "hardswish hardtanh leaky_relu reciprocal relu round rsqrt sigmoid sign silu sin softplus \
+         sqrt square tan tanh trunc",
         F::Each(1, 1, &[]),
     ),
     (
@@ -461,7 +465,14 @@ fn broadcast(tensors: &[Tensor<'_>]) -> Vec<i64> {
 
 /// Something with each number of the output, which has the widest type of the inputs.
 fn each(inputs: &Inputs, reads: usize, flops: u64, more: &[(usize, u64)]) -> Option<OperatorWork> {
-    let tensors: Vec<_> = (0..reads).filter_map(|at| inputs.tensor(at)).collect();
+    let mut tensors = Vec::new();
+    for at in 0..reads {
+        match inputs.tensor(at) {
+            Some(tensor) => tensors.push(tensor),
+            None if inputs.shape(at).is_some() => return None,
+            None => {}
+        }
+    }
     let first = tensors.first()?;
     // Single numbers do not change the type of the others.
     let long = tensors.iter().filter(|one| !one.shape.is_empty());
