@@ -358,9 +358,9 @@ impl AttentionShape {
 
     /// Queries, keys, values, a mask if there is one, and the result.
     fn bytes(&self, inputs: &Inputs) -> Option<u64> {
+        let [_, width] = self.widths;
         let results = self.batch.checked_mul(self.heads)?;
-        let results = results.checked_mul(self.queries)?;
-        let results = results.checked_mul(self.widths[1])?;
+        let results = results.checked_mul(self.queries)?.checked_mul(width)?;
         let results = results.checked_mul(inputs.tensor(0)?.element.bytes())?;
         read_bytes(inputs, &[0, 1, 2, 3])?.checked_add(results)
     }
