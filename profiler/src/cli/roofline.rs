@@ -104,10 +104,7 @@ pub(crate) fn run(args: &RooflineArgs) -> Result<()> {
         Some(format) => format,
         None => RooflineFormat::of(output)?,
     };
-    let shown = args.device.display();
-    let text = caller::read_to_string(&args.device, MAX_PEAKS);
-    let text = text.with_context(|| format!("cannot read {shown}"))?;
-    let peaks = DevicePeaks::parse(&text).with_context(|| format!("cannot use {shown}"))?;
+    let peaks = peaks(&args.device)?;
     let inputs = [&args.inputs[..], &args.compute, &args.memory].concat();
     let metrics = metrics(&inputs)?;
     let (kernels, all_ns, notes) = metrics.kernels();
@@ -133,6 +130,17 @@ pub(crate) fn run(args: &RooflineArgs) -> Result<()> {
     let table = roofline::table(&rows, &peaks, notes);
     plain::write(&[table], format, &mut file)?;
     file.commit()
+}
+
+/// Reads the peak rates of a device.
+///
+/// # Errors
+/// The file cannot be read, or a rate is missing.
+pub(super) fn peaks(path: &Path) -> Result<DevicePeaks> {
+    let shown = path.display();
+    let text = caller::read_to_string(path, MAX_PEAKS);
+    let text = text.with_context(|| format!("cannot read {shown}"))?;
+    DevicePeaks::parse(&text).with_context(|| format!("cannot use {shown}"))
 }
 
 fn metrics(inputs: &[PathBuf]) -> Result<KernelMetrics> {

@@ -11,6 +11,7 @@
 pub mod categories;
 pub mod compare;
 mod compile;
+mod flops;
 mod fwd_bwd;
 mod hta;
 mod kernels;
@@ -33,6 +34,7 @@ use aiprof_trace::analyze::report::Report;
 use aiprof_trace::critical::{PathOptions, WhatIf};
 use aiprof_trace::work::{SharedWork, WorkIndex};
 use key_averages::TorchLayout;
+use roofline::DevicePeaks;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -79,6 +81,8 @@ pub struct Options {
     pub categories: Option<Categories>,
     /// What the values of several ranks become.
     pub aggregator: Aggregator,
+    /// What the device can do at most; `None`: not known.
+    pub peaks: Option<DevicePeaks>,
 }
 
 /// One value.
@@ -439,6 +443,7 @@ pub const ALL: &[TableEntry] = &[
     modules::ENTRY,
     steps::ENTRY,
     occupancy::ENTRY,
+    flops::ENTRY,
 ];
 
 /// The table of that name.

@@ -25,7 +25,7 @@ pub(super) const ENTRY: TableEntry = TableEntry {
 
 /// Whether a kernel uses tensor cores, or AMD's matrix cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TensorCores {
+pub(super) enum TensorCores {
     Yes,
     No,
     Unknown,
@@ -43,7 +43,7 @@ impl TensorCores {
     }
 
     /// By a kernel's name and purpose.
-    fn of(name: &str, class: WorkClass) -> Self {
+    pub(super) fn of(name: &str, class: WorkClass) -> Self {
         let small = name.to_ascii_lowercase();
         let has = |all: &[&str]| all.iter().any(|text| small.contains(text));
         let is_tensor = has(&TENSOR) || has_shape(&small);

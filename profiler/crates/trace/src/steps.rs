@@ -34,7 +34,7 @@ impl StepPhase {
     pub const ALL: [Self; 4] = [Self::Loader, Self::Forward, Self::Backward, Self::Optimizer];
 
     /// The phase that spans of a name are; `None`: none.
-    fn of(name: &str) -> Option<Self> {
+    pub(crate) fn of(name: &str) -> Option<Self> {
         let word = name.trim_matches(|c| c == '#' || c == ' ');
         let is = |phase: &str| word.eq_ignore_ascii_case(phase);
         if is_loader(name) {

@@ -161,13 +161,21 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, value_name = "TEXT", requires = "table", help_heading = "Tables")]
     operator: Option<String>,
 
-    /// Give calls with different input shapes separate rows in the table key-averages
+    /// Give calls with different input shapes separate rows in the tables key-averages and flops
     #[arg(long, requires = "table", help_heading = "Tables")]
     by_shape: bool,
 
     /// Give calls with different innermost N Python frames separate rows in key-averages
     #[arg(long, value_name = "N", requires = "table", help_heading = "Tables")]
     group_by_stack: Option<usize>,
+
+    /// File with the peak rates of the device, for the table flops
+    ///
+    /// The table then shows the percent of the roofline, and what bounds each kernel.
+    /// `aiprof roofline --help` has an example of such a file.
+    #[arg(long, value_name = "FILE", requires = "table", value_hint = ValueHint::FilePath,
+        help_heading = "Tables")]
+    device: Option<PathBuf>,
 
     /// Categories of kernels, for the tables categories and category-summary
     ///
@@ -369,7 +377,7 @@ pub(crate) fn run(args: &AnalyzeArgs, verbosity: Verbosity) -> Result<u8> {
     let wanted = tables::wanted_tables(args)?;
     let config = config(args, verbosity)?;
     let kept = kept(args)?;
-    let also = [&args.torch_log, &args.categories];
+    let also = [&args.torch_log, &args.categories, &args.device];
     let also = also.into_iter().flatten().chain(&args.kernel_classes);
     let also: Vec<_> = also.map(PathBuf::as_path).collect();
     let files = files(&config, &also)?;

@@ -3,6 +3,7 @@
 use super::{AnalyzeArgs, AnalyzeFormat};
 use crate::cli::categorize::categories_of;
 use crate::cli::output::OutputFile;
+use crate::cli::roofline::peaks;
 use crate::cli::usage_error;
 use crate::cli::wanted_tables::WantedTables;
 use aiprof_formats::export::tables::plain::{self, TableFormat};
@@ -76,6 +77,7 @@ pub(super) fn wanted_tables(args: &AnalyzeArgs) -> Result<WantedTables> {
             group_by_stack: args.group_by_stack.unwrap_or(0),
             categories: categories_of(args.categories.as_deref())?,
             aggregator: args.aggregator,
+            peaks: args.device.as_deref().map(peaks).transpose()?,
         },
         made: Vec::new(),
         marks_path: args.critical_path,

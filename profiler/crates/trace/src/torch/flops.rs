@@ -1,9 +1,8 @@
 //! Floating-point operations of an operator by the shapes of its inputs: torch's own
 //! estimates (`computeFlops` of `torch/csrc/profiler/util.cpp`).
 
-use super::shapes;
+use super::inputs::{Inputs, size};
 use aiprof_model::timeline::{Event, Timeline};
-use serde_json::Value;
 
 /// Operations of a call; 0: none that torch counts, or too little is known of its inputs.
 pub(super) fn of(timeline: &Timeline, event: &Event) -> u64 {
@@ -31,51 +30,8 @@ fn estimate_of(name: &str) -> Option<Estimate> {
     })
 }
 
-/// What an operator was called with.
-struct Inputs {
-    shapes: Vec<Vec<i64>>,
-    values: Vec<Value>,
-}
-
-impl Inputs {
-    fn of(timeline: &Timeline, event: &Event) -> Option<Self> {
-        let list =
-            |key| -> Option<Vec<Value>> { serde_json::from_str(timeline.arg(event, key)?).ok() };
-        let shapes = list("Input Dims")?;
-        let shapes = shapes
-            .iter()
-            .map(|one| shapes::numbers(one).unwrap_or_default());
-        Some(Self {
-            shapes: shapes.collect(),
-            values: list("Concrete Inputs").unwrap_or_default(),
-        })
-    }
-
-    fn shape(&self, index: usize) -> Option<&[i64]> {
-        let shape = self.shapes.get(index)?;
-        (!shape.is_empty()).then_some(shape)
-    }
-
-    /// Two numbers that the operator was given: `"[1, 1]"`.
-    fn pair(&self, index: usize) -> Option<[i64; 2]> {
-        let text = self.values.get(index)?.as_str()?;
-        let numbers: Vec<i64> = serde_json::from_str(text).ok()?;
-        numbers.try_into().ok()
-    }
-
-    fn number(&self, index: usize) -> Option<i64> {
-        self.values.get(index)?.as_str()?.parse().ok()
-    }
-}
-
-/// All numbers multiplied.
-fn size(shape: &[i64]) -> Option<u64> {
-    let mut lengths = shape.iter().map(|length| u64::try_from(*length).ok());
-    lengths.try_fold(1, |all: u64, length| all.checked_mul(length?))
-}
-
 /// Two operations for each number of the left matrix and each column of the right.
-fn product(inputs: &Inputs, left: usize, right: usize) -> Option<u64> {
+pub(super) fn product(inputs: &Inputs, left: usize, right: usize) -> Option<u64> {
     let (left, right) = (inputs.shape(left)?, inputs.shape(right)?);
     let [_, inner] = *left else { return None };
     let [rows, columns] = *right else { return None };
@@ -85,7 +41,7 @@ fn product(inputs: &Inputs, left: usize, right: usize) -> Option<u64> {
 }
 
 /// The same of batches of matrices.
-fn products(inputs: &Inputs, left: usize, right: usize) -> Option<u64> {
+pub(super) fn products(inputs: &Inputs, left: usize, right: usize) -> Option<u64> {
     let (left, right) = (inputs.shape(left)?, inputs.shape(right)?);
     let [batch, _, inner] = *left else {
         return None;
@@ -133,10 +89,7 @@ mod tests {
     use super::*;
 
     fn inputs(shapes: &str, values: &str) -> Inputs {
-        Inputs {
-            shapes: serde_json::from_str(shapes).unwrap(),
-            values: serde_json::from_str(values).unwrap(),
-        }
+        Inputs::parse([Some(shapes), None, None, Some(values)]).unwrap()
     }
 
     /// `flops` of `key_averages()` of PyTorch 2.11, for one call each.
