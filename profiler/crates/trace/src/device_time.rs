@@ -11,7 +11,7 @@
 
 use crate::findings::device::GapBlame;
 use crate::findings::host::HostRows;
-use crate::stretches::Stretches;
+use crate::stretches::{StretchSums, Stretches};
 use crate::work::{RankWork, RankedWork, WorkClass, WorkIndex};
 use aiprof_model::timeline::{DeviceKey, Event, Length, Sym, Time, Timeline, TrackId};
 use rustc_hash::FxHashMap;
@@ -196,7 +196,7 @@ impl StreamIdle {
     fn gap(
         &mut self,
         timeline: &Timeline,
-        collectives: &Stretches,
+        collectives: &StretchSums,
         before: Time,
         next: &RankedWork,
     ) {
@@ -217,7 +217,7 @@ impl StreamIdle {
 
 /// The waits of a rank's streams. Where no call is known the host is not blamed.
 pub fn stream_idle(timeline: &Timeline, rank: &RankWork) -> Vec<StreamIdle> {
-    let collectives = running(&rank.work, &[WorkClass::Communication]);
+    let collectives = StretchSums::new(running(&rank.work, &[WorkClass::Communication]));
     let streams = rank.by_stream().into_iter().zip(0..);
     let idle = streams.map(|(work, stream)| {
         let mut found = StreamIdle {

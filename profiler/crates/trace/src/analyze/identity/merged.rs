@@ -234,9 +234,10 @@ impl Split<'_> {
                 true => Vec::new(),
                 false => self.nearest(places, calls, &ends),
             };
+            let launchers: FxHashSet<u32> = calls.iter().map(|call| call.process).collect();
             for (at, place) in places.iter().enumerate() {
                 let block = blocks.get(*place).copied().unwrap_or(0);
-                let launched = calls.iter().any(|call| call.process == block);
+                let launched = launchers.contains(&block);
                 let process = match (found.get(at).copied().flatten(), calls) {
                     (Some(process), _) => process,
                     (None, [only]) => only.process,
