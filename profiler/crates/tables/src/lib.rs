@@ -479,6 +479,8 @@ impl TableEntry {
 }
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -220,3 +220,46 @@ fn parents(calls: &[TorchCall]) -> Vec<Option<usize>> {
     }
     parents
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_testkit::scene;
+
+    /// Against a walk from each call outwards, of calls of two threads that are in each other by
+    /// chance.
+    #[test]
+    fn what_is_around_is_what_a_walk_finds() {
+        let mut seed = 11u64;
+        let mut draw = |below: u64| {
+            seed = seed
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (seed >> 33) % below
+        };
+        for _ in 0..50 {
+            let slices = (0..60).map(|_| {
+                let (from, length) = (draw(40) as f64, draw(30) as f64);
+                let name = ["a", "b", "c"][draw(3) as usize];
+                let tid = draw(2) as i64;
+                ("cpu_op", name, tid, from, from + length, 0, "")
+            });
+            let timeline = scene::of_torch(slices.collect::<Vec<_>>());
+            let mut calls = TorchCalls::new(&timeline);
+            let nested = Nested::new(&mut calls);
+            let name = |index: usize| timeline.name(calls.all[index].name.unwrap());
+            let above =
+                |index| std::iter::successors(nested.parent(index), |at| nested.parent(*at));
+            let is_one = |index: usize| (name(index) == "a").then_some(index);
+            let around = nested.around(is_one);
+            let key = |index: usize| (name(index) != "c").then(|| name(index));
+            let are_in_same = nested.are_in_same(&calls, key);
+            for index in 0..calls.all.len() {
+                assert_eq!(around[index], above(index).find_map(is_one));
+                let own = key(index);
+                let is_in = own.is_some() && above(index).any(|above| key(above) == own);
+                assert_eq!(are_in_same[index], is_in);
+            }
+        }
+    }
+}
