@@ -4,10 +4,11 @@
 //! Each trace has as many as it can have of one thing that a view might look at for each of all
 //! others: spans round a span, threads of a number, streams of a wait.
 
-use crate::{ALL, Options, Request};
+use crate::{ALL, Options, Request, TableEntry};
 use aiprof_formats::import::json;
 use aiprof_model::timeline::Timeline;
 use aiprof_trace::analyze::pipeline::Outcome;
+use aiprof_trace::analyze::report::Report;
 use aiprof_trace::findings::{self, Wanted};
 use aiprof_trace::work::SharedWork;
 use std::time::Duration;
@@ -341,46 +342,42 @@ fn took(mut run: impl FnMut()) -> Duration {
 }
 
 /// A view of a timeline.
-type View<'v> = (&'v str, Box<dyn Fn(&Timeline) + 'v>);
+type View = (&'static str, Box<dyn Fn(&Timeline)>);
 
-fn views<'v>() -> Vec<View<'v>> {
-    let outcome = Outcome::default;
-    let report = |timeline: &Timeline, waste: bool, shared: &SharedWork| {
-        let wanted = Wanted {
-            plots: waste,
-            waste,
-        };
-        findings::report(timeline, &outcome(), Vec::new(), wanted, shared)
+fn report(timeline: &Timeline, waste: bool, shared: &SharedWork) -> Report {
+    let wanted = Wanted {
+        plots: waste,
+        waste,
     };
-    let mut views: Vec<View<'v>> = Vec::new();
-    views.push((
-        "findings",
-        Box::new(move |timeline| drop(report(timeline, true, &SharedWork::default()))),
-    ));
-    for entry in ALL {
-        for by_shape in [false, true] {
-            let options = Options {
-                by_shape,
-                group_by_stack: if by_shape { 5 } else { 0 },
-                ..Options::default()
-            };
-            if by_shape && entry.name != "key-averages" {
-                continue;
-            }
-            let make = move |timeline: &Timeline| {
-                let (outcome, shared) = (outcome(), SharedWork::default());
-                let request = Request {
-                    timeline,
-                    outcome: &outcome,
-                    report: &report(timeline, false, &shared),
-                    options: &options,
-                    shared: &shared,
-                };
-                drop((entry.make)(&request));
-            };
-            views.push((entry.name, Box::new(make)));
-        }
-    }
+    findings::report(timeline, &Outcome::default(), Vec::new(), wanted, shared)
+}
+
+/// A table; with calls apart by what keeps them apart, if that is wanted.
+fn table(entry: &'static TableEntry, is_apart: bool) -> View {
+    let options = Options {
+        by_shape: is_apart,
+        group_by_stack: if is_apart { 5 } else { 0 },
+        ..Options::default()
+    };
+    let make = move |timeline: &Timeline| {
+        let (outcome, shared) = (Outcome::default(), SharedWork::default());
+        let request = Request {
+            timeline,
+            outcome: &outcome,
+            report: &report(timeline, false, &shared),
+            options: &options,
+            shared: &shared,
+        };
+        drop((entry.make)(&request));
+    };
+    (entry.name, Box::new(make))
+}
+
+fn views() -> Vec<View> {
+    let findings = |timeline: &Timeline| drop(report(timeline, true, &SharedWork::default()));
+    let mut views: Vec<View> = vec![("findings", Box::new(findings))];
+    views.extend(ALL.iter().map(|entry| table(entry, false)));
+    views.push(table(&crate::key_averages::ENTRY, true));
     views
 }
 

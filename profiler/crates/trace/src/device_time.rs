@@ -60,27 +60,33 @@ impl<'w> DeviceTime<'w> {
 
     /// The devices of all ranks: one that several files or processes name is one.
     pub(crate) fn of_all(ranks: &'w [RankWork]) -> Vec<Self> {
-        let mut all: Vec<Self> = Vec::new();
+        let mut all: Vec<Vec<Self>> = Vec::new();
         let mut places: FxHashMap<DeviceKey, usize> = FxHashMap::default();
         for one in ranks.iter().flat_map(Self::all) {
             // Without a process only its number is known.
             let place = one.device.process.map(|_| places.entry(one.device));
             let known = place.map(|place| *place.or_insert(all.len()));
             match known.and_then(|known| all.get_mut(known)) {
-                Some(known) => known.join(one),
-                None => all.push(one),
+                Some(known) => known.push(one),
+                None => all.push(vec![one]),
             }
         }
-        all
+        all.into_iter().filter_map(Self::joined).collect()
     }
 
-    fn join(&mut self, other: Self) {
-        self.work.extend(other.work);
-        self.work.sort_by_key(|work| (work.start, work.end));
-        self.busy = Stretches::of(self.busy.iter().chain(other.busy.iter()));
-        self.seen = Stretches::of(self.seen.iter().chain(other.seen.iter()));
-        self.ranks.extend(other.ranks);
-        self.ranks.dedup();
+    /// The one device of several ranks.
+    fn joined(parts: Vec<Self>) -> Option<Self> {
+        let busy = Stretches::of(parts.iter().flat_map(|one| one.busy.iter()));
+        let seen = Stretches::of(parts.iter().flat_map(|one| one.seen.iter()));
+        let mut parts = parts.into_iter();
+        let mut all = parts.next()?;
+        for other in parts {
+            all.work.extend(other.work);
+            all.ranks.extend(other.ranks);
+        }
+        all.work.sort_by_key(|work| (work.start, work.end));
+        all.ranks.dedup();
+        Some(Self { busy, seen, ..all })
     }
 
     /// From the first work's begin to the last one's end, microseconds.

@@ -155,6 +155,11 @@ impl StretchSums {
         Self { all, before }
     }
 
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// The part of them that is within a stretch of time.
     pub(crate) fn within(&self, from: Time, to: Time) -> Length {
         let until = |moment: Time| {

@@ -187,7 +187,9 @@ impl Split<'_> {
             all += 1;
             *seen.entry(event.correlation).or_default() += 1;
             let mut last = None;
-            for call in calls.iter().filter(|call| call.start <= event.start) {
+            // A number is of one call of a process.
+            let calls = calls.iter().take(MOST);
+            for call in calls.filter(|call| call.start <= event.start) {
                 let of = delays.entry(call.process).or_default();
                 of.work += u64::from(last.replace(call.process) != Some(call.process));
                 of.add((event.start - call.start).0);
