@@ -3,6 +3,7 @@
 use super::calls::{CallRole, TorchCall, TorchCalls};
 use super::sums::Compensated;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::hash_map::Entry;
 use std::hash::Hash;
 
 /// What a call took, microseconds and bytes.
@@ -84,13 +85,13 @@ impl Nested {
             let Some(key) = key(index).filter(|_| !call.is_device()) else {
                 return false;
             };
-            let known = outermost.entry((call.thread, key));
-            let until = known.or_insert(index);
-            let is_in = index <= *until && index != *until;
-            if !is_in {
-                *until = last;
+            match outermost.entry((call.thread, key)) {
+                Entry::Occupied(known) if index <= *known.get() => true,
+                known => {
+                    known.insert_entry(last);
+                    false
+                }
             }
-            is_in
         });
         are_in.collect()
     }
