@@ -220,8 +220,8 @@ fn exceeded(error: LimitError) -> LimitError {
     *EXCEEDED.get_or_init(|| error)
 }
 
-/// Ends the program if the limit is passed by a quarter and by [`SLACK`]: whoever uses
-/// so much has not looked at it for long.
+/// Ends the program if more is used than [`most`]: whoever uses so much has not looked at the limit
+/// for long.
 fn watch(on_end: fn(LimitError)) {
     loop {
         std::thread::sleep(PERIOD);
@@ -235,11 +235,17 @@ fn watch(on_end: fn(LimitError)) {
             continue;
         }
         let error = exceeded(LimitError::Memory(limit));
-        if used > limit.saturating_add((limit / 4).max(SLACK)) {
+        if used > most(limit) {
             on_end(error);
             std::process::exit(1);
         }
     }
+}
+
+/// The memory at which the program ends, bytes: a reader stops at the limit, and what is made of
+/// what was read takes no more than this.
+fn most(limit: u64) -> u64 {
+    limit.saturating_add((limit / 4).max(SLACK))
 }
 
 /// Bytes of memory of this process that no file stands behind, also if swapped out.
@@ -346,6 +352,27 @@ mod tests {
         let limit = default_limit();
         assert!(limit > 1 << 20 && limit <= MOST_BY_DEFAULT);
         assert!(used() > 1 << 16);
+    }
+
+    #[test]
+    fn the_limit_is_passed_by_a_quarter_or_64_mib() {
+        for (limit, wanted) in [(32, 96), (100, 164), (256, 320), (1024, 1280)] {
+            assert_eq!(most(limit << 20), wanted << 20, "{limit}");
+        }
+        assert_eq!(most(u64::MAX), u64::MAX);
+    }
+
+    /// Memory that no file stands behind counts, pages of the program itself do not.
+    #[test]
+    fn only_memory_without_a_file_counts() {
+        let held = vec![1u8; 64 << 20];
+        assert!(used() >= 64 << 20);
+        drop(std::hint::black_box(held));
+        let status = kernel::read_to_string("/proc/self/status").unwrap();
+        let all = kibibytes(&status, "VmRSS:").unwrap();
+        let of_files = kibibytes(&status, "RssFile:").unwrap();
+        // Other tests take memory meanwhile.
+        assert!(of_files > 0 && used() < all - of_files + (32 << 20));
     }
 
     #[test]

@@ -484,6 +484,8 @@ impl TableEntry {
 }
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod tests {
     use super::*;
 

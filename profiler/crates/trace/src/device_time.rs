@@ -11,7 +11,7 @@
 
 use crate::findings::device::GapBlame;
 use crate::findings::host::HostRows;
-use crate::stretches::Stretches;
+use crate::stretches::{StretchSums, Stretches};
 use crate::work::{RankWork, RankedWork, WorkClass, WorkIndex};
 use aiprof_model::timeline::{DeviceKey, Event, Length, Sym, Time, Timeline, TrackId};
 use rustc_hash::FxHashMap;
@@ -60,27 +60,33 @@ impl<'w> DeviceTime<'w> {
 
     /// The devices of all ranks: one that several files or processes name is one.
     pub(crate) fn of_all(ranks: &'w [RankWork]) -> Vec<Self> {
-        let mut all: Vec<Self> = Vec::new();
+        let mut all: Vec<Vec<Self>> = Vec::new();
         let mut places: FxHashMap<DeviceKey, usize> = FxHashMap::default();
         for one in ranks.iter().flat_map(Self::all) {
             // Without a process only its number is known.
             let place = one.device.process.map(|_| places.entry(one.device));
             let known = place.map(|place| *place.or_insert(all.len()));
             match known.and_then(|known| all.get_mut(known)) {
-                Some(known) => known.join(one),
-                None => all.push(one),
+                Some(known) => known.push(one),
+                None => all.push(vec![one]),
             }
         }
-        all
+        all.into_iter().filter_map(Self::joined).collect()
     }
 
-    fn join(&mut self, other: Self) {
-        self.work.extend(other.work);
-        self.work.sort_by_key(|work| (work.start, work.end));
-        self.busy = Stretches::of(self.busy.iter().chain(other.busy.iter()));
-        self.seen = Stretches::of(self.seen.iter().chain(other.seen.iter()));
-        self.ranks.extend(other.ranks);
-        self.ranks.dedup();
+    /// The one device of several ranks.
+    fn joined(parts: Vec<Self>) -> Option<Self> {
+        let busy = Stretches::of(parts.iter().flat_map(|one| one.busy.iter()));
+        let seen = Stretches::of(parts.iter().flat_map(|one| one.seen.iter()));
+        let mut parts = parts.into_iter();
+        let mut all = parts.next()?;
+        for other in parts {
+            all.work.extend(other.work);
+            all.ranks.extend(other.ranks);
+        }
+        all.work.sort_by_key(|work| (work.start, work.end));
+        all.ranks.dedup();
+        Some(Self { busy, seen, ..all })
     }
 
     /// From the first work's begin to the last one's end, microseconds.
@@ -196,7 +202,7 @@ impl StreamIdle {
     fn gap(
         &mut self,
         timeline: &Timeline,
-        collectives: &Stretches,
+        collectives: &StretchSums,
         before: Time,
         next: &RankedWork,
     ) {
@@ -217,7 +223,7 @@ impl StreamIdle {
 
 /// The waits of a rank's streams. Where no call is known the host is not blamed.
 pub fn stream_idle(timeline: &Timeline, rank: &RankWork) -> Vec<StreamIdle> {
-    let collectives = running(&rank.work, &[WorkClass::Communication]);
+    let collectives = StretchSums::new(running(&rank.work, &[WorkClass::Communication]));
     let streams = rank.by_stream().into_iter().zip(0..);
     let idle = streams.map(|(work, stream)| {
         let mut found = StreamIdle {

@@ -10,7 +10,7 @@
 use crate::device_time::{DeviceTime, IdleBlame, IdleStretch, IdleSum};
 use crate::findings::device::GapBlame;
 use crate::findings::host::{HostRows, is_loader};
-use crate::stretches::Stretches;
+use crate::stretches::{StretchSums, Stretches};
 use crate::torch::{EVALUATE, MODULE, frames};
 use crate::work::{RankWork, RankedWork, STEP, SpanRole, WorkClass, WorkIndex, name_of};
 use aiprof_model::timeline::{DeviceKey, ProcessKey, Sym, Time, Timeline};
@@ -127,6 +127,10 @@ pub fn steps(timeline: &Timeline, index: &WorkIndex) -> Vec<StepRow> {
     rows
 }
 
+/// Stretches of idle time that are looked at for all steps of a device: steps that overlap may each
+/// have all of them.
+const MOST_LOOKS: usize = 1 << 24;
+
 /// A step on the host.
 struct HostStep<'t> {
     process: ProcessKey,
@@ -141,7 +145,7 @@ struct RankSteps<'t> {
     /// By process and begin.
     all: Vec<HostStep<'t>>,
     /// When each process was in each phase.
-    phases: FxHashMap<ProcessKey, [Stretches; 4]>,
+    phases: FxHashMap<ProcessKey, [StretchSums; 4]>,
 }
 
 impl<'t> RankSteps<'t> {
@@ -180,7 +184,10 @@ impl<'t> RankSteps<'t> {
             timeline,
             all,
             phases: phases
-                .map(|(process, all)| (process, all.map(Stretches::of)))
+                .map(|(process, all)| {
+                    let sums = all.map(|all| StretchSums::new(Stretches::of(all)));
+                    (process, sums)
+                })
                 .collect(),
         }
     }
@@ -229,6 +236,7 @@ impl<'t> RankSteps<'t> {
         let mut before: Option<(ProcessKey, Time)> = None;
         let mut found = Vec::new();
         let parts = DeviceParts::of(device, idle);
+        let mut looks = MOST_LOOKS;
         for (at, (step, own)) in self.all.iter().zip(ends).enumerate() {
             while let Some((process, _, end)) = launched
                 .next_if(|(process, moment, _)| (*process, *moment) < (step.process, step.start))
@@ -240,7 +248,7 @@ impl<'t> RankSteps<'t> {
             let from = ended.map_or(step.start, |(_, end)| step.start.max(end));
             if let Some(own) = own {
                 let to = step.end.max(own);
-                found.push((at, parts.within(from.min(to), to)));
+                found.push((at, parts.within(from.min(to), to, &mut looks)));
             }
         }
         found
@@ -250,11 +258,11 @@ impl<'t> RankSteps<'t> {
 /// What a device does when.
 struct DeviceParts<'d> {
     device: DeviceKey,
-    seen: Stretches,
-    busy: Stretches,
-    compute: Stretches,
-    communication: Stretches,
-    copy: Stretches,
+    seen: StretchSums,
+    busy: StretchSums,
+    compute: StretchSums,
+    communication: StretchSums,
+    copy: StretchSums,
     /// In the order of time.
     idle: &'d [IdleStretch],
 }
@@ -265,21 +273,23 @@ impl<'d> DeviceParts<'d> {
         let both = device.running(&[WorkClass::Compute, WorkClass::Communication]);
         Self {
             device: device.device,
-            seen: device.seen.clone(),
-            busy: device.busy.clone(),
-            communication: both.without(&compute),
-            copy: device.busy.without(&both),
-            compute,
+            seen: StretchSums::new(device.seen.clone()),
+            busy: StretchSums::new(device.busy.clone()),
+            communication: StretchSums::new(both.without(&compute)),
+            copy: StretchSums::new(device.busy.without(&both)),
+            compute: StretchSums::new(compute),
             idle,
         }
     }
 
-    fn within(&self, from: Time, to: Time) -> DeviceStep {
-        let us = |all: &Stretches| all.within(from, to).micros();
+    /// The device's time in a step; without causes of idle time where no `looks` are left.
+    fn within(&self, from: Time, to: Time, looks: &mut usize) -> DeviceStep {
+        let us = |all: &StretchSums| all.within(from, to).micros();
         let mut causes = [IdleSum::default(); IdleBlame::ALL.len()];
         let first = self.idle.partition_point(|idle| idle.to <= from);
         let idle = self.idle.get(first..).unwrap_or_default().iter();
-        for idle in idle.take_while(|idle| idle.from < to) {
+        for idle in idle.take(*looks).take_while(|idle| idle.from < to) {
+            *looks -= 1;
             let us = (idle.to.min(to) - idle.from.max(from)).micros();
             if let Some(sum) = causes.get_mut(idle.blame as usize) {
                 sum.gaps += 1;

@@ -39,6 +39,13 @@ impl Stretches {
         inside.map(move |(start, end)| (from.max(*start), to.min(*end)))
     }
 
+    /// Those that end behind the begin of all others: many small sets are compared with a large one.
+    fn behind(&self, others: &Self) -> impl Iterator<Item = (Time, Time)> + '_ {
+        let begin = others.0.first().map(|(from, _)| *from);
+        let first = begin.map_or(0, |begin| self.0.partition_point(|(_, end)| *end <= begin));
+        self.0.get(first..).unwrap_or_default().iter().copied()
+    }
+
     /// The first of their time, in order, up to a length.
     pub(crate) fn first(&self, length: Length) -> Self {
         let mut left = length.0.max(0);
@@ -91,7 +98,7 @@ impl Stretches {
 
     /// What both have.
     pub(crate) fn and(&self, other: &Self) -> Self {
-        let (mut a, mut b) = (self.iter().peekable(), other.iter().peekable());
+        let (mut a, mut b) = (self.behind(other).peekable(), other.behind(self).peekable());
         let mut both = Vec::new();
         while let (Some(one), Some(two)) = (a.peek().copied(), b.peek().copied()) {
             let (from, to) = (one.0.max(two.0), one.1.min(two.1));
@@ -109,7 +116,7 @@ impl Stretches {
     /// What of these the other has not.
     pub(crate) fn without(&self, other: &Self) -> Self {
         let mut rest = Vec::new();
-        let mut b = other.iter().peekable();
+        let mut b = other.behind(self).peekable();
         for (mut from, to) in self.iter() {
             while b.next_if(|(_, end)| *end <= from).is_some() {}
             while let Some((start, end)) = b.peek().copied().filter(|(start, _)| *start < to) {
@@ -127,6 +134,42 @@ impl Stretches {
             }
         }
         Self(rest)
+    }
+}
+
+/// Stretches with how much of them is before each, for many questions of [`Stretches::within`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StretchSums {
+    all: Stretches,
+    /// The length of those before each, and of all.
+    before: Vec<i64>,
+}
+
+impl StretchSums {
+    pub(crate) fn new(all: Stretches) -> Self {
+        let mut before = vec![0i64];
+        before.extend(all.0.iter().scan(0i64, |sum, (from, to)| {
+            *sum = sum.saturating_add((*to - *from).0);
+            Some(*sum)
+        }));
+        Self { all, before }
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The part of them that is within a stretch of time.
+    pub(crate) fn within(&self, from: Time, to: Time) -> Length {
+        let until = |moment: Time| {
+            let begun = self.all.0.partition_point(|(start, _)| *start < moment);
+            let sum = self.before.get(begun).copied().unwrap_or(0);
+            let last = begun.checked_sub(1).and_then(|last| self.all.0.get(last));
+            let over = last.map_or(0, |(_, end)| (*end - moment).0.max(0));
+            sum.saturating_sub(over)
+        };
+        Length(until(to).saturating_sub(until(from)).max(0))
     }
 }
 
@@ -165,6 +208,12 @@ mod tests {
             };
             let (one, two) = (of(&a), of(&b));
             assert_eq!(one.and(&two), wanted(&|at| has(&a, at) && has(&b, at)));
+            let (from, to) = (draw(20) as i64, 20 + draw(20) as i64);
+            let (from, to) = (Time(from), Time(to));
+            assert_eq!(
+                StretchSums::new(one.clone()).within(from, to),
+                one.within(from, to)
+            );
             assert_eq!(one.without(&two), wanted(&|at| has(&a, at) && !has(&b, at)));
         }
     }

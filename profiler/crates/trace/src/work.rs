@@ -151,7 +151,10 @@ impl WorkIndex {
             roles: roles.collect(),
             recorded: FxHashSet::default(),
         };
-        let mut places = Places::default();
+        let mut places = Places {
+            links: MOST_LAUNCHES.saturating_add(timeline.events.len().saturating_mul(LINKS)),
+            ..Places::default()
+        };
         for (at, event) in (0u32..).zip(&timeline.events) {
             if event.is_slice() && !event.dropped {
                 index.add(timeline, &kinds, &mut places, at, event);
@@ -214,7 +217,8 @@ impl WorkIndex {
                     self.recorded.insert(event.cat);
                 }
                 rank.host.push(at);
-                for link in links_of(timeline, event) {
+                for link in links_of(timeline, event).take(places.links) {
+                    places.links -= 1;
                     rank.calls.entry(link).or_insert(at);
                 }
             }
@@ -228,6 +232,8 @@ impl WorkIndex {
 struct Places {
     ranks: FxHashMap<(u32, u32), usize>,
     streams: FxHashMap<(u32, u32, StreamKey), u32>,
+    /// How many more launches are noted.
+    links: usize,
 }
 
 impl Places {
@@ -385,6 +391,9 @@ pub(crate) fn is_call(timeline: &Timeline, event: &Event) -> bool {
 
 /// Launches of one call that are looked at: a list of more has no use for each.
 const MOST_LAUNCHES: usize = 1 << 16;
+
+/// Launches that are noted for each event of a trace on average: there is no work for more.
+const LINKS: usize = 8;
 
 /// What links a call or work: its `correlation`; of calls that aiprof recorded the numbers
 /// of their launches, `launch`: `5` or `5-7`. Whether the number of work is the runtime's shows

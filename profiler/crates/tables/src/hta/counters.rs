@@ -40,14 +40,15 @@ pub(crate) fn launches(
     walk(timeline, index, rank, &mut |open, _, event| {
         let is_call = index.role(event) == SpanRole::Call;
         if is_call && name_of(timeline, event).starts_with("cudaLaunchKernel") {
-            let ops = open.iter().filter(|span| span.role == SpanRole::Operator);
-            let mut ops = ops.filter_map(|span| timeline.events.get(span.event as usize));
-            let top = ops.next().map(|event| event.original_name());
-            let bottom = ops.next_back().map(|event| event.original_name()).or(top);
+            let (top, bottom) = open.last().and_then(|span| span.operators).unzip();
+            let name = |at: Option<u32>| {
+                let event = at.and_then(|at| timeline.events.get(at as usize));
+                event.map(|event| event.original_name()).unwrap_or_default()
+            };
             found.push(RangeLaunch {
                 called: event.start,
-                top: top.unwrap_or_default(),
-                bottom: bottom.unwrap_or_default(),
+                top: name(top),
+                bottom: name(bottom),
             });
         }
     });

@@ -5,7 +5,7 @@
 
 use super::super::{Request, Table, TableEntry};
 use super::stack::{walk, work_of_calls};
-use aiprof_model::timeline::{Sym, Timeline};
+use aiprof_model::timeline::{Event, Sym, Time, Timeline, TrackId};
 use aiprof_trace::device_time::launch_of;
 use aiprof_trace::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of};
 use rustc_hash::FxHashMap;
@@ -50,16 +50,17 @@ pub(crate) fn of_rank(
 ) -> BTreeMap<(Sym, Vec<Sym>), OpDelay> {
     let work = work_of_calls(rank);
     let mut ops: FxHashMap<u32, OpCall> = FxHashMap::default();
-    walk(timeline, index, rank, &mut |open, at, call| {
+    let mut open = OpenOperators::default();
+    walk(timeline, index, rank, &mut |_, at, call| {
+        open.reach(call);
+        let around = open.around(call.end());
+        if name_of(timeline, call).starts_with("aten::") {
+            open.push(at, call.end());
+        }
         let Some(work) = work.get(&at).filter(|_| index.role(call) == SpanRole::Call) else {
             return;
         };
-        let op = open.iter().rev().find(|span| {
-            let event = timeline.events.get(span.event as usize);
-            let name = event.map_or("", |event| name_of(timeline, event));
-            name.starts_with("aten::") && span.end >= call.end()
-        });
-        let op = op.and_then(|op| Some((op.event, timeline.events.get(op.event as usize)?)));
+        let op = around.and_then(|op| Some((op, timeline.events.get(op as usize)?)));
         let Some((number, op)) = op else { return };
         let kernels = work.iter().filter(|work| work.class != WorkClass::Copy);
         for work in kernels.filter(|work| launch_of(timeline, work).is_some()) {
@@ -83,6 +84,36 @@ pub(crate) fn of_rank(
         sum.device_us += op.device_us;
     }
     delays
+}
+
+/// Operators of a thread that are open: each ends before the ones below it, as one that ends first
+/// is never the innermost round anything while another is open.
+#[derive(Default)]
+struct OpenOperators {
+    all: Vec<(Time, u32)>,
+    track: Option<TrackId>,
+}
+
+impl OpenOperators {
+    /// Leaves out what is over when a span begins.
+    fn reach(&mut self, span: &Event) {
+        if self.track.replace(span.track) != Some(span.track) {
+            self.all.clear();
+        }
+        while self.all.pop_if(|(end, _)| *end < span.start).is_some() {}
+    }
+
+    /// The innermost that ends no sooner than at `end`.
+    fn around(&self, end: Time) -> Option<u32> {
+        let longer = self.all.partition_point(|(other, _)| *other >= end);
+        let (_, innermost) = self.all.get(longer.checked_sub(1)?)?;
+        Some(*innermost)
+    }
+
+    fn push(&mut self, event: u32, end: Time) {
+        while self.all.pop_if(|(other, _)| *other <= end).is_some() {}
+        self.all.push((end, event));
+    }
 }
 
 /// Names in turn.

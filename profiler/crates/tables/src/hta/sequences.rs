@@ -6,7 +6,7 @@
 
 use super::super::{Request, Table, TableEntry};
 use super::op_delays::chain;
-use super::stack::{walk, work_of_calls};
+use super::stack::{OpenSpan, walk, work_of_calls};
 use aiprof_model::timeline::{Sym, Timeline};
 use aiprof_trace::work::{RankWork, RankedWork, SpanRole, WorkIndex, name_of};
 use rustc_hash::FxHashMap;
@@ -50,10 +50,20 @@ pub(crate) fn of_rank(
     };
     let work = work_of_calls(rank);
     let mut below: FxHashMap<u32, Vec<&RankedWork>> = FxHashMap::default();
+    // Where the outermost stands among what is open. Each span is looked at once: behind the visit
+    // in which it is the last that was opened.
+    let mut root: Option<usize> = None;
+    let mut last: Option<u32> = None;
     walk(timeline, index, rank, &mut |open, at, _| {
+        root = root.filter(|root| *root < open.len());
+        let opened = open.last().filter(|span| last == Some(span.event));
+        let is_root = |span: &&OpenSpan| root.is_none() && is_wanted(span.event, span.role);
+        if opened.filter(is_root).is_some() {
+            root = open.len().checked_sub(1);
+        }
+        last = Some(at);
         let Some(work) = work.get(&at) else { return };
-        let root = open.iter().find(|span| is_wanted(span.event, span.role));
-        if let Some(root) = root {
+        if let Some(root) = root.and_then(|root| open.get(root)) {
             below.entry(root.event).or_default().extend(work);
         }
     });

@@ -13,6 +13,8 @@ pub(crate) struct OpenSpan {
     pub role: SpanRole,
     /// Its end.
     pub end: Time,
+    /// The outermost and the innermost operator of those open, itself included.
+    pub operators: Option<(u32, u32)>,
 }
 
 /// Visits the host's spans of a rank: each with those round it, the outermost first.
@@ -37,10 +39,16 @@ pub(crate) fn walk<'t>(
             .is_some()
         {}
         visit(&open, *at, event);
+        let role = index.role(event);
+        let around = open.last().and_then(|span| span.operators);
+        let own = (role == SpanRole::Operator).then_some(*at);
+        let outermost = around.map(|(outermost, _)| outermost).or(own);
+        let innermost = own.or(around.map(|(_, innermost)| innermost));
         open.push(OpenSpan {
             event: *at,
-            role: index.role(event),
+            role,
             end: event.end(),
+            operators: outermost.zip(innermost),
         });
     }
 }

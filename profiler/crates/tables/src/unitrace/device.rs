@@ -6,7 +6,6 @@ use crate::{Cell, Layout, Request, Table, TableEntry};
 use aiprof_model::timeline::{Time, Timeline};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
-use std::cmp::Reverse;
 
 /// Name of the table.
 pub const NAME: &str = "device-timing";
@@ -171,14 +170,32 @@ pub(super) fn rows(timeline: &Timeline, scope: &Scope) -> (Vec<CommandRow>, u64)
             row.add(&command);
         }
     }
-    rows.sort_by(|row, other| {
-        let order = |row: &CommandRow| (Reverse(row.execute_ns()), Reverse(row.calls));
+    let mut timed: Vec<(u64, CommandRow)> = rows
+        .into_iter()
+        .map(|row| (row.execute_ns(), row))
+        .collect();
+    timed.sort_by(|(ns, row), (other_ns, other)| {
         super::order_of(&row.backend)
             .cmp(&super::order_of(&other.backend))
-            .then_with(|| order(row).cmp(&order(other)))
+            .then_with(|| other_ns.cmp(ns))
+            .then_with(|| other.calls.cmp(&row.calls))
             .then_with(|| row.name.cmp(&other.name))
     });
+    let rows = timed.into_iter().map(|(_, row)| row).collect();
     (rows, extent.ns())
+}
+
+/// Nanoseconds of the rows of each backend in all.
+pub(super) fn by_backend(
+    rows: &[CommandRow],
+    of: impl Fn(&CommandRow) -> u64,
+) -> FxHashMap<&str, u64> {
+    let mut sums: FxHashMap<&str, u64> = FxHashMap::default();
+    for row in rows {
+        let sum = sums.entry(&row.backend).or_default();
+        *sum = sum.saturating_add(of(row));
+    }
+    sums
 }
 
 /// A note on times that are not exact.
@@ -200,12 +217,13 @@ pub(super) fn note(rows: &[CommandRow]) -> Option<String> {
 /// The sums above the table, by backend.
 pub(super) fn totals(rows: &[CommandRow], extent_ns: u64) -> Vec<(String, Cell)> {
     let mut totals = vec![("Total Execution Time".to_owned(), extent_ns.into())];
-    let mut backends: Vec<&str> = rows.iter().map(|row| &*row.backend).collect();
-    backends.dedup();
-    for backend in backends {
-        let of = rows.iter().filter(|row| row.backend == backend);
-        let exact = of.clone().map(|row| row.timed_ns);
-        let between = of.flat_map(|row| &row.between).copied();
+    // Rows of one backend follow each other.
+    for of in rows.chunk_by(|row, next| row.backend == next.backend) {
+        let Some(backend) = of.first().map(|row| &row.backend) else {
+            continue;
+        };
+        let exact = of.iter().map(|row| row.timed_ns);
+        let between = of.iter().flat_map(|row| &row.between).copied();
         let between: Vec<_> = between.collect();
         let sum = exact.fold(union_ns(&between), u64::saturating_add);
         let is_exact = between.is_empty();
@@ -220,20 +238,17 @@ pub(super) fn totals(rows: &[CommandRow], extent_ns: u64) -> Vec<(String, Cell)>
     totals
 }
 
-/// The exact times of a backend in all, nanoseconds.
-fn exact_ns(rows: &[CommandRow], backend: &str) -> u64 {
-    let of = rows.iter().filter(|row| row.backend == backend);
-    let exact = of.filter(|row| row.is_exact()).map(CommandRow::execute_ns);
-    exact.fold(0, u64::saturating_add)
-}
-
 /// The table of a timeline.
 pub fn table(timeline: &Timeline, scope: &Scope) -> Table {
     let (found, extent_ns) = rows(timeline, scope);
+    let exact = by_backend(&found, |row| match row.is_exact() {
+        true => row.execute_ns(),
+        false => 0,
+    });
     let rows = found.iter().map(|row| {
         let time = row.execute_ns();
         let share = row.is_exact().then(|| {
-            let all = exact_ns(&found, &row.backend);
+            let all = exact.get(row.backend.as_str()).copied().unwrap_or(0);
             Cell::Number(percent(time, all))
         });
         vec![

@@ -102,10 +102,9 @@ fn finish(mut found: Vec<(String, String, FunctionTimes)>, extent: Extent) -> Ta
             None => sums.push((backend.clone(), calls.total_ns)),
         }
     }
-    let sum_of = |backend: &str| {
-        let found = sums.iter().find(|(name, _)| name == backend);
-        found.map_or(0, |(_, sum)| *sum)
-    };
+    let by_backend = sums.iter().map(|(name, sum)| (name.as_str(), *sum));
+    let by_backend: FxHashMap<&str, u64> = by_backend.collect();
+    let sum_of = |backend: &str| by_backend.get(backend).copied().unwrap_or(0);
     let untimed: u64 = found.iter().map(|(.., c)| c.calls - c.timed).sum();
     let rows = found.iter().map(|(backend, name, calls)| {
         let is_timed = calls.timed > 0;

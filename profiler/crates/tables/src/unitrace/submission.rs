@@ -1,9 +1,10 @@
 //! How long commands waited on the host and for the device, by name.
 
-use super::device::{CommandRow, note, rows, totals};
+use super::device::{CommandRow, by_backend, note, rows, totals};
 use super::{Scope, percent};
 use crate::{Cell, Layout, Table, TableEntry};
 use aiprof_model::timeline::Timeline;
+use rustc_hash::FxHashMap;
 
 /// Name of the table.
 pub const NAME: &str = "submission";
@@ -21,33 +22,32 @@ pub(crate) const ENTRY: TableEntry = TableEntry {
 /// The table of a timeline.
 pub fn table(timeline: &Timeline, scope: &Scope) -> Table {
     let (found, extent_ns) = rows(timeline, scope);
-    let sum = |of: &dyn Fn(&CommandRow) -> u64, backend: &str| {
-        let exact = found.iter().filter(|row| row.backend == backend);
-        exact.map(of).fold(0, u64::saturating_add)
+    let exact = |of: fn(&CommandRow) -> u64| {
+        by_backend(&found, move |row| if row.is_exact() { of(row) } else { 0 })
     };
-    let of_exact = |of: &dyn Fn(&CommandRow) -> u64, row: &CommandRow| {
-        let exact = |row: &CommandRow| match row.is_exact() {
-            true => of(row),
-            false => 0,
-        };
-        match row.is_exact() {
-            true => Cell::Number(percent(of(row), sum(&exact, &row.backend))),
-            false => Cell::None,
-        }
+    let appended = by_backend(&found, |row| row.append_ns);
+    let (submitted, executed) = (exact(CommandRow::submit_ns), exact(CommandRow::execute_ns));
+    let share = |ns: u64, all: &FxHashMap<&str, u64>, row: &CommandRow| {
+        percent(ns, all.get(row.backend.as_str()).copied().unwrap_or(0))
+    };
+    let of_exact = |ns: u64, all: &FxHashMap<&str, u64>, row: &CommandRow| match row.is_exact() {
+        true => Cell::Number(share(ns, all, row)),
+        false => Cell::None,
     };
     let lines = found.iter().map(|row| {
-        let appended = (row.appended > 0).then_some(row.append_ns);
-        let append_share = appended.map(|ns| percent(ns, sum(&|row| row.append_ns, &row.backend)));
+        let (submit_ns, execute_ns) = (row.submit_ns(), row.execute_ns());
+        let append_ns = (row.appended > 0).then_some(row.append_ns);
+        let append_share = append_ns.map(|ns| share(ns, &appended, row));
         vec![
             row.backend.as_str().into(),
             row.name.as_str().into(),
             row.calls.into(),
-            appended.into(),
+            append_ns.into(),
             append_share.into(),
-            appended.map(|_| row.submit_ns()).into(),
-            appended.map_or(Cell::None, |_| of_exact(&CommandRow::submit_ns, row)),
-            row.execute_ns().into(),
-            of_exact(&CommandRow::execute_ns, row),
+            append_ns.map(|_| submit_ns).into(),
+            append_ns.map_or(Cell::None, |_| of_exact(submit_ns, &submitted, row)),
+            execute_ns.into(),
+            of_exact(execute_ns, &executed, row),
             row.quality().into(),
         ]
     });

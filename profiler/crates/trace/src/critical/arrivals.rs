@@ -12,6 +12,7 @@ use crate::point_to_point::{CommKind, CommKinds, MessageEnds};
 use crate::work::{RankedWork, SameCollective, WorkClass};
 use aiprof_model::timeline::{Dialect, Length, NONE, Sym, Time};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 
 /// Collectives that join ranks.
 #[derive(Debug, Default)]
@@ -32,6 +33,9 @@ pub(super) struct Arrivals {
 /// A part of a collective: its rank, number and work.
 type CollectivePart<'w> = (usize, u32, &'w RankedWork);
 
+/// Parts by rank.
+type PartsOfRanks<'w> = BTreeMap<usize, Vec<CollectivePart<'w>>>;
+
 /// Joins the collectives of all ranks.
 pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals {
     let mut arrivals = Arrivals::default();
@@ -39,8 +43,7 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals
         return arrivals;
     }
     let timeline = builder.timeline;
-    let mut numbered: FxHashMap<SameCollective<'_>, Vec<Vec<CollectivePart<'_>>>> =
-        FxHashMap::default();
+    let mut numbered: FxHashMap<SameCollective<'_>, PartsOfRanks<'_>> = FxHashMap::default();
     let mut groups: FxHashMap<Sym, Vec<CollectivePart<'_>>> = FxHashMap::default();
     let (mut kinds, mut ends) = (CommKinds::new(timeline), MessageEnds::default());
     let index = builder.index;
@@ -62,10 +65,7 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals
                 CommKind::UnknownMessage => {}
                 CommKind::Collective(key) => {
                     let ranks = numbered.entry(key).or_default();
-                    ranks.resize(works_len(ranks.len(), rank), Vec::new());
-                    if let Some(own) = ranks.get_mut(rank) {
-                        own.push(part);
-                    }
+                    ranks.entry(rank).or_default().push(part);
                 }
             }
         }
@@ -85,17 +85,9 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals
     arrivals
 }
 
-fn works_len(len: usize, rank: usize) -> usize {
-    len.max(rank + 1)
-}
-
 /// The n-th kernel of each rank belongs to the n-th collective, where all have as many.
-fn by_number(
-    builder: &mut Builder<'_>,
-    arrivals: &mut Arrivals,
-    ranks: &[Vec<CollectivePart<'_>>],
-) {
-    let ranks: Vec<_> = ranks.iter().filter(|parts| !parts.is_empty()).collect();
+fn by_number(builder: &mut Builder<'_>, arrivals: &mut Arrivals, ranks: &PartsOfRanks<'_>) {
+    let ranks: Vec<_> = ranks.values().collect();
     let Some(count) = ranks.first().map(|parts| parts.len()) else {
         return;
     };

@@ -7,7 +7,7 @@
 
 use super::build::{Builder, Numbered};
 use super::graph::{EdgeKind, begin, end};
-use super::syncs::{self, Wait, Waits};
+use super::syncs::{self, LastEnds, Wait, Waits};
 use crate::device_time::begins_before;
 use crate::work::{RankWork, RankedWork};
 use aiprof_model::timeline::{Event, Length, Time, Timeline};
@@ -46,6 +46,7 @@ pub(super) fn add<'b>(builder: &mut Builder<'b>, rank: usize) -> Numbered<'b> {
         numbers,
         waits,
         last: vec![None; of_rank.streams.len()],
+        ends: LastEnds::new(of_rank.streams.len()),
     };
     links.run();
     numbered
@@ -127,6 +128,8 @@ struct Links<'l, 'b> {
     numbers: Vec<Option<u32>>,
     waits: Waits,
     last: Vec<Option<LastWork>>,
+    /// The ends of the last works, with their numbers.
+    ends: LastEnds,
 }
 
 impl Links<'_, '_> {
@@ -158,8 +161,8 @@ impl Links<'_, '_> {
     fn wait(&mut self, wait: Wait) {
         let (call, ended) = match wait {
             Wait::Device { call } => {
-                let all = self.last.iter().flatten().map(|last| last.number);
-                (call, all.collect::<Vec<_>>())
+                let all = self.ends.latest().into_iter();
+                (call, all.map(|(_, number)| number).collect::<Vec<_>>())
             }
             Wait::Stream { call, stream } => {
                 let last = self.last.get(stream as usize).copied().flatten();
@@ -218,6 +221,7 @@ impl Links<'_, '_> {
             };
             self.edge(kind, from, starts, last.number, took);
         }
+        self.ends.set(work.stream, work.end, number);
         if let Some(slot) = self.last.get_mut(work.stream as usize) {
             *slot = Some(LastWork {
                 number,

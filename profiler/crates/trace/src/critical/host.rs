@@ -97,13 +97,20 @@ pub(super) fn add(builder: &mut Builder<'_>, rank: usize) {
         thread.enter(builder, number, times, waits);
     }
     thread.close(builder, Time(i64::MAX));
+    let mut looks = MOST_LOOKS;
     for own in thread.waits {
-        wait(builder, own, &operations);
+        wait(builder, own, &operations, &mut looks);
     }
 }
 
-/// Adds time in which a thread may have waited for others: its own where they did nothing.
-fn wait(builder: &mut Builder<'_>, own: OwnTime, operations: &[Vec<ThreadSpan>]) {
+/// Adds time in which a thread may have waited for others: its own where they did nothing, and where
+/// no `looks` are left.
+fn wait(
+    builder: &mut Builder<'_>,
+    own: OwnTime,
+    operations: &[Vec<ThreadSpan>],
+    looks: &mut usize,
+) {
     let (Some(from), Some(to)) = (builder.graph.time(own.from), builder.graph.time(own.to)) else {
         return;
     };
@@ -111,9 +118,13 @@ fn wait(builder: &mut Builder<'_>, own: OwnTime, operations: &[Vec<ThreadSpan>])
     let event = event.and_then(|event| builder.timeline.events.get(event.event as usize));
     let track = event.map(|event| builder.timeline.home(event));
     let mut took = own.took;
-    for done in elsewhere(operations, track, (from, to)) {
-        join(builder, own, (from, to), done);
-        took = Length::ZERO;
+    if *looks > 0 {
+        *looks = looks.saturating_sub(operations.len());
+        for done in elsewhere(operations, track, (from, to)) {
+            *looks = looks.saturating_sub(done.len());
+            join(builder, own, (from, to), done);
+            took = Length::ZERO;
+        }
     }
     let OwnTime {
         from, to, owner, ..
@@ -134,6 +145,9 @@ fn may_wait(timeline: &Timeline, event: &Event) -> bool {
 const BACKWARD: &str = "run_backward";
 /// Operations of one thread that are looked at for one backward pass.
 const MOST_JOINED: usize = 1 << 16;
+/// Threads and operations that are looked at for all such time of a rank: many threads may each
+/// wait for as many.
+const MOST_LOOKS: usize = 1 << 24;
 
 /// Calls of a thread that are open at once, up to which each ends where the trace has its end.
 const MOST_OPEN: usize = 4096;

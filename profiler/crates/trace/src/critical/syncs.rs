@@ -9,6 +9,7 @@ use super::build::Builder;
 use crate::work::{LaunchLink, RankWork, SpanRole, name_of, stream_of};
 use aiprof_model::timeline::{Event, Id, StreamKey, Time, Timeline};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 /// A call that waits.
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +156,49 @@ impl Launches {
     }
 }
 
+/// Streams that one call waits for: the last that were done. Each of many calls would look at each
+/// of many streams; real devices have far fewer.
+const MOST_STREAMS: usize = 1024;
+
+/// What ended last on each stream.
+pub(super) struct LastEnds {
+    of_streams: Vec<Option<(Time, u32)>>,
+    /// The same by end, with the stream.
+    by_end: BTreeSet<(Time, u32, u32)>,
+}
+
+impl LastEnds {
+    pub(super) fn new(streams: usize) -> Self {
+        Self {
+            of_streams: vec![None; streams],
+            by_end: BTreeSet::new(),
+        }
+    }
+
+    /// Notes that a work is now what ended last on its stream.
+    pub(super) fn set(&mut self, stream: u32, end: Time, work: u32) {
+        if let Some(slot) = self.of_streams.get_mut(stream as usize) {
+            if let Some((end, work)) = slot.replace((end, work)) {
+                self.by_end.remove(&(end, stream, work));
+            }
+            self.by_end.insert((end, stream, work));
+        }
+    }
+
+    /// End and work of the streams that were done last, by stream.
+    pub(super) fn latest(&self) -> Vec<(Time, u32)> {
+        let latest = self.by_end.iter().rev().take(MOST_STREAMS);
+        let mut latest: Vec<_> = latest
+            .map(|(end, stream, work)| (*stream, *end, *work))
+            .collect();
+        latest.sort_unstable();
+        latest
+            .into_iter()
+            .map(|(_, end, work)| (end, work))
+            .collect()
+    }
+}
+
 /// Waits by the times alone, of calls with wanted names.
 fn estimated(
     builder: &mut Builder<'_>,
@@ -182,12 +226,12 @@ fn estimated(
         .collect();
     ended.sort_unstable();
     let mut ended = ended.into_iter().peekable();
-    let mut last: Vec<Option<(Time, u32)>> = vec![None; rank.streams.len()];
+    let mut last = LastEnds::new(rank.streams.len());
     for (returned, at) in calls {
         while let Some((time, work)) = ended.next_if(|(time, _)| *time <= returned) {
             let stream = rank.work.get(work as usize).map(|work| work.stream);
-            if let Some(slot) = stream.and_then(|stream| last.get_mut(stream as usize)) {
-                *slot = Some((time, work));
+            if let Some(stream) = stream {
+                last.set(stream, time, work);
             }
         }
         let Some(call) = timeline.events.get(at as usize) else {
@@ -205,7 +249,7 @@ fn waited_for(
     timeline: &Timeline,
     rank: &RankWork,
     (at, call): (u32, &Event),
-    last: &[Option<(Time, u32)>],
+    last: &LastEnds,
 ) -> Vec<u32> {
     let name = name_of(timeline, call);
     let launch = |work: u32| rank.work.get(work as usize).map(|work| work.call);
@@ -220,7 +264,7 @@ fn waited_for(
         let launch = launch(work).and_then(|call| timeline.events.get(call as usize));
         launch.is_none_or(|launch| launch.start < call.start)
     };
-    let mut found: Vec<(Time, u32)> = last.iter().flatten().copied().collect();
+    let mut found = last.latest();
     if name.contains("emcpy") {
         found.retain(|(_, work)| launch(*work) == Some(at));
     } else if found.iter().any(|(_, work)| is_own(*work)) {

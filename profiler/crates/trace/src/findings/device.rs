@@ -137,6 +137,8 @@ pub(crate) fn by_blame(stretches: &[IdleStretch]) -> Idle {
 const SHORT_GAP: Length = Length(100_000_000);
 /// Paths of samples that are looked at: those with most time.
 const MOST_PATHS: usize = 500;
+/// Frames of a path that are looked at, the outermost: recordings have fewer.
+const MOST_DEPTH: usize = 32;
 /// Between the frames of a sample's path.
 const FRAMES: char = ';';
 /// Most functions that are named: one, and those that call it.
@@ -434,7 +436,7 @@ fn is_graph(timeline: &Timeline, call: &Event) -> bool {
 fn function(path: &str, all: &[(&str, i64)]) -> String {
     let whole = sum(all.iter().map(|(_, ps)| *ps));
     let mut best: Vec<(&str, i64)> = vec![(path, 0)];
-    for depth in 1..=path.split(FRAMES).count() {
+    for depth in 1..=path.split(FRAMES).take(MOST_DEPTH).count() {
         let head = || path.split(FRAMES).take(depth).map(without_line);
         let is_below = |other: &str| other.split(FRAMES).take(depth).map(without_line).eq(head());
         let below = all.iter().filter(|(other, _)| is_below(other));

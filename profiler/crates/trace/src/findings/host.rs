@@ -60,8 +60,6 @@ struct ProfilerSpan {
     start: Time,
     end: Time,
     event: u32,
-    /// Its thread; `None`: the trace has it beside all threads.
-    track: Option<TrackId>,
 }
 
 /// Spans and samples of the threads that launch.
@@ -69,8 +67,9 @@ struct ProfilerSpan {
 pub(crate) struct HostRows {
     rows: FxHashMap<TrackId, Vec<HostSpan>>,
     samples: FxHashMap<(ProcessKey, i64), Vec<HostSample>>,
-    /// Work of profilers by the file that has it, by begin; and the longest.
-    profilers: FxHashMap<u32, (Vec<ProfilerSpan>, Length)>,
+    /// Work of profilers by the file that has it and its thread, `None` beside all threads: spans
+    /// apart from each other, by begin.
+    profilers: FxHashMap<(u32, Option<TrackId>), Vec<ProfilerSpan>>,
 }
 
 /// Spans of a thread that are looked at for a gap, round it and in it.
@@ -138,8 +137,16 @@ impl HostRows {
         rows.samples
             .values_mut()
             .for_each(|row| row.sort_unstable_by_key(|one| one.at));
-        for (spans, _) in rows.profilers.values_mut() {
-            spans.sort_unstable_by_key(|span| span.start);
+        for spans in rows.profilers.values_mut() {
+            // Where spans overlap, the first is what is named.
+            spans.sort_unstable_by_key(|span| (span.start, span.event));
+            spans.dedup_by(|span, before| {
+                let is_joined = span.start <= before.end;
+                if is_joined {
+                    before.end = before.end.max(span.end);
+                }
+                is_joined
+            });
         }
         rows
     }
@@ -168,13 +175,11 @@ impl HostRows {
         let track = timeline.home(event);
         let is_thread = timeline.pid(event).number().is_some_and(|pid| pid > 0)
             && timeline.tid(event).number().is_some_and(|tid| tid > 0);
-        let (spans, longest) = self.profilers.entry(timeline.job(event)).or_default();
-        *longest = event.length.max(*longest);
-        spans.push(ProfilerSpan {
+        let key = (timeline.job(event), is_thread.then_some(track));
+        self.profilers.entry(key).or_default().push(ProfilerSpan {
             start: event.start,
             end: event.end(),
             event: at,
-            track: is_thread.then_some(track),
         });
     }
 
@@ -186,14 +191,17 @@ impl HostRows {
         from: Time,
         to: Time,
     ) -> Option<(Stretches, Sym)> {
-        let (spans, longest) = self.profilers.get(&timeline.tracks.get(track).job)?;
-        let first = spans.partition_point(|span| span.start < from - *longest);
-        let near = spans.get(first..)?.iter();
-        let near = near.take_while(|span| span.start < to);
-        let its = near
-            .filter(|span| span.end > from && span.track.is_none_or(|on| on == track))
-            .take(MOST_SPANS);
-        let name = its.clone().next()?.event;
+        let job = timeline.tracks.get(track).job;
+        let rows = [None, Some(track)].map(|of| self.profilers.get(&(job, of)));
+        let its = rows.into_iter().flatten().flat_map(|spans| {
+            let first = spans.partition_point(|span| span.end <= from);
+            let near = spans.get(first..).unwrap_or_default().iter();
+            near.take_while(|span| span.start < to).take(MOST_SPANS)
+        });
+        let name = its
+            .clone()
+            .min_by_key(|span| (span.start, span.event))?
+            .event;
         let all = Stretches::of(its.map(|span| (span.start, span.end)));
         Some((
             all,

@@ -109,15 +109,19 @@ impl CompileReport {
         };
         let mut names = timeline.names.iter();
         let is_there = names.any(|(_, name)| name.starts_with(REGION) || name.ends_with(TIMED));
-        let mut found = CompileScan::default();
+        let (mut found, mut frames) = (CompileScan::default(), Frames::default());
         if is_there {
-            found = CompileScan::of(timeline);
+            (found, frames) = CompileScan::of(timeline);
         }
         report.steps = found.steps();
         report.unnumbered = found.unnumbered.unknown;
         // What the log has on functions is known of breaks too.
         report.compiled = found.compiled(log);
+        report.compiled.extend(found.unnumbered.compiled(&frames));
         report.breaks = found.breaks(log);
+        if report.breaks.is_empty() {
+            report.breaks = found.unnumbered.breaks(&frames);
+        }
         report
     }
 
@@ -143,7 +147,7 @@ struct CompileScan {
 }
 
 /// Which compilation something is of.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum CompileOwner {
     /// Nothing shows it.
     #[default]
@@ -172,26 +176,66 @@ enum CompilePart {
     Step(CompileOwner),
 }
 
+/// The innermost step and region around each call, as indexes of calls.
+struct CompileAround {
+    steps: Vec<Option<usize>>,
+    regions: Vec<Option<usize>>,
+}
+
+impl CompileAround {
+    fn new(nested: &Nested, parts: &[CompilePart]) -> Self {
+        let part = |index: usize| parts.get(index);
+        let is_step = |index| matches!(part(index), Some(CompilePart::Step(_)));
+        let is_region = |index| matches!(part(index), Some(CompilePart::Region(_)));
+        Self {
+            steps: nested.around(|index| is_step(index).then_some(index)),
+            regions: nested.around(|index| is_region(index).then_some(index)),
+        }
+    }
+
+    /// The step directly around a call.
+    fn step(&self, index: usize) -> Option<usize> {
+        self.steps.get(index).copied().flatten()
+    }
+
+    /// Which compilation the region directly around a call is of; `None`: there is no region.
+    fn region(&self, index: usize, parts: &[CompilePart]) -> Option<CompileOwner> {
+        let region = self.regions.get(index).copied().flatten()?;
+        match parts.get(region)? {
+            CompilePart::Region(owner) => Some(*owner),
+            _ => None,
+        }
+    }
+}
+
 /// What is known of a timeline's calls.
 struct CompileView<'t> {
     timeline: &'t Timeline,
     calls: &'t TorchCalls,
-    nested: &'t Nested,
+    around: &'t CompileAround,
+    /// Steps that are in another of the same compilation.
+    are_in_same: &'t [bool],
     parts: &'t [CompilePart],
     frames: &'t Frames,
 }
 
 impl CompileScan {
-    fn of(timeline: &Timeline) -> Self {
+    fn of(timeline: &Timeline) -> (Self, Frames) {
         let mut calls = TorchCalls::new(timeline);
         let nested = Nested::new(&mut calls);
         let mut parts = parts(timeline, &calls, &nested);
         let frames = Frames::new(timeline, &calls);
-        owners::assign(timeline, &calls, &nested, &mut parts);
+        let around = CompileAround::new(&nested, &parts);
+        owners::assign(timeline, &calls, &nested, &around, &mut parts);
+        let are_in_same = nested.are_in_same(&calls, |index| match parts.get(index)? {
+            CompilePart::Step(owner) => Some(*owner),
+            _ => None,
+        });
         let view = CompileView {
             timeline,
             calls: &calls,
-            nested: &nested,
+            around: &around,
+            are_in_same: &are_in_same,
             parts: &parts,
             frames: &frames,
         };
@@ -203,7 +247,7 @@ impl CompileScan {
                 CompilePart::Step(owner) => found.step(index, *owner, &view),
             }
         }
-        found
+        (found, frames)
     }
 
     fn of_id(&mut self, id: CompileId) -> &mut Compiled {
@@ -217,7 +261,7 @@ impl CompileScan {
         let Some(call) = view.calls.all.get(index) else {
             return;
         };
-        let around = region_around(index, view.nested, view.parts);
+        let around = view.around.region(index, view.parts);
         let Some(id) = owner.number() else {
             let function = view.frames.of_region(index);
             let is_within = around.is_some();
@@ -232,10 +276,11 @@ impl CompileScan {
         of_id.runs += 1;
         of_id.run_us += call.length();
         if of_id.function.is_none()
-            && let Some((function, place)) = view.frames.of_region(index)
+            && let Some(number) = view.frames.of_region(index)
+            && let Some((function, place)) = view.frames.function(number)
         {
-            of_id.function = Some(function);
-            of_id.place = Some(place);
+            of_id.function = Some(function.to_owned());
+            of_id.place = Some(place.to_owned());
         }
     }
 
@@ -243,9 +288,10 @@ impl CompileScan {
         let CompileView {
             timeline,
             calls,
-            nested,
+            around,
             parts,
             frames,
+            ..
         } = view;
         let Some(call) = calls.all.get(index) else {
             return;
@@ -256,24 +302,19 @@ impl CompileScan {
         step.calls += 1;
         step.self_us += call.length();
         step.total_us += call.length();
-        let is_step = |above: &usize| matches!(parts.get(*above), Some(CompilePart::Step(_)));
-        let around = nested.above(index).find(is_step);
-        if let Some(above) = around.and_then(|above| calls.all.get(above)?.name) {
+        let above = around.step(index);
+        if let Some(above) = above.and_then(|above| calls.all.get(above)?.name) {
             let above = timeline.name(above);
             let above = above.strip_suffix(TIMED).unwrap_or(above);
             self.steps.entry(above.to_owned()).or_default().self_us -= call.length();
         }
-        let part = CompilePart::Step(owner);
-        if nested
-            .above(index)
-            .any(|above| parts.get(above) == Some(&part))
-        {
+        if view.are_in_same.get(index) == Some(&true) {
             return;
         }
         match owner {
             CompileOwner::Unknown => {}
             CompileOwner::Unnumbered(region) => {
-                let is_within = region_around(index, nested, parts).is_some();
+                let is_within = around.region(index, parts).is_some();
                 let function = frames.of_region(region);
                 self.unnumbered
                     .step(index, region, function, call.length(), is_within);
@@ -317,102 +358,117 @@ impl CompileScan {
         for (_, one) in again {
             (one.recompilations, one.recompile_us) = (1, one.compile_us);
         }
-        let mut all: Vec<Compiled> = self.compiled.values().cloned().collect();
-        all.extend(self.unnumbered.compiled());
-        all
+        self.compiled.values().cloned().collect()
     }
 
     fn breaks(&self, log: &TorchLog) -> Vec<GraphBreak> {
-        let mut breaks = Vec::new();
-        let mut frames: Vec<u32> = self.within.keys().map(|(outer, _)| *outer).collect();
-        frames.extend(log.breaks.iter().map(|one| one.id.frame));
-        frames.sort_unstable();
-        frames.dedup();
-        for frame in frames {
-            self.breaks_of(frame, log, &mut breaks);
+        let known = self.frames();
+        let mut logged: BTreeMap<u32, Vec<&LoggedBreak>> = BTreeMap::new();
+        for (outer, _) in self.within.keys() {
+            logged.entry(*outer).or_default();
         }
-        if breaks.is_empty() {
-            breaks = self.unnumbered.breaks();
+        for one in &log.breaks {
+            logged.entry(one.id.frame).or_default().push(one);
+        }
+        let mut breaks = Vec::new();
+        for (frame, logged) in logged {
+            self.breaks_of(frame, &logged, &known, &mut breaks);
         }
         breaks
     }
 
-    /// Breaks of a frame: those that the log has, else one for each frame that goes on.
-    fn breaks_of(&self, frame: u32, log: &TorchLog, breaks: &mut Vec<GraphBreak>) {
-        let behind = self.within.range((frame, 0)..=(frame, u32::MAX));
-        let behind: Vec<(u32, u64)> = behind.map(|((_, inner), runs)| (*inner, *runs)).collect();
-        let compile_us =
-            |frame: u32| -> f64 { self.of_frame(frame).map(|one| one.compile_us).sum() };
-        let mut logged: Vec<&LoggedBreak> = Vec::new();
-        for one in log.breaks.iter().filter(|one| one.id.frame == frame) {
-            match logged.iter_mut().find(|known| known.place == one.place) {
-                // Repeats are logged at less length.
-                Some(known) if known.reason.is_empty() => *known = one,
-                Some(_) => {}
-                None => logged.push(one),
-            }
+    /// What is known of each frame by its compilations.
+    fn frames(&self) -> FxHashMap<u32, FrameSum<'_>> {
+        let mut frames: FxHashMap<u32, FrameSum<'_>> = FxHashMap::default();
+        for (id, one) in &self.compiled {
+            let sum = frames.entry(id.frame).or_default();
+            sum.compile_us += one.compile_us;
+            sum.function = sum.function.or(one.function.as_deref());
+            sum.place = sum.place.or(one.place.as_deref());
         }
+        frames
+    }
+
+    /// Breaks of a frame: those that the log has, else one for each frame that goes on.
+    fn breaks_of(
+        &self,
+        frame: u32,
+        logged: &[&LoggedBreak],
+        known: &FxHashMap<u32, FrameSum<'_>>,
+        breaks: &mut Vec<GraphBreak>,
+    ) {
+        let behind = self.within.range((frame, 0)..=(frame, u32::MAX));
+        let known = |frame: u32| known.get(&frame).copied().unwrap_or_default();
+        let behind = behind.map(|((_, inner), runs)| (known(*inner), *runs));
+        let behind: Vec<(FrameSum<'_>, u64)> = behind.collect();
+        let owned = |text: &str| text.to_owned();
         if logged.is_empty() {
-            breaks.extend(behind.iter().map(|(inner, runs)| {
-                let function = self.function(*inner);
-                GraphBreak {
-                    frame: Some(frame),
-                    place: self.resumed_at(*inner),
-                    function,
-                    runs: *runs,
-                    compile_us: compile_us(*inner),
-                    ..GraphBreak::default()
-                }
+            breaks.extend(behind.iter().map(|(inner, runs)| GraphBreak {
+                frame: Some(frame),
+                place: inner.resumed_at(),
+                function: inner.function.map(owned),
+                runs: *runs,
+                compile_us: inner.compile_us,
+                ..GraphBreak::default()
             }));
             return;
         }
+        let logged = each_place(logged);
         let count = logged.len() as u64;
         let runs: u64 = behind.iter().map(|(_, runs)| runs).sum();
-        let cost: f64 = behind.iter().map(|(inner, _)| compile_us(*inner)).sum();
+        let cost: f64 = behind.iter().map(|(inner, _)| inner.compile_us).sum();
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        breaks.extend(logged.into_iter().map(|one| GraphBreak {
-            frame: Some(frame),
-            function: behind.first().and_then(|(inner, _)| self.function(*inner)),
-            place: given(&one.place),
-            reason: given(&one.reason),
-            explanation: given(&one.explanation),
-            // Which of several places led to which frame is not known.
-            runs: runs / count,
-            compile_us: cost / count as f64,
+        breaks.extend(logged.into_iter().map(|one| {
+            GraphBreak {
+                frame: Some(frame),
+                function: behind
+                    .first()
+                    .and_then(|(inner, _)| inner.function.map(owned)),
+                place: given(&one.place),
+                reason: given(&one.reason),
+                explanation: given(&one.explanation),
+                // Which of several places led to which frame is not known.
+                runs: runs / count,
+                compile_us: cost / count as f64,
+            }
         }));
-    }
-
-    /// Where a frame goes on behind a break: `torch_dynamo_resume_in_f_at_65` has the line, its
-    /// place the file.
-    fn resumed_at(&self, frame: u32) -> Option<String> {
-        let function = self.function(frame)?;
-        let rest = function.strip_prefix("torch_dynamo_resume_in_")?;
-        let (_, line) = rest.rsplit_once("_at_")?;
-        let line: u32 = line.parse().ok()?;
-        let place = self.of_frame(frame).find_map(|one| one.place.as_deref());
-        let file = place.and_then(|place| Some(place.rsplit_once(':')?.0));
-        Some(file.map_or_else(|| format!("line {line}"), |file| format!("{file}:{line}")))
-    }
-
-    fn function(&self, frame: u32) -> Option<String> {
-        self.of_frame(frame).find_map(|one| one.function.clone())
-    }
-
-    /// Compilations of a frame.
-    fn of_frame(&self, frame: u32) -> impl Iterator<Item = &Compiled> {
-        let ids = |compile| CompileId { frame, compile };
-        let of_frame = self.compiled.range(ids(0)..=ids(u32::MAX));
-        of_frame.map(|(_, one)| one)
     }
 }
 
-/// Which compilation the region directly around a call is of; `None`: there is no region.
-fn region_around(index: usize, nested: &Nested, parts: &[CompilePart]) -> Option<CompileOwner> {
-    let mut above = nested.above(index);
-    above.find_map(|above| match parts.get(above) {
-        Some(CompilePart::Region(owner)) => Some(*owner),
-        _ => None,
-    })
+/// The compilations of a frame together.
+#[derive(Clone, Copy, Default)]
+struct FrameSum<'c> {
+    compile_us: f64,
+    function: Option<&'c str>,
+    place: Option<&'c str>,
+}
+
+impl FrameSum<'_> {
+    /// Where a frame goes on behind a break: `torch_dynamo_resume_in_f_at_65` has the line, its
+    /// place the file.
+    fn resumed_at(&self) -> Option<String> {
+        let rest = self.function?.strip_prefix("torch_dynamo_resume_in_")?;
+        let (_, line) = rest.rsplit_once("_at_")?;
+        let line: u32 = line.parse().ok()?;
+        let file = self.place.and_then(|place| Some(place.rsplit_once(':')?.0));
+        Some(file.map_or_else(|| format!("line {line}"), |file| format!("{file}:{line}")))
+    }
+}
+
+/// One break of each place: repeats are logged at less length.
+fn each_place<'l>(logged: &[&'l LoggedBreak]) -> Vec<&'l LoggedBreak> {
+    let mut all: Vec<&LoggedBreak> = Vec::new();
+    let mut places: FxHashMap<&str, usize> = FxHashMap::default();
+    for one in logged {
+        let at = *places.entry(one.place.as_str()).or_insert_with(|| {
+            all.push(one);
+            all.len() - 1
+        });
+        if let Some(known) = all.get_mut(at).filter(|known| known.reason.is_empty()) {
+            *known = one;
+        }
+    }
+    all
 }
 
 /// What each call is to the compiler by its own name and note.
@@ -436,7 +492,7 @@ fn parts(timeline: &Timeline, calls: &TorchCalls, nested: &Nested) -> Vec<Compil
         let Some((step, about)) = note else {
             continue;
         };
-        let above = nested.above(index).next();
+        let above = nested.parent(index);
         if let Some(above) = above.filter(|above| self::name(timeline, calls, *above) == step) {
             let id = about.rsplit_once("compile_id=").map_or("", |(_, id)| id);
             set(
@@ -453,7 +509,7 @@ fn parts(timeline: &Timeline, calls: &TorchCalls, nested: &Nested) -> Vec<Compil
             let is_step = matches!(parts.get(above), Some(CompilePart::Step(_)));
             is_step && !name(timeline, calls, above).ends_with(TIMED)
         };
-        if is_timed && !nested.above(index).next().is_some_and(is_noted) {
+        if is_timed && !nested.parent(index).is_some_and(is_noted) {
             set(&mut parts, index, CompilePart::Step(CompileOwner::Unknown));
         }
     }

@@ -5,6 +5,10 @@
 //! calls. TorchScript has no frames. There, each operator names its modules (`Module Hierarchy`,
 //! `with_modules=True`), `TOP(Net)::forward.fc(Linear)::forward`, and calls are not known.
 //!
+//! A module that runs again in the backward pass (activation checkpointing) is the one of the
+//! forward pass: a number is one module's. Such a call has no modules round it, as the model's own
+//! call is over, but its frame is in a backward operator.
+//!
 //! Work of a device belongs to the innermost module round the call that launched it. Work that a
 //! backward operator launched belongs to the module of the forward operator
 //! (see `torch::pairs`).
@@ -13,7 +17,7 @@ use super::calls::TorchCalls;
 use super::pairs::Partners;
 use crate::findings::short;
 use crate::work::{RankWork, SpanRole, WorkIndex, name_of};
-use aiprof_model::timeline::{Event, Time, Timeline, TrackId};
+use aiprof_model::timeline::{Event, NONE, Time, Timeline, TrackId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 
@@ -21,8 +25,10 @@ use std::cmp::Reverse;
 pub(crate) const MODULE: &str = "nn.Module: ";
 /// Kernels that a module is shown with.
 const MOST_KERNELS: usize = 3;
-/// Modules round a module that are shown, the innermost.
+/// Modules round a module that are shown, the innermost; as many are looked at.
 const MOST_PARENTS: usize = 64;
+/// Modules that an operator may name: an operator's time goes to each of them.
+const MOST_NAMED: usize = 256;
 
 /// A module at one place in the model.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -158,7 +164,7 @@ struct OpenModule {
     owner: Owner,
 }
 
-/// Goes through the spans of a rank's threads.
+/// Goes through the spans of a rank's threads, in the order of begin.
 struct ModuleWalk<'w, 't> {
     timeline: &'t Timeline,
     index: &'w WorkIndex,
@@ -166,7 +172,9 @@ struct ModuleWalk<'w, 't> {
     tree: &'w mut ModuleTree<'t>,
     /// Operators name their modules: there are no frames.
     by_operators: bool,
-    open: Vec<OpenModule>,
+    /// What is open on each thread, and the thread at hand.
+    open: FxHashMap<TrackId, Vec<OpenModule>>,
+    track: TrackId,
     owners: Owners,
 }
 
@@ -183,7 +191,8 @@ impl<'w, 't> ModuleWalk<'w, 't> {
             backward,
             tree,
             by_operators: false,
-            open: Vec::new(),
+            open: FxHashMap::default(),
+            track: TrackId(NONE),
             owners: Owners::default(),
         }
     }
@@ -196,34 +205,53 @@ impl<'w, 't> ModuleWalk<'w, 't> {
         // A frame that begins and ends with an operator is round it: frames come first.
         spans.sort_by_cached_key(|at| {
             let event = timeline.events.get(*at as usize);
-            event.map(|event| (event.track, event.start, Reverse(event.end())))
+            event.map(|event| (event.start, Reverse(event.end()), event.track))
         });
-        let mut track: Option<TrackId> = None;
         for at in spans {
             let Some(event) = timeline.events.get(at as usize) else {
                 continue;
             };
-            if track.replace(event.track) != Some(event.track) {
-                self.open.clear();
+            self.track = event.track;
+            if let Some(open) = self.open.get_mut(&event.track) {
+                let is_over =
+                    |one: &mut OpenModule| one.end <= event.start && one.end < event.end();
+                while open.pop_if(is_over).is_some() {}
             }
-            let is_over = |one: &mut OpenModule| one.end <= event.start && one.end < event.end();
-            while self.open.pop_if(is_over).is_some() {}
             self.span(at, event);
         }
         self.owners
     }
 
+    /// What is open on the thread at hand.
+    fn open(&self) -> &[OpenModule] {
+        self.open.get(&self.track).map_or(&[], Vec::as_slice)
+    }
+
     fn span(&mut self, at: u32, event: &Event) {
         if let Some(name) = frame(self.timeline, event) {
-            let parent = self.module();
-            let node = self.tree.child(parent, name);
-            self.tree.called(parent, node, event.dur());
+            let node = match self.again(name) {
+                Some(node) => {
+                    // A module that runs the backward pass itself has the time already.
+                    let outer = match self.open().first().map(|one| one.owner) {
+                        Some(Owner::Module(outer)) => Some(outer),
+                        _ => None,
+                    };
+                    self.tree.called_again(outer, node, event.dur());
+                    node
+                }
+                None => {
+                    let parent = self.module();
+                    let node = self.tree.child(parent, name);
+                    self.tree.called(parent, node, event.dur());
+                    node
+                }
+            };
             return self.enter(event, Owner::Module(node));
         }
         match self.index.role(event) {
             SpanRole::Operator => self.operator(at, event),
             SpanRole::Call => {
-                let owner = self.open.last().map(|one| one.owner);
+                let owner = self.open().last().map(|one| one.owner);
                 self.owners.of_calls.extend(owner.map(|owner| (at, owner)));
             }
             _ => {}
@@ -235,7 +263,7 @@ impl<'w, 't> ModuleWalk<'w, 't> {
         let named = timeline.arg(event, "Module Hierarchy");
         let named = named.filter(|_| self.by_operators).unwrap_or_default();
         let mut leaf = None;
-        for name in hierarchy(named.trim_matches('"')) {
+        for name in hierarchy(named.trim_matches('"')).take(MOST_NAMED) {
             leaf = Some(self.tree.child(leaf, name));
         }
         if let Some(node) = leaf {
@@ -253,12 +281,27 @@ impl<'w, 't> ModuleWalk<'w, 't> {
 
     fn enter(&mut self, event: &Event, owner: Owner) {
         let end = event.end();
-        self.open.push(OpenModule { end, owner });
+        let open = self.open.entry(event.track).or_default();
+        open.push(OpenModule { end, owner });
+    }
+
+    /// The module of the forward pass that is called again, if a backward operator calls it: at the
+    /// place round the forward operator, else where it was called first.
+    fn again(&self, name: &str) -> Option<usize> {
+        let forward = match self.open().last()?.owner {
+            Owner::Backward(forward) => forward,
+            Owner::Module(_) => return None,
+        };
+        let around = self.owners.of_operators.get(&forward);
+        let mut around = around.into_iter().flat_map(|node| self.tree.above(*node));
+        let near = around.by_ref().take(MOST_PARENTS);
+        let mut near = near.filter_map(|node| self.tree.named(node, name));
+        near.next().or_else(|| self.tree.first.get(name).copied())
     }
 
     /// The module that is open.
     fn module(&self) -> Option<usize> {
-        match self.open.last()?.owner {
+        match self.open().last()?.owner {
             Owner::Module(node) => Some(node),
             Owner::Backward(_) => None,
         }
@@ -271,6 +314,8 @@ struct ModuleTree<'t> {
     /// Those round a module are before it.
     nodes: Vec<ModuleNode<'t>>,
     places: FxHashMap<(Option<usize>, &'t str), usize>,
+    /// Where each module was called first.
+    first: FxHashMap<&'t str, usize>,
     /// Time of all work of the rank, microseconds.
     all_us: f64,
 }
@@ -282,6 +327,8 @@ struct ModuleNode<'t> {
     calls: u64,
     host: f64,
     self_host: f64,
+    /// Host time of calls in backward operators: no call of the modules round it has it.
+    again: f64,
     device: f64,
     self_device: f64,
     backward: f64,
@@ -297,8 +344,17 @@ impl<'t> ModuleTree<'t> {
                 name,
                 ..ModuleNode::default()
             });
-            nodes.len() - 1
+            let node = nodes.len() - 1;
+            self.first.entry(name).or_insert(node);
+            node
         })
+    }
+
+    /// The module of a name that is this one or in it.
+    fn named(&self, node: usize, name: &str) -> Option<usize> {
+        let is_it = self.nodes.get(node)?.name == name;
+        let inner = || self.places.get(&(Some(node), name)).copied();
+        is_it.then_some(node).or_else(inner)
     }
 
     /// A module and those round it, from the inside out.
@@ -314,6 +370,15 @@ impl<'t> ModuleTree<'t> {
             node.self_host += us;
         }
         self.take_from(parent, us);
+    }
+
+    /// Notes a call of a module in a backward operator. The modules round it get its time, unless
+    /// one of them is `outer`, whose call it is in.
+    fn called_again(&mut self, outer: Option<usize>, node: usize, us: f64) {
+        self.called(outer, node, us);
+        if let Some(node) = self.nodes.get_mut(node).filter(|_| outer.is_none()) {
+            node.again += us;
+        }
     }
 
     /// Notes an operator of a module that ran in one of `outer`: `outer` has its time already.
@@ -365,13 +430,15 @@ impl<'t> ModuleTree<'t> {
         }
         for at in (0..self.nodes.len()).rev() {
             let node = self.nodes.get(at);
-            let sums = node.map(|node| (node.parent, node.device, node.backward));
-            let Some((Some(parent), device, backward)) = sums else {
+            let sums = node.map(|node| (node.parent, node.device, node.backward, node.again));
+            let Some((Some(parent), device, backward, again)) = sums else {
                 continue;
             };
             if let Some(parent) = self.nodes.get_mut(parent) {
                 parent.device += device;
                 parent.backward += backward;
+                parent.host += again;
+                parent.again += again;
             }
         }
         outside

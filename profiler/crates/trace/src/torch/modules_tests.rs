@@ -217,3 +217,69 @@ fn deep_modules_are_counted() {
     assert_eq!(longest, Some(2 + MOST_PARENTS * 4));
     assert!(report.rows.iter().all(|row| row.self_host_us >= 0.0));
 }
+
+/// Activation checkpointing: a backward operator on another thread calls a module again. Its number
+/// shows that it is that of the forward pass, and so is what is in it.
+#[test]
+fn a_module_that_runs_again_is_one_row() {
+    let op = |thread: u32| format!("\"Sequence number\":1,\"Fwd thread id\":{thread}");
+    let (forward, backward) = (op(0), op(5));
+    let frame = |name, thread, from, to| ("python_function", name, thread, from, to, 0, "");
+    let timeline = of(&[
+        frame("nn.Module: Net_0", 2, 0.0, 100.0),
+        frame("nn.Module: Block_0", 2, 10.0, 40.0),
+        frame("nn.Module: Linear_0", 2, 15.0, 30.0),
+        ("cpu_op", "aten::mm", 2, 16.0, 20.0, 0, &forward),
+        // The thread of the backward pass stands before the other.
+        ("cpu_op", "MmBackward0", 1, 200.0, 300.0, 0, &backward),
+        frame("nn.Module: Block_0", 1, 210.0, 260.0),
+        frame("nn.Module: Linear_0", 1, 220.0, 240.0),
+        ("cuda_runtime", "cudaLaunchKernel", 1, 225.0, 226.0, 1, ""),
+        ("cuda_runtime", "cudaLaunchKernel", 1, 270.0, 271.0, 2, ""),
+        ("kernel", "again", 7, 300.0, 302.0, 1, ""),
+        ("kernel", "back", 7, 310.0, 314.0, 2, ""),
+    ]);
+    let report = report(&timeline);
+    let rows = report.rows.iter().map(|row| {
+        let times = [
+            row.host_us,
+            row.self_host_us,
+            row.device_us,
+            row.self_device_us,
+            row.backward_us,
+        ];
+        (path(row), row.calls, times)
+    });
+    let row = |path: &str, calls, times| (path.to_owned(), Some(calls), times);
+    let wanted = [
+        row("Net_0", 1, [150.0, 70.0, 2.0, 0.0, 4.0]),
+        row("Net_0/Block_0", 2, [80.0, 45.0, 2.0, 0.0, 4.0]),
+        row("Net_0/Block_0/Linear_0", 2, [35.0, 35.0, 2.0, 2.0, 4.0]),
+    ];
+    assert_eq!(rows.collect::<Vec<_>>(), wanted);
+    assert_eq!(report.outside_us, 0.0);
+}
+
+/// A trace that begins in the backward pass does not show round which modules a module is called
+/// again: it stands by itself.
+#[test]
+fn a_module_that_runs_again_without_its_first_call_is_alone() {
+    let op = |thread: u32| format!("\"Sequence number\":1,\"Fwd thread id\":{thread}");
+    let (forward, backward) = (op(0), op(5));
+    let timeline = of(&[
+        ("cpu_op", "aten::mm", 2, 16.0, 20.0, 0, &forward),
+        ("cpu_op", "MmBackward0", 1, 200.0, 300.0, 0, &backward),
+        (
+            "python_function",
+            "nn.Module: Block_0",
+            1,
+            210.0,
+            260.0,
+            0,
+            "",
+        ),
+    ]);
+    let rows = report(&timeline).rows;
+    let rows: Vec<_> = rows.iter().map(|row| (path(row), row.calls)).collect();
+    assert_eq!(rows, [("Block_0".to_owned(), Some(1))]);
+}

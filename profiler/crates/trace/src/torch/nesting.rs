@@ -3,6 +3,8 @@
 use super::calls::{CallRole, TorchCall, TorchCalls};
 use super::sums::Compensated;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
 
 /// What a call took, microseconds and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -46,28 +48,68 @@ impl Nested {
         nested
     }
 
-    /// The calls around one, from the inside out.
-    pub(super) fn above(&self, index: usize) -> impl Iterator<Item = usize> {
-        let parent = |index: &usize| self.parents.get(*index).copied().flatten();
-        std::iter::successors(parent(&index), parent)
+    /// The innermost call around one.
+    pub(super) fn parent(&self, index: usize) -> Option<usize> {
+        self.parents.get(index).copied().flatten()
+    }
+
+    /// What `of` gives for the innermost call around each that it gives anything for. One pass: a
+    /// search from each call outwards takes the square of the depth.
+    pub(super) fn around<T: Copy>(&self, of: impl Fn(usize) -> Option<T>) -> Vec<Option<T>> {
+        let mut found: Vec<Option<T>> = Vec::with_capacity(self.parents.len());
+        // Parents stand before their children.
+        for parent in &self.parents {
+            let inner = parent.and_then(|parent| of(parent).or(*found.get(parent)?));
+            found.push(inner);
+        }
+        found
+    }
+
+    /// Which calls that have a key are in another call of the same key, at any depth.
+    pub(super) fn are_in_same<K: Hash + Eq>(
+        &self,
+        calls: &TorchCalls,
+        key: impl Fn(usize) -> Option<K>,
+    ) -> Vec<bool> {
+        // The last call in each. Those of its thread up to that one are in it, too.
+        let mut last: Vec<usize> = (0..self.parents.len()).collect();
+        for (index, parent) in self.parents.iter().enumerate().rev() {
+            let own = last.get(index).copied().unwrap_or(index);
+            if let Some(of_parent) = parent.and_then(|parent| last.get_mut(parent)) {
+                *of_parent = own.max(*of_parent);
+            }
+        }
+        let mut outermost: FxHashMap<(u32, K), usize> = FxHashMap::default();
+        let calls = calls.all.iter().zip(last).enumerate();
+        let are_in = calls.map(|(index, (call, last))| {
+            let Some(key) = key(index).filter(|_| !call.is_device()) else {
+                return false;
+            };
+            match outermost.entry((call.thread, key)) {
+                Entry::Occupied(known) if index <= *known.get() => true,
+                known => {
+                    known.insert_entry(last);
+                    false
+                }
+            }
+        });
+        are_in.collect()
     }
 
     /// The first overhead in an operator gets the operator's device work a second time.
     /// No source has this: traces and tables of PyTorch 2.11 on an H200 show it.
     fn give_overheads(&self, calls: &mut TorchCalls) {
+        let is_operator = |index: usize| {
+            let call = calls.all.get(index);
+            call.is_some_and(|call| call.role == CallRole::Operator)
+        };
+        let around = self.around(|index| is_operator(index).then_some(index));
         let mut served = FxHashSet::default();
-        for (index, call) in calls.all.iter().enumerate() {
+        for (index, (call, operator)) in calls.all.iter().zip(around).enumerate() {
             if call.role != CallRole::Overhead {
                 continue;
             }
-            let is_operator = |index: &usize| {
-                calls
-                    .all
-                    .get(*index)
-                    .is_some_and(|call| call.role == CallRole::Operator)
-            };
-            let above = self.above(index).find(is_operator);
-            let Some(operator) = above.filter(|operator| served.insert(*operator)) else {
+            let Some(operator) = operator.filter(|operator| served.insert(*operator)) else {
                 continue;
             };
             let work = calls.launched.get(operator).cloned().unwrap_or_default();
@@ -178,4 +220,47 @@ fn parents(calls: &[TorchCall]) -> Vec<Option<usize>> {
         open.push(index);
     }
     parents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_testkit::scene;
+
+    /// Against a walk from each call outwards, of calls of two threads that are in each other by
+    /// chance.
+    #[test]
+    fn what_is_around_is_what_a_walk_finds() {
+        let mut seed = 11u64;
+        let mut draw = |below: u64| {
+            seed = seed
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (seed >> 33) % below
+        };
+        for _ in 0..50 {
+            let slices = (0..60).map(|_| {
+                let (from, length) = (draw(40) as f64, draw(30) as f64);
+                let name = ["a", "b", "c"][draw(3) as usize];
+                let tid = draw(2) as i64;
+                ("cpu_op", name, tid, from, from + length, 0, "")
+            });
+            let timeline = scene::of_torch(slices.collect::<Vec<_>>());
+            let mut calls = TorchCalls::new(&timeline);
+            let nested = Nested::new(&mut calls);
+            let name = |index: usize| timeline.name(calls.all[index].name.unwrap());
+            let above =
+                |index| std::iter::successors(nested.parent(index), |at| nested.parent(*at));
+            let is_one = |index: usize| (name(index) == "a").then_some(index);
+            let around = nested.around(is_one);
+            let key = |index: usize| (name(index) != "c").then(|| name(index));
+            let are_in_same = nested.are_in_same(&calls, key);
+            for index in 0..calls.all.len() {
+                assert_eq!(around[index], above(index).find_map(is_one));
+                let own = key(index);
+                let is_in = own.is_some() && above(index).any(|above| key(above) == own);
+                assert_eq!(are_in_same[index], is_in);
+            }
+        }
+    }
 }

@@ -9,6 +9,7 @@ use super::calls::{CallRole, TorchCall, TorchCalls};
 use super::nesting::{Cost, Nested};
 use aiprof_model::timeline::{Event, Sym, Timeline};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 
 /// Prefix of autograd's own span around each backward operator.
 pub(crate) const EVALUATE: &str = "autograd::engine::evaluate_function: ";
@@ -138,8 +139,12 @@ fn argument<'t>(timeline: &'t Timeline, event: &Event, key: &str) -> Option<&'t 
     Some(timeline.arg(event, key)?.trim_matches('"'))
 }
 
-/// Forward operators by file and number, one of each thread.
-type Made = FxHashMap<(u32, i64), Vec<Numbered>>;
+/// Forward operators by file, number and thread.
+type Made = BTreeMap<(u32, i64, u32), Numbered>;
+
+/// Threads with one number that vote for which of torch's threads they are. Each of many backward
+/// operators would look at each of many threads; real programs have few threads that train.
+const MOST_THREADS: usize = 256;
 
 /// Which forward operators the backward ones of a timeline belong to.
 pub(super) struct Partners {
@@ -159,9 +164,7 @@ impl Partners {
         let mut made = Made::default();
         for one in forward.iter().filter(|one| !one.is_own) {
             // The calls are in the order of begin: the last of a thread stays.
-            let of_number = made.entry((one.file, one.number)).or_default();
-            of_number.retain(|known| known.thread != one.thread);
-            of_number.push(*one);
+            made.insert((one.file, one.number, one.thread), *one);
         }
         Self {
             threads: threads(&made, &backward),
@@ -184,29 +187,30 @@ impl Partners {
 
     /// The forward operator that a backward one belongs to.
     pub(super) fn forward_of(&self, backward: &Numbered) -> Option<Numbered> {
-        let thread = self
-            .threads
-            .get(&(backward.file, backward.forward_thread))?;
-        let of_number = self.made.get(&(backward.file, backward.number))?;
-        of_number.iter().find(|one| one.thread == *thread).copied()
+        let key = (backward.file, backward.number, self.thread_of(backward)?);
+        self.made.get(&key).copied()
     }
 }
 
 /// Which thread of the trace each of torch's threads is: that which has most of the
 /// numbers.
 fn threads(made: &Made, backward: &[Numbered]) -> FxHashMap<(u32, u64), u32> {
-    let mut votes: FxHashMap<(u32, u64), FxHashMap<u32, u64>> = FxHashMap::default();
+    let mut of_threads: FxHashMap<(u32, u64), Vec<i64>> = FxHashMap::default();
     for one in backward {
-        let of_number = made.get(&(one.file, one.number));
-        let votes = votes.entry((one.file, one.forward_thread)).or_default();
-        for forward in of_number.into_iter().flatten() {
-            *votes.entry(forward.thread).or_default() += 1;
-        }
+        let of_thread = of_threads.entry((one.file, one.forward_thread));
+        of_thread.or_default().push(one.number);
     }
-    let chosen = votes.into_iter().filter_map(|(of, votes)| {
-        let most = votes
-            .into_iter()
-            .max_by_key(|(thread, votes)| (*votes, *thread));
+    let chosen = of_threads.into_iter().filter_map(|(of, numbers)| {
+        // One of torch's threads after the other: the votes of all would take too much memory.
+        let mut votes: FxHashMap<u32, u64> = FxHashMap::default();
+        for number in numbers {
+            let voters = made.range((of.0, number, 0)..=(of.0, number, u32::MAX));
+            for ((.., thread), _) in voters.rev().take(MOST_THREADS) {
+                *votes.entry(*thread).or_default() += 1;
+            }
+        }
+        let most = votes.into_iter();
+        let most = most.max_by_key(|(thread, votes)| (*votes, *thread));
         Some((of, most?.0))
     });
     chosen.collect()

@@ -1,14 +1,16 @@
 //! Python frames of a trace: `python_function` events of profiles with stacks.
 
 use super::calls::{CallRole, TorchCalls};
-use aiprof_model::timeline::{Event, Timeline};
+use aiprof_model::timeline::{Event, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Which Python function each compiled region runs.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    /// Function and place, by the region's index among the calls.
-    of_regions: FxHashMap<usize, (String, String)>,
+    /// Functions and their places: `file:line`.
+    functions: Vec<(String, String)>,
+    /// Their numbers, by the region's index among the calls.
+    of_regions: FxHashMap<usize, usize>,
 }
 
 impl Frames {
@@ -19,28 +21,47 @@ impl Frames {
         for event in slices.filter(|event| timeline.name(event.cat) == "python_function") {
             frames.entry(event.track.0).or_default().push(event);
         }
-        let mut of_regions = FxHashMap::default();
+        let mut all = Self::default();
         if frames.is_empty() {
-            return Self { of_regions };
+            return all;
         }
+        // Each name is read once: a frame may be the first of many regions in each other.
+        let mut numbers: FxHashMap<Sym, Option<usize>> = FxHashMap::default();
+        let mut places: FxHashMap<(String, String), usize> = FxHashMap::default();
         for (index, call) in calls.all.iter().enumerate() {
             let name = call.name.map_or("", |name| timeline.name(name));
             if call.role != CallRole::Operator || !name.starts_with("Torch-Compiled Region") {
                 continue;
             }
             let region = timeline.events.get(call.event);
-            let found = region.and_then(|region| {
+            let frame = region.and_then(|region| {
                 let frames = frames.get(&region.track.0)?;
-                split(timeline.name(first_within(frames, region)?.name))
+                Some(first_within(frames, region)?.name)
             });
-            of_regions.extend(found.map(|(place, function)| (index, (function, place))));
+            let Some(frame) = frame else { continue };
+            let number = *numbers.entry(frame).or_insert_with(|| {
+                let (place, function) = split(timeline.name(frame))?;
+                let functions = &mut all.functions;
+                let number = places.entry((function, place)).or_insert_with_key(|one| {
+                    functions.push(one.clone());
+                    functions.len() - 1
+                });
+                Some(*number)
+            });
+            all.of_regions.extend(number.map(|number| (index, number)));
         }
-        Self { of_regions }
+        all
     }
 
-    /// The function that a region runs, and its place: `file:line`.
-    pub(super) fn of_region(&self, region: usize) -> Option<(String, String)> {
-        self.of_regions.get(&region).cloned()
+    /// The number of the function that a region runs.
+    pub(super) fn of_region(&self, region: usize) -> Option<usize> {
+        self.of_regions.get(&region).copied()
+    }
+
+    /// A function by its number, and its place: `file:line`.
+    pub(super) fn function(&self, number: usize) -> Option<(&str, &str)> {
+        let (function, place) = self.functions.get(number)?;
+        Some((function, place))
     }
 }
 

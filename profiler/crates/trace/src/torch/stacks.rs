@@ -9,7 +9,7 @@ use super::calls::{CallRole, TorchCall, TorchCalls};
 use super::nesting::Nested;
 use super::pairs::{EVALUATE, Partners};
 use crate::work::name_of;
-use aiprof_model::timeline::{Event, Time, Timeline};
+use aiprof_model::timeline::{Event, Sym, Time, Timeline};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 
@@ -32,6 +32,8 @@ pub(super) struct PythonStacks {
     /// Frames from the inside out; the first list is empty.
     lists: Vec<Vec<String>>,
     places: FxHashMap<Vec<String>, usize>,
+    /// Lists of frames that are events, by the frames' names.
+    by_names: FxHashMap<Vec<Sym>, usize>,
     /// The list of each call.
     of_calls: Vec<usize>,
     /// Frames of a call that are kept.
@@ -49,6 +51,7 @@ impl PythonStacks {
         let mut stacks = Self {
             lists: vec![Vec::new()],
             places: FxHashMap::from_iter([(Vec::new(), 0)]),
+            by_names: FxHashMap::default(),
             of_calls: vec![0; calls.all.len()],
             most,
         };
@@ -77,11 +80,7 @@ impl PythonStacks {
 
     /// The number of a list of frames.
     fn intern<'f>(&mut self, frames: impl Iterator<Item = &'f str>) -> usize {
-        let is_left_out = |frame: &str| {
-            let mut all = LEFT_OUT.iter();
-            all.any(|(one, other)| frame.contains(one) && frame.contains(other))
-        };
-        let kept = frames.filter(|frame| !frame.is_empty() && !is_left_out(frame));
+        let kept = frames.filter(|frame| is_kept(frame));
         let frames: Vec<String> = kept.take(self.most).map(str::to_owned).collect();
         let lists = &mut self.lists;
         *self.places.entry(frames).or_insert_with_key(|frames| {
@@ -137,19 +136,44 @@ impl PythonStacks {
         for mut spans in threads.into_values() {
             // Frames come before what begins and ends with them.
             spans.sort_by_key(|(start, end, call, _)| (*start, *end, *call));
-            let mut open: Vec<&Event> = Vec::new();
-            for (start, _, call, event) in spans {
-                while open.pop_if(|frame| frame.end() <= start).is_some() {}
-                match call {
-                    None => open.push(event),
-                    Some(call) => {
-                        let frames = open.iter().rev();
-                        let list = self.intern(frames.map(|frame| name_of(timeline, frame)));
-                        self.set(call, list);
-                    }
+            self.derive_thread(timeline, spans);
+        }
+    }
+
+    /// Gives the operators of a thread the frames that were open. Frames that are left out are open
+    /// too, but no operator looks at them: it would at all of a deep stack.
+    fn derive_thread(&mut self, timeline: &Timeline, spans: Vec<FrameOrCall<'_>>) {
+        let mut open: Vec<(Time, bool)> = Vec::new();
+        let mut kept: Vec<Sym> = Vec::new();
+        for (start, _, call, event) in spans {
+            while let Some((_, is_kept)) = open.pop_if(|(end, _)| *end <= start) {
+                if is_kept {
+                    kept.pop();
+                }
+            }
+            match call {
+                None => {
+                    let is_kept = is_kept(name_of(timeline, event));
+                    open.push((event.end(), is_kept));
+                    kept.extend(is_kept.then(|| event.original_name()));
+                }
+                Some(call) => {
+                    let innermost = kept.iter().rev().take(self.most);
+                    let list = self.intern_names(timeline, innermost.copied().collect());
+                    self.set(call, list);
                 }
             }
         }
+    }
+
+    /// The number of a list of frames, by their names.
+    fn intern_names(&mut self, timeline: &Timeline, names: Vec<Sym>) -> usize {
+        if let Some(list) = self.by_names.get(&names) {
+            return *list;
+        }
+        let list = self.intern(names.iter().map(|name| timeline.name(*name)));
+        self.by_names.insert(names, list);
+        list
     }
 
     /// Gives a device's work, and a runtime's calls without frames, those of their operators.
@@ -175,7 +199,7 @@ impl PythonStacks {
         let mut backward: Vec<Option<usize>> = Vec::with_capacity(calls.all.len());
         let mut first: FxHashMap<(u32, i64, u32), usize> = FxHashMap::default();
         for (index, call) in calls.all.iter().enumerate() {
-            let parent = nested.above(index).next();
+            let parent = nested.parent(index);
             let around = parent.and_then(|parent| backward.get(parent).copied().flatten());
             let is_one = parent.and_then(|parent| calls.all.get(parent));
             let is_one = is_one.is_some_and(|parent| is_backward(timeline, call, parent));
@@ -198,6 +222,13 @@ impl PythonStacks {
             self.set(index, list.copied().unwrap_or(0));
         }
     }
+}
+
+/// Whether torch keeps a frame.
+fn is_kept(frame: &str) -> bool {
+    let mut left_out = LEFT_OUT.iter();
+    let is_left_out = left_out.any(|(one, other)| frame.contains(one) && frame.contains(other));
+    !frame.is_empty() && !is_left_out
 }
 
 fn event_of<'t>(timeline: &'t Timeline, call: &TorchCall) -> Option<&'t Event> {

@@ -3,7 +3,7 @@
 
 use super::calls::{CallRole, TorchCalls};
 use super::nesting::Nested;
-use aiprof_model::timeline::{Event, Timeline};
+use aiprof_model::timeline::{Event, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
 /// Launches of one generated kernel in one compiled graph.
@@ -30,8 +30,42 @@ pub struct TritonKernel {
     pub device_us: f64,
 }
 
-/// What makes launches one row.
-type TritonKey = (String, String, String, String);
+/// What makes launches one row: the kernel's name and file, and what is around it.
+type TritonKey<'t> = (Sym, String, Option<&'t str>, Option<&'t str>);
+
+/// A launch of a generated kernel.
+struct TritonLaunch {
+    name: Sym,
+    hash: String,
+    file: String,
+}
+
+/// What is around each call, by its index.
+struct TritonAround<'t> {
+    /// Number of the compilation.
+    compiled: Vec<Option<&'t str>>,
+    /// Key of the compiled graph.
+    graph: Vec<Option<&'t str>>,
+    /// The compiler chooses settings.
+    tuning: Vec<Option<()>>,
+}
+
+impl<'t> TritonAround<'t> {
+    fn new(timeline: &'t Timeline, calls: &TorchCalls, nested: &Nested) -> Self {
+        let name = |index: usize| Some(timeline.name(calls.all.get(index)?.name?));
+        Self {
+            compiled: nested.around(|index| name(index)?.strip_prefix("Torch-Compiled Region: ")),
+            graph: nested.around(|index| {
+                let key = name(index)?.strip_prefix("## TorchCall CompiledFxGraph ")?;
+                key.strip_suffix(" ##")
+            }),
+            tuning: nested.around(|index| {
+                let is_one = name(index)?.starts_with("CachingAutotuner.benchmark");
+                is_one.then_some(())
+            }),
+        }
+    }
+}
 
 /// Those of a timeline, in the order of their first launches.
 pub fn kernels(timeline: &Timeline) -> Vec<TritonKernel> {
@@ -39,28 +73,31 @@ pub fn kernels(timeline: &Timeline) -> Vec<TritonKernel> {
     let nested = Nested::new(&mut calls);
     let costs = nested.costs(&calls);
     let mut kernels: Vec<TritonKernel> = Vec::new();
-    let mut places: FxHashMap<TritonKey, usize> = FxHashMap::default();
+    let around = TritonAround::new(timeline, &calls, &nested);
+    let mut places: FxHashMap<TritonKey<'_>, usize> = FxHashMap::default();
     for (index, cost) in costs.iter().enumerate() {
-        let Some(launch) = launch(timeline, &calls, &nested, index) else {
+        let Some(launch) = launch(timeline, &calls, index) else {
             continue;
         };
-        let key = (
-            launch.name.clone(),
-            launch.hash.clone(),
-            launch.compiled.clone(),
-            launch.graph.clone(),
-        );
-        let tuning = launch.tuning;
-        let place = *places.entry(key).or_insert_with(|| {
+        let compiled = around.compiled.get(index).copied().flatten();
+        let graph = around.graph.get(index).copied().flatten();
+        let is_tuning = around.tuning.get(index).copied().flatten().is_some();
+        let key = (launch.name, launch.hash, compiled, graph);
+        let place = *places.entry(key).or_insert_with_key(|(_, hash, ..)| {
+            let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
             kernels.push(TritonKernel {
-                tuning: 0,
-                ..launch
+                name: timeline.name(launch.name).to_owned(),
+                hash: hash.clone(),
+                file: launch.file,
+                compiled: text(compiled),
+                graph: text(graph),
+                ..TritonKernel::default()
             });
             kernels.len() - 1
         });
         if let Some(kernel) = kernels.get_mut(place) {
             kernel.launches += 1;
-            kernel.tuning += tuning;
+            kernel.tuning += u64::from(is_tuning);
             kernel.host_us += cost.cpu;
             kernel.device_us += cost.device;
         }
@@ -68,46 +105,19 @@ pub fn kernels(timeline: &Timeline) -> Vec<TritonKernel> {
     kernels
 }
 
-/// What a call launches, without its times; `None`: it launches no generated kernel.
-fn launch(
-    timeline: &Timeline,
-    calls: &TorchCalls,
-    nested: &Nested,
-    index: usize,
-) -> Option<TritonKernel> {
+/// What a call launches; `None`: it launches no generated kernel.
+fn launch(timeline: &Timeline, calls: &TorchCalls, index: usize) -> Option<TritonLaunch> {
     let call = calls.all.get(index)?;
     let event = timeline.events.get(call.event)?;
-    let (file, hash) = match call.role {
-        CallRole::Operator => (
-            argument(timeline, event, "kernel_file"),
-            argument(timeline, event, "kernel_hash"),
-        ),
-        _ => return None,
-    };
-    if file.is_none() && hash.is_none() {
+    if call.role != CallRole::Operator {
         return None;
     }
-    let names = || {
-        let above = nested
-            .above(index)
-            .filter_map(|above| calls.all.get(above)?.name);
-        above.map(|name| timeline.name(name))
-    };
-    let compiled = names().find_map(|name| name.strip_prefix("Torch-Compiled Region: "));
-    let graph = names().find_map(|name| {
-        let key = name.strip_prefix("## TorchCall CompiledFxGraph ")?;
-        key.strip_suffix(" ##")
-    });
-    let is_tuning = names().any(|name| name.starts_with("CachingAutotuner.benchmark"));
-    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
-    Some(TritonKernel {
-        name: timeline.name(event.name).to_owned(),
+    let file = argument(timeline, event, "kernel_file");
+    let hash = argument(timeline, event, "kernel_hash");
+    (file.is_some() || hash.is_some()).then(|| TritonLaunch {
+        name: event.name,
         hash: hash.unwrap_or_default(),
         file: file.unwrap_or_default(),
-        compiled: text(compiled),
-        graph: text(graph),
-        tuning: is_tuning.into(),
-        ..TritonKernel::default()
     })
 }
 

@@ -3,7 +3,9 @@
 use super::merged;
 use crate::analyze::recordings::Recording;
 use crate::work::{SpanRole, role_of};
-use aiprof_model::timeline::{Dialect, Event, Id, Job, NONE, Ph, Sym, Timeline, TrackId};
+use aiprof_model::timeline::{
+    Dialect, Event, Id, Job, NONE, Ph, StatedRow, Sym, Timeline, TrackId,
+};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
@@ -277,13 +279,19 @@ impl TracePart {
 
     /// The host that a file states of its rows.
     fn stated_host(&self, timeline: &Timeline) -> Option<String> {
-        let stated = &timeline.jobs.get(self.job as usize)?.stated;
-        let mut rows = self.rows.keys().filter_map(|pid| {
-            let text = pid_text(timeline, *pid);
-            let row = stated.rows.iter().find(|(pid, _)| *pid == text)?;
-            row.1.host.clone()
-        });
-        rows.next()
+        let stated = self.stated_rows(timeline);
+        let mut rows = self.rows.keys();
+        rows.find_map(|pid| stated.get(pid_text(timeline, *pid).as_str())?.host.clone())
+    }
+
+    /// What the file states of its rows, by the text of their `pid`; of several the first counts.
+    pub(super) fn stated_rows<'t>(
+        &self,
+        timeline: &'t Timeline,
+    ) -> FxHashMap<&'t str, &'t StatedRow> {
+        let job = timeline.jobs.get(self.job as usize);
+        let rows = job.map_or(&[][..], |job| &job.stated.rows).iter().rev();
+        rows.map(|(pid, row)| (pid.as_str(), row)).collect()
     }
 }
 

@@ -187,7 +187,9 @@ impl Split<'_> {
             all += 1;
             *seen.entry(event.correlation).or_default() += 1;
             let mut last = None;
-            for call in calls.iter().filter(|call| call.start <= event.start) {
+            // A number is of one call of a process.
+            let calls = calls.iter().take(MOST);
+            for call in calls.filter(|call| call.start <= event.start) {
                 let of = delays.entry(call.process).or_default();
                 of.work += u64::from(last.replace(call.process) != Some(call.process));
                 of.add((event.start - call.start).0);
@@ -234,9 +236,10 @@ impl Split<'_> {
                 true => Vec::new(),
                 false => self.nearest(places, calls, &ends),
             };
+            let launchers: FxHashSet<u32> = calls.iter().map(|call| call.process).collect();
             for (at, place) in places.iter().enumerate() {
                 let block = blocks.get(*place).copied().unwrap_or(0);
-                let launched = calls.iter().any(|call| call.process == block);
+                let launched = launchers.contains(&block);
                 let process = match (found.get(at).copied().flatten(), calls) {
                     (Some(process), _) => process,
                     (None, [only]) => only.process,

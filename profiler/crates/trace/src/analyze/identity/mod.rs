@@ -167,7 +167,8 @@ pub fn restore_files(timeline: &mut Timeline) {
             Some(track) => *track,
             None => {
                 let old = timeline.job(&event);
-                let is_first = !jobs.keys().any(|(job, _)| *job == old);
+                let mut known = jobs.range((old, String::new())..);
+                let is_first = known.next().is_none_or(|((job, _), _)| *job != old);
                 let job = *jobs
                     .entry((old, name.clone()))
                     .or_insert_with(|| match is_first {

@@ -3,6 +3,7 @@
 use super::{TracePart, TraceParts, TraceProcess};
 use aiprof_model::timeline::{Event, Id, Ph, RowGroup, Time, Timeline, Track, TrackId};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 
 /// What is added to the number of a group that another has, so that the number still shows.
 const APART: i64 = 10_000_000;
@@ -30,6 +31,7 @@ impl Groups {
                 // The arrows of the file's first process have the same numbers.
                 timeline.identity.renumbered.insert(process.rank);
             }
+            let lone = parts.lone_device(process);
             for pid in parts.rows(process) {
                 if is_pseudo(timeline, pid) {
                     continue;
@@ -37,7 +39,7 @@ impl Groups {
                 let wanted = parts.wanted(process, pid);
                 let mut candidates = Candidates {
                     wanted,
-                    own: parts.is_lone_device(process, pid).then_some(process.rank),
+                    own: (lone == Some(pid)).then_some(process.rank),
                 };
                 let mut new = wanted;
                 let mut turn = 0;
@@ -137,27 +139,34 @@ impl TraceParts {
         rows.into_iter()
     }
 
+    /// Whether a process has a group.
+    fn has_row(&self, process: &TraceProcess, pid: Id) -> bool {
+        let mut parts = process.parts.iter().filter_map(|part| self.all.get(*part));
+        parts.any(|part| part.rows.contains_key(&pid))
+    }
+
     /// Whether a group of a process is of a device.
     fn is_device(&self, process: &TraceProcess, pid: Id) -> bool {
         let mut parts = process.parts.iter().filter_map(|part| self.all.get(*part));
         parts.any(|part| part.rows.get(&pid).is_some_and(|row| row.is_device))
     }
 
-    /// Whether it is the process's only device.
-    fn is_lone_device(&self, process: &TraceProcess, pid: Id) -> bool {
-        let mut rows = self
-            .rows(process)
-            .filter(|pid| self.is_device(process, *pid));
-        rows.all(|device| device == pid) && self.is_device(process, pid)
+    /// The process's only device, if it has one and no other.
+    fn lone_device(&self, process: &TraceProcess) -> Option<Id> {
+        let parts = process.parts.iter().filter_map(|part| self.all.get(*part));
+        let mut devices = parts.flat_map(TracePart::devices).map(|(pid, _)| pid);
+        let first = devices.next()?;
+        devices.all(|device| device == first).then_some(first)
     }
 
     /// The number that a group of a process gets, if no other has it: the first device is
     /// that of the rank, if there are no others.
     fn wanted(&self, process: &TraceProcess, pid: Id) -> Id {
         let is_processed = self.first(process).is_none_or(|part| part.is_processed);
-        let mut rows = self.rows(process);
-        let is_other = |other: Id| other != pid && self.is_device(process, other);
-        match pid == Id::Number(0) && !is_processed && !rows.any(is_other) {
+        let is_first = pid == Id::Number(0) && !is_processed;
+        let parts = process.parts.iter().filter_map(|part| self.all.get(*part));
+        let mut devices = parts.flat_map(TracePart::devices);
+        match is_first && devices.all(|(device, _)| device == pid) {
             true => Id::Number(process.rank.into()),
             false => pid,
         }
@@ -176,7 +185,7 @@ impl TraceParts {
             return None;
         }
         let pid = timeline.pid(event);
-        let is_host = match (pid.number(), self.rows(process).any(|row| row == pid)) {
+        let is_host = match (pid.number(), self.has_row(process, pid)) {
             (None, _) => false,
             (_, true) => !self.is_device(process, pid),
             (Some(number), _) => number > i64::from(process.rank),
@@ -228,8 +237,8 @@ pub(super) fn name_hosts(timeline: &mut Timeline) {
         return;
     }
     let label = timeline.names.intern("process_labels");
-    let mut left: Vec<(Id, RowGroup)> = timeline.identity.groups.clone().into_iter().collect();
-    left.sort_by_key(|(pid, _)| *pid);
+    let groups = timeline.identity.groups.iter();
+    let mut left: BTreeMap<Id, RowGroup> = groups.map(|(pid, group)| (*pid, *group)).collect();
     for index in 0..timeline.events.len() {
         let Some(event) = timeline.events.get(index).copied() else {
             break;
@@ -243,7 +252,7 @@ pub(super) fn name_hosts(timeline: &mut Timeline) {
         let Some((host, text)) = host.zip(timeline.arg(&event, "labels")) else {
             continue;
         };
-        left.retain(|(other, _)| *other != pid);
+        left.remove(&pid);
         let known = serde_json::from_str::<String>(text).unwrap_or_default();
         if known.split(", ").any(|part| part == host) {
             continue;

@@ -4,7 +4,7 @@ use super::gather::{TracePart, pid_text};
 use super::rows::Groups;
 use super::{TraceParts, TraceProcess};
 use aiprof_model::timeline::{Id, Timeline};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A device of a process.
 #[derive(Clone, Debug)]
@@ -103,22 +103,24 @@ fn of_one_npu(timeline: &Timeline, parts: &TraceParts, used: &[DeviceUse]) -> Ve
 /// The devices of all processes.
 fn used(timeline: &Timeline, parts: &TraceParts, groups: &Groups) -> Vec<DeviceUse> {
     let mut used: Vec<DeviceUse> = Vec::new();
+    let mut known: FxHashSet<(usize, Id, i64)> = FxHashSet::default();
     for (number, process) in parts.processes.iter().enumerate() {
         for part in process.parts.iter().filter_map(|part| parts.all.get(*part)) {
+            let stated_rows = part.stated_rows(timeline);
             for (pid, row) in part.devices() {
+                let stated_row = stated_rows.get(pid_text(timeline, pid).as_str());
                 for device in &row.devices {
                     let row = groups.of(parts, number, pid);
-                    let is_known = |one: &DeviceUse| {
-                        (one.process, one.row, one.number) == (number, row, *device)
-                    };
-                    if used.iter().any(is_known) {
+                    if !known.insert((number, row, *device)) {
                         continue;
                     }
                     used.push(DeviceUse {
                         process: number,
                         row,
                         number: *device,
-                        gpu: stated(timeline, part, pid, *device),
+                        gpu: stated_row
+                            .and_then(|row| row.gpu.clone())
+                            .or_else(|| stated(timeline, part, *device)),
                     });
                 }
             }
@@ -129,14 +131,11 @@ fn used(timeline: &Timeline, parts: &TraceParts, groups: &Groups) -> Vec<DeviceU
 
 /// What identifies a device, as its file states it. What states it for one process is not about
 /// the others of the file.
-fn stated(timeline: &Timeline, part: &TracePart, pid: Id, number: i64) -> Option<String> {
+fn stated(timeline: &Timeline, part: &TracePart, number: i64) -> Option<String> {
     let stated = &timeline.jobs.get(part.job as usize)?.stated;
-    let text = pid_text(timeline, pid);
-    let row = stated.rows.iter().find(|(row, _)| *row == text);
-    let of_row = row.and_then(|(_, row)| row.gpu.clone());
     let mut numbered = stated.gpus.iter().filter(|_| part.only.is_none());
-    let numbered = numbered.find(|(id, _)| *id == number);
-    of_row.or_else(|| numbered.map(|(_, gpu)| gpu.clone()))
+    let (_, gpu) = numbered.find(|(id, _)| *id == number)?;
+    Some(gpu.clone())
 }
 
 /// Whether it is a PCI address: `0000:01:00.0`.

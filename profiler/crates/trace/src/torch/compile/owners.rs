@@ -4,7 +4,7 @@
 //! the thread, as a region that never ran before. A backward pass is compiled within the backward
 //! operator of the forward pass that it is of.
 
-use super::{CompileId, CompileOwner, CompilePart, name, region_around, set};
+use super::{CompileAround, CompileId, CompileOwner, CompilePart, name, set};
 use crate::torch::calls::TorchCalls;
 use crate::torch::nesting::Nested;
 use crate::torch::pairs;
@@ -21,8 +21,11 @@ pub(super) fn assign(
     timeline: &Timeline,
     calls: &TorchCalls,
     nested: &Nested,
+    around: &CompileAround,
     parts: &mut [CompilePart],
 ) {
+    let is_backward = |index: usize| name(timeline, calls, index) == BACKWARD;
+    let backward = nested.around(|index| is_backward(index).then_some(index));
     let first_runs = first_runs(parts);
     let mut forward: Option<FxHashMap<usize, usize>> = None;
     // Steps by thread that led to no region yet.
@@ -35,7 +38,7 @@ pub(super) fn assign(
             CompilePart::Region(_) => true,
             CompilePart::Other => waiting.contains_key(&call.thread) && is_lookup(),
         };
-        if !matters || is_in_step(index, nested, parts) {
+        if !matters || around.step(index).is_some() {
             continue;
         }
         let CompilePart::Step(_) = part else {
@@ -50,15 +53,14 @@ pub(super) fn assign(
             }
             continue;
         };
-        let mut above = nested.above(index);
-        match above.find(|above| name(timeline, calls, *above) == BACKWARD) {
+        match backward.get(index).copied().flatten() {
             Some(backward) => {
                 let forward = forward.get_or_insert_with(|| {
                     let pairs = pairs::joined(timeline, calls).into_iter();
                     pairs.filter_map(|(back, of)| Some((back, of?))).collect()
                 });
                 let region = forward.get(&backward);
-                let owner = region.and_then(|forward| region_around(*forward, nested, parts));
+                let owner = region.and_then(|forward| around.region(*forward, parts));
                 set(parts, index, CompilePart::Step(owner.unwrap_or_default()));
             }
             None => waiting.entry(call.thread).or_default().push(index),
@@ -81,10 +83,4 @@ fn is_first(owner: CompileOwner, index: usize, first: &FxHashMap<CompileId, usiz
     owner
         .number()
         .is_none_or(|id| first.get(&id) == Some(&index))
-}
-
-/// Whether the compiler did it while it compiled.
-fn is_in_step(index: usize, nested: &Nested, parts: &[CompilePart]) -> bool {
-    let mut above = nested.above(index);
-    above.any(|above| matches!(parts.get(above), Some(CompilePart::Step(_))))
 }

@@ -2,17 +2,17 @@
 //! them: Python stacks show their functions.
 
 use super::{Compiled, GraphBreak};
-use rustc_hash::FxHashSet;
-use std::collections::BTreeMap;
+use crate::torch::python::Frames;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-/// A function and its place, if they are known.
-type Function = Option<(String, String)>;
+/// The number of a function, if it is known.
+type Function = Option<usize>;
 
 /// All of them, by function.
 #[derive(Default)]
 pub(super) struct Unnumbered {
-    compiled: BTreeMap<Function, Compiled>,
-    breaks: BTreeMap<Function, GraphBreak>,
+    compiled: FxHashMap<Function, Compiled>,
+    breaks: FxHashMap<Function, GraphBreak>,
     /// Regions that ran first after a compilation.
     compiled_for: FxHashSet<usize>,
     /// Those of them whose function ran or was compiled before.
@@ -24,11 +24,11 @@ pub(super) struct Unnumbered {
 impl Unnumbered {
     /// Adds a region: its function, its length in microseconds, whether it is within another.
     pub(super) fn region(&mut self, function: Function, us: f64, is_within: bool) {
-        let row = of_function(&mut self.compiled, &function);
+        let row = self.compiled.entry(function).or_default();
         row.runs += 1;
         row.run_us += us;
         if is_within {
-            self.break_before(&function).runs += 1;
+            self.breaks.entry(function).or_default().runs += 1;
         }
     }
 
@@ -42,7 +42,7 @@ impl Unnumbered {
         us: f64,
         is_within: bool,
     ) {
-        let row = of_function(&mut self.compiled, &function);
+        let row = self.compiled.entry(function).or_default();
         row.compile_us += us;
         // A backward pass is compiled behind its region; it is no compilation of its own.
         if step < region && self.compiled_for.insert(region) {
@@ -57,47 +57,47 @@ impl Unnumbered {
             row.recompile_us += us;
         }
         if is_within {
-            self.break_before(&function).compile_us += us;
+            self.breaks.entry(function).or_default().compile_us += us;
         }
     }
 
     /// Compilations by function, those of unknown functions last.
-    pub(super) fn compiled(&self) -> Vec<Compiled> {
-        sorted(&self.compiled)
+    pub(super) fn compiled(&self, frames: &Frames) -> Vec<Compiled> {
+        let named = |row: &Compiled, function, place| Compiled {
+            function,
+            place,
+            ..row.clone()
+        };
+        sorted(&self.compiled, frames, named)
     }
 
-    /// Functions that went on behind graph breaks.
-    pub(super) fn breaks(&self) -> Vec<GraphBreak> {
-        sorted(&self.breaks)
-    }
-
-    fn break_before(&mut self, function: &Function) -> &mut GraphBreak {
-        let known = self.breaks.entry(function.clone());
-        known.or_insert_with(|| GraphBreak {
-            function: function.as_ref().map(|(name, _)| name.clone()),
-            // What goes on has the line at which it does.
-            place: function.as_ref().map(|(_, place)| place.clone()),
-            ..GraphBreak::default()
-        })
+    /// Functions that went on behind graph breaks. What goes on has the line at which it does.
+    pub(super) fn breaks(&self, frames: &Frames) -> Vec<GraphBreak> {
+        let named = |row: &GraphBreak, function, place| GraphBreak {
+            function,
+            place,
+            ..row.clone()
+        };
+        sorted(&self.breaks, frames, named)
     }
 }
 
-fn of_function<'c>(
-    compiled: &'c mut BTreeMap<Function, Compiled>,
-    function: &Function,
-) -> &'c mut Compiled {
-    compiled
-        .entry(function.clone())
-        .or_insert_with(|| Compiled {
-            function: function.as_ref().map(|(name, _)| name.clone()),
-            place: function.as_ref().map(|(_, place)| place.clone()),
-            ..Compiled::default()
-        })
-}
-
-/// Rows whose function is not known come last.
-fn sorted<T: Clone>(rows: &BTreeMap<Function, T>) -> Vec<T> {
-    let known = rows.iter().filter(|(function, _)| function.is_some());
-    let rest = rows.get(&None);
-    known.map(|(_, row)| row).chain(rest).cloned().collect()
+/// Rows with their functions and places. Those whose function is not known come last.
+fn sorted<T>(
+    rows: &FxHashMap<Function, T>,
+    frames: &Frames,
+    named: impl Fn(&T, Option<String>, Option<String>) -> T,
+) -> Vec<T> {
+    let functions = rows.iter().map(|(function, row)| {
+        let function = function.and_then(|number| frames.function(number));
+        (function.is_none(), function, row)
+    });
+    let mut rows: Vec<_> = functions.collect();
+    rows.sort_by_key(|(is_unknown, function, _)| (*is_unknown, *function));
+    let rows = rows.into_iter().map(|(_, function, row)| {
+        let text = |text: &str| text.to_owned();
+        let (function, place) = function.unzip();
+        named(row, function.map(text), place.map(text))
+    });
+    rows.collect()
 }
