@@ -2,7 +2,7 @@
 //! ([`aiprof_trace::device_time::stream_idle`]), and why devices as a whole idle
 //! ([`aiprof_trace::device_time::device_idle`]).
 
-use super::super::{Request, Table, TableEntry};
+use super::super::{Cell, Request, Table, TableEntry};
 use crate::id_cell;
 use aiprof_model::timeline::Timeline;
 use aiprof_trace::device_time::{IdleBlame, IdleCause, KERNEL_WAIT, device_idle, stream_idle};
@@ -52,13 +52,19 @@ fn make(request: &Request<'_>) -> Vec<Table> {
 fn devices(timeline: &Timeline, index: &WorkIndex) -> Table {
     let mut rows = Vec::new();
     for idle in device_idle(timeline, index) {
-        let rank = index.ranks.get(idle.rank).map(|rank| rank.rank);
+        let ranks: Cell = match idle.ranks[..] {
+            [rank] => rank.into(),
+            _ => {
+                let ranks: Vec<String> = idle.ranks.iter().map(u32::to_string).collect();
+                ranks.join(" ").into()
+            }
+        };
         for (cause, sum) in IdleBlame::ALL.into_iter().zip(idle.causes) {
             if sum.gaps == 0 {
                 continue;
             }
             rows.push(vec![
-                rank.into(),
+                ranks.clone(),
                 id_cell(timeline, idle.device.number),
                 cause.word().into(),
                 sum.gaps.into(),
