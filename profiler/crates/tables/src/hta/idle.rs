@@ -4,6 +4,7 @@
 
 use super::super::{Cell, Request, Table, TableEntry};
 use crate::id_cell;
+use crate::report::ranks_cell;
 use aiprof_model::timeline::Timeline;
 use aiprof_trace::device_time::{IdleBlame, IdleCause, KERNEL_WAIT, device_idle, stream_idle};
 use aiprof_trace::work::WorkIndex;
@@ -52,12 +53,9 @@ fn make(request: &Request<'_>) -> Vec<Table> {
 fn devices(timeline: &Timeline, index: &WorkIndex) -> Table {
     let mut rows = Vec::new();
     for idle in device_idle(timeline, index) {
-        let ranks: Cell = match idle.ranks[..] {
-            [rank] => rank.into(),
-            _ => {
-                let ranks: Vec<String> = idle.ranks.iter().map(u32::to_string).collect();
-                ranks.join(" ").into()
-            }
+        let ranks = match &idle.ranks[..] {
+            [first, others @ ..] => ranks_cell(*first, others),
+            [] => Cell::None,
         };
         for (cause, sum) in IdleBlame::ALL.into_iter().zip(idle.causes) {
             if sum.gaps == 0 {

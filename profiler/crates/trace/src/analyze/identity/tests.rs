@@ -4,7 +4,7 @@
 use super::*;
 use crate::analyze::messages::Level;
 use crate::analyze::normalize::{assign_ranks, merge_files};
-use crate::analyze::{recordings, statistics};
+use crate::analyze::{device_busy, recordings, statistics};
 use crate::device_time::DeviceTime;
 use crate::work::WorkIndex;
 use aiprof_formats::import::json;
@@ -124,12 +124,21 @@ fn read_named(files: &[(String, &str)]) -> Timeline {
     timeline
 }
 
-/// Rank, kernels, busy and elapsed time of each device.
+/// Rank, busy and elapsed time of each device, of which the statistics of kernels have the last,
+/// too.
 fn active(timeline: &Timeline) -> Vec<(u32, f64, f64)> {
+    let index = WorkIndex::new(timeline);
+    let rows = device_busy::rows(timeline, &DeviceTime::of_all(&index.ranks));
     let found = statistics::run(timeline, &Kinds::new(timeline), true);
-    let rows = found.active.iter();
+    let mut times = [
+        rows.iter().map(|row| row.elapsed_us).collect::<Vec<_>>(),
+        found.active.iter().map(|row| row.elapsed_us()).collect(),
+    ];
+    times.iter_mut().for_each(|all| all.sort_by(f64::total_cmp));
+    assert_eq!(times[0], times[1]);
     let mut rows: Vec<_> = rows
-        .map(|row| (row.rank, row.busy_us, row.elapsed_us()))
+        .iter()
+        .map(|row| (row.rank, row.busy_us, row.elapsed_us))
         .collect();
     rows.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
     rows
