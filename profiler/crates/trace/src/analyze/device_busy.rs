@@ -4,10 +4,21 @@ use super::report::Active;
 use crate::device_time::DeviceTime;
 use crate::work::WorkClass;
 use aiprof_model::timeline::{Id, Timeline};
+use rustc_hash::FxHashSet;
 
-/// The devices of all ranks, each once.
+/// The devices of all ranks, each once. Some tools have copies on rows of their own, which look
+/// like a device: what only copies is listed where no device of its rank has kernels.
 pub(crate) fn rows(timeline: &Timeline, devices: &[DeviceTime<'_>]) -> Vec<Active> {
-    let rows = devices.iter().map(|device| {
+    let has_kernels = |device: &&DeviceTime<'_>| {
+        let mut work = device.work.iter();
+        work.any(|work| work.class != WorkClass::Copy)
+    };
+    let with_kernels = devices.iter().filter(has_kernels);
+    let ranks: FxHashSet<u32> = with_kernels.flat_map(|one| one.ranks.clone()).collect();
+    let is_listed = |device: &&DeviceTime<'_>| {
+        has_kernels(device) || !device.ranks.iter().any(|rank| ranks.contains(rank))
+    };
+    let rows = devices.iter().filter(is_listed).map(|device| {
         let kernels = device.work.iter();
         let kernels = kernels.filter(|work| work.class != WorkClass::Copy);
         let (busy_us, elapsed_us) = (device.busy.us(), device.elapsed_us());
@@ -43,19 +54,22 @@ mod tests {
     use aiprof_model::timeline::Dialect;
     use aiprof_testkit::scene::{self, Slice};
 
-    /// Kernels 0-30 and 20-50 and a copy 60-70 on one device, copies alone on the other.
+    /// Kernels 0-30 and 20-50 and a copy 60-80 on a device of rank 0, which has copies on other
+    /// rows, too; copies alone on rank 1.
     #[test]
     fn copies_make_devices_busy() {
         let mut timeline = scene::empty(Dialect::Torch);
-        for (name, cat, device, ts, end) in [
-            ("gemm", "kernel", 0, 0.0, 30.0),
-            ("gemm", "kernel", 0, 20.0, 50.0),
-            ("Memcpy DtoH", "gpu_memcpy", 0, 60.0, 80.0),
-            ("Memcpy DtoH", "gpu_memcpy", 1, 10.0, 20.0),
-            ("Memset (Device)", "gpu_memset", 1, 30.0, 35.0),
+        for (rank, name, cat, device, ts, end) in [
+            (0, "gemm", "kernel", 0, 0.0, 30.0),
+            (0, "gemm", "kernel", 0, 20.0, 50.0),
+            (0, "Memcpy DtoH", "gpu_memcpy", 0, 60.0, 80.0),
+            (0, "Memcpy DtoH", "gpu_memcpy", 2, 60.0, 80.0),
+            (1, "Memcpy DtoH", "gpu_memcpy", 1, 10.0, 20.0),
+            (1, "Memset (Device)", "gpu_memset", 1, 30.0, 35.0),
         ] {
             let args = format!("\"device\":{device},\"stream\":7");
             let slice = Slice {
+                rank,
                 name,
                 cat,
                 ts,
