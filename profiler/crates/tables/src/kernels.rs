@@ -1,13 +1,14 @@
 //! Kernels by the time they took.
 
+use super::report::device_cell;
 use super::{Cell, Request, Table, TableEntry};
 
 /// `--table kernels`.
 pub(super) const ENTRY: TableEntry = TableEntry {
     name: "kernels",
-    about: "kernels by rank and name: calls and times",
+    about: "kernels by rank, device and name: calls and times",
     title: "Kernels",
-    columns: "rank name calls total:us share:percent mean:us median:us min:us max:us \
+    columns: "rank device name calls total:us share:percent mean:us median:us min:us max:us \
               deviation:us",
     make,
 };
@@ -17,6 +18,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
         let lengths = &kernel.lengths;
         vec![
             kernel.rank.into(),
+            device_cell(&kernel.device),
             kernel.name.as_str().into(),
             lengths.calls.into(),
             lengths.total_us.into(),

@@ -11,6 +11,8 @@
 pub mod categories;
 pub mod compare;
 mod compile;
+#[cfg(test)]
+mod cycles_tests;
 mod flops;
 mod fwd_bwd;
 mod hta;

@@ -28,19 +28,21 @@ impl ReportTable {
     }
 }
 
-/// How busy ranks were.
+/// How busy devices were.
 pub const ACTIVE: ReportTable = ReportTable {
-    title: "How busy each rank was",
+    title: "How busy each device was",
     columns: "
-        0 Rank: rank
-        bar Busy %: share of the time between its first and its last kernel
-        3 Busy ms: time in which at least one kernel ran
+        0 Rank: rank, or all ranks that use the device
+        0 Device: device
+        bar Busy %: share of the time between its first and its last operation
+        3 Busy ms: time in which at least one kernel, copy or fill ran
         3 Kernels ms: sum of the times of all kernels, also of those that overlap
-        3 Elapsed ms: from the begin of the first kernel to the end of the last",
+        3 Elapsed ms: from the begin of the first operation to the end of the last",
     rows: |report| {
         Box::new(report.active.iter().map(|row| {
             vec![
-                row.rank.into(),
+                ranks_cell(row.rank, &row.other_ranks),
+                device_cell(&row.device),
                 row.busy_percent.into(),
                 (row.busy_us / 1e3).into(),
                 (row.kernel_us / 1e3).into(),
@@ -50,12 +52,28 @@ pub const ACTIVE: ReportTable = ReportTable {
     },
 };
 
+/// One rank, or several: `0 1`.
+pub(crate) fn ranks_cell(rank: u32, others: &[u32]) -> Cell {
+    let others: Vec<String> = others.iter().map(|rank| format!(" {rank}")).collect();
+    match others.is_empty() {
+        true => rank.into(),
+        false => format!("{rank}{}", others.concat()).into(),
+    }
+}
+
+/// A device, by its number if it has one.
+pub(crate) fn device_cell(device: &str) -> Cell {
+    let number = device.parse::<u64>();
+    number.map_or_else(|_| device.into(), Cell::Count)
+}
+
 /// The given kernels of all ranks.
 pub fn kernels<'k>(kernels: impl IntoIterator<Item = &'k Kernel>) -> Table {
     const COLUMNS: &str = "
         0 Rank: rank
+        0 Device: device
         name Kernel: name; running numbers are replaced by [N]
-        bar Time %: share of its rank's kernel time
+        bar Time %: share of its device's kernel time
         3 Total ms: time of all calls
         0 Calls: number of calls
         3 Mean \u{b5}s: mean length of a call
@@ -70,6 +88,7 @@ pub fn kernels<'k>(kernels: impl IntoIterator<Item = &'k Kernel>) -> Table {
         let lengths = &kernel.lengths;
         vec![
             kernel.rank.into(),
+            device_cell(&kernel.device),
             kernel.name.as_str().into(),
             kernel.percent.into(),
             (lengths.total_us / 1e3).into(),
@@ -160,6 +179,7 @@ pub const ITERATIONS: ReportTable = ReportTable {
     title: "Iterations of each rank",
     columns: "
         0 Rank: rank
+        0 Device: device
         0 Iterations: number of iterations
         0 Kernels each: kernels in one iteration
         3 Mean ms: mean time from one begin to the next",
@@ -167,6 +187,7 @@ pub const ITERATIONS: ReportTable = ReportTable {
         Box::new(report.iterations.iter().map(|one| {
             vec![
                 one.rank.into(),
+                one.device.as_deref().map(device_cell).into(),
                 one.count.into(),
                 one.kernels_each.into(),
                 (one.mean_us / 1e3).into(),

@@ -2,7 +2,8 @@
 
 use aiprof_model::calibrate::cycles::{Times, host_times};
 use aiprof_model::timeline::{
-    Device, Dialect, Event, Id, Job, NONE, Ph, Phase, Stated, Time, Timeline, Track, Transfer,
+    Device, Dialect, Event, Id, Job, NONE, Ph, Phase, RowGroup, Stated, Time, Timeline, Track,
+    Transfer,
 };
 use std::cmp::Reverse;
 
@@ -48,12 +49,38 @@ pub fn empty(dialect: Dialect) -> Timeline {
     timeline
 }
 
-/// Adds a slice; gives its index.
+/// Adds a slice to the first file; gives its index.
 pub fn add(timeline: &mut Timeline, slice: &Slice<'_>) -> usize {
+    add_to(timeline, 0, slice)
+}
+
+/// Files of PyTorch's profiler, by time: the slices of each. Those of a rank are of one process.
+pub fn files_of_torch(files: &[Vec<Slice<'_>>]) -> Timeline {
+    let mut timeline = empty(Dialect::Torch);
+    let first = timeline.jobs.first().cloned();
+    timeline.jobs = first.into_iter().cycle().take(files.len()).collect();
+    for (job, slices) in (0..).zip(files) {
+        for slice in slices {
+            add_to(&mut timeline, job, slice);
+            let pid = Id::Number(slice.rank.into());
+            let group = RowGroup {
+                host: None,
+                process: pid,
+                same: pid,
+            };
+            timeline.identity.groups.insert(pid, group);
+        }
+    }
+    let order = |event: &Event| (event.start, Reverse(event.length));
+    timeline.events.sort_by_key(order);
+    timeline
+}
+
+fn add_to(timeline: &mut Timeline, job: u32, slice: &Slice<'_>) -> usize {
     let name = timeline.names.intern(slice.name);
     let pid = Id::Number(i64::from(slice.rank));
     let track = timeline.tracks.intern(Track {
-        job: 0,
+        job,
         rank: slice.rank,
         ..Track::row(pid, Id::Number(slice.tid))
     });

@@ -12,7 +12,7 @@
 use crate::findings::device::GapBlame;
 use crate::findings::host::HostRows;
 use crate::stretches::{StretchSums, Stretches};
-use crate::work::{RankWork, RankedWork, WorkClass, WorkIndex};
+use crate::work::{RankWork, RankedWork, WorkClass, WorkIndex, ends_by_file};
 use aiprof_model::timeline::{DeviceKey, Event, Length, Sym, Time, Timeline, TrackId};
 use rustc_hash::FxHashMap;
 
@@ -48,7 +48,7 @@ impl<'w> DeviceTime<'w> {
                 rank,
                 ranks: vec![rank.rank],
                 device,
-                seen: Stretches::of(busy.ends()),
+                seen: ends_by_file(work.iter().copied()),
                 busy,
                 work,
             }
@@ -230,9 +230,17 @@ pub fn stream_idle(timeline: &Timeline, rank: &RankWork) -> Vec<StreamIdle> {
             stream,
             causes: [IdleSum::default(); 4],
         };
-        for (ended, next) in behind_each_other(work.into_iter()) {
-            if let Some(before) = ended {
-                found.gap(timeline, &collectives, before, next);
+        // Between two files nothing was recorded.
+        let mut ended: FxHashMap<u16, Time> = FxHashMap::default();
+        for next in work {
+            match ended.get_mut(&next.file) {
+                Some(before) => {
+                    found.gap(timeline, &collectives, *before, next);
+                    *before = next.end.max(*before);
+                }
+                None => {
+                    ended.insert(next.file, next.end);
+                }
             }
         }
         found
@@ -352,8 +360,8 @@ pub(crate) struct IdleStretch {
 /// The idle time of a device, by reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceIdle {
-    /// The number of its rank in the index.
-    pub rank: usize,
+    /// Its ranks.
+    pub ranks: Vec<u32>,
     /// The device.
     pub device: DeviceKey,
     /// From its first work's begin to the last one's end, microseconds.
@@ -362,29 +370,28 @@ pub struct DeviceIdle {
     pub causes: [IdleSum; 11],
 }
 
-/// Why the devices of all ranks idle.
+/// Why the devices of all ranks idle: one that several use idles once.
 pub fn device_idle(timeline: &Timeline, index: &WorkIndex) -> Vec<DeviceIdle> {
     let host = HostRows::new(timeline, index);
     let blame = GapBlame::new(timeline, &host);
     let mut found = Vec::new();
-    for (at, rank) in index.ranks.iter().enumerate() {
-        for device in DeviceTime::all(rank) {
-            let mut idle = DeviceIdle {
-                rank: at,
-                device: device.device,
-                elapsed_us: device.elapsed_us(),
-                causes: [IdleSum::default(); 11],
-            };
-            for stretch in blame.of(&device) {
-                if let Some(sum) = idle.causes.get_mut(stretch.blame as usize) {
-                    let us = (stretch.to - stretch.from).micros();
-                    sum.gaps += 1;
-                    sum.us += us;
-                    sum.longest_us = sum.longest_us.max(us);
-                }
+    for device in DeviceTime::of_all(&index.ranks) {
+        let mut idle = DeviceIdle {
+            elapsed_us: device.elapsed_us(),
+            causes: [IdleSum::default(); 11],
+            device: device.device,
+            ranks: Vec::new(),
+        };
+        for stretch in blame.of(&device) {
+            if let Some(sum) = idle.causes.get_mut(stretch.blame as usize) {
+                let us = (stretch.to - stretch.from).micros();
+                sum.gaps += 1;
+                sum.us += us;
+                sum.longest_us = sum.longest_us.max(us);
             }
-            found.push(idle);
         }
+        idle.ranks = device.ranks;
+        found.push(idle);
     }
     found
 }

@@ -128,7 +128,8 @@ fn operators(timeline: &Timeline) -> FxHashMap<(u32, &str), &Event> {
 
 /// Sends and receives in the order in which each rank ran them.
 pub(crate) struct MessageEnds<'t, T> {
-    channels: BTreeMap<Channel<'t>, (Vec<T>, Vec<T>)>,
+    /// By cycle of the ranks' profilers and channel.
+    channels: BTreeMap<(u16, Channel<'t>), (Vec<T>, Vec<T>)>,
 }
 
 impl<T> Default for MessageEnds<'_, T> {
@@ -140,9 +141,9 @@ impl<T> Default for MessageEnds<'_, T> {
 }
 
 impl<'t, T: Copy> MessageEnds<'t, T> {
-    /// Adds one side of a message.
-    pub(crate) fn add(&mut self, end: MessageEnd<'t>, of: T) {
-        let (sends, receives) = self.channels.entry(end.channel).or_default();
+    /// Adds one side of a message, which is of a cycle of its rank's profiler.
+    pub(crate) fn add(&mut self, cycle: u16, end: MessageEnd<'t>, of: T) {
+        let (sends, receives) = self.channels.entry((cycle, end.channel)).or_default();
         match end.is_send {
             true => sends.push(of),
             false => receives.push(of),

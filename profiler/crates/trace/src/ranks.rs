@@ -71,11 +71,11 @@ impl Collectives {
     }
 }
 
-/// Kernels that communicate: the n-th of a name is the same collective on all
-/// ranks, if all have as many. The one that comes last is in it for the shortest time:
+/// Kernels that communicate: the n-th of a name in a cycle of the profilers is the same collective
+/// on all ranks, if all have as many. The one that comes last is in it for the shortest time:
 /// so clocks of ranks need not agree.
 fn by_device(timeline: &Timeline, index: &WorkIndex) -> Collectives {
-    let mut all: FxHashMap<SameCollective<'_>, BTreeMap<u32, Vec<&RankedWork>>> =
+    let mut all: FxHashMap<(u16, SameCollective<'_>), BTreeMap<u32, Vec<&RankedWork>>> =
         FxHashMap::default();
     let mut found = Collectives::default();
     let (mut kinds, mut ends) = (CommKinds::new(timeline), MessageEnds::default());
@@ -86,17 +86,18 @@ fn by_device(timeline: &Timeline, index: &WorkIndex) -> Collectives {
                 continue;
             };
             let kind = kinds.of(event, rank.rank);
+            let cycle = index.cycle(work);
             let (collectives, messages) = found.kernels.entry(rank.rank).or_default();
             match kind {
                 CommKind::Collective(_) => *collectives += 1,
                 _ => *messages += 1,
             }
             match kind {
-                CommKind::Message(end) => ends.add(end, (rank.rank, work)),
+                CommKind::Message(end) => ends.add(cycle, end, (rank.rank, work)),
                 CommKind::UnknownMessage => found.unpaired += 1,
                 CommKind::Collective(_) if event.is_counted() => {}
                 CommKind::Collective(same) => {
-                    let of = all.entry(same).or_default();
+                    let of = all.entry((cycle, same)).or_default();
                     of.entry(rank.rank).or_default().push(work);
                 }
             }

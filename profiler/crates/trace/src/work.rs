@@ -1,10 +1,12 @@
 //! What ran on devices, by rank and stream, and the calls that launched it: what all
 //! findings and tables look at.
 
+use crate::analyze::identity::file_of;
+use crate::stretches::Stretches;
 use aiprof_model::kernel_classes::KernelClass;
 use aiprof_model::probes::CallKind;
 use aiprof_model::timeline::{
-    DeviceKey, Dialect, Event, Id, Kinds, NONE, ProcessKey, StreamKey, Sym, Time, Timeline,
+    DeviceKey, Dialect, Event, Id, Kinds, NONE, ProcessKey, StreamKey, Sym, Time, Timeline, TrackId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
@@ -71,6 +73,8 @@ pub struct RankedWork {
     pub stream: u32,
     /// Its purpose.
     pub class: WorkClass,
+    /// Its file, in [`RankWork::files`].
+    pub file: u16,
     /// Begin.
     pub start: Time,
     /// End.
@@ -87,6 +91,8 @@ impl RankedWork {
 /// What links a call to its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LaunchLink {
+    /// The file, where each has numbers of its own.
+    pub(crate) file: u32,
     /// The process, if the number is of one.
     pub process: Option<ProcessKey>,
     /// The launch's number, or the correlation.
@@ -96,13 +102,24 @@ pub struct LaunchLink {
     pub is_of_runtime: bool,
 }
 
-/// What one rank did.
+/// A file of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankFile {
+    /// Its number in the timeline; [`NONE`]: it stands for several.
+    pub number: u32,
+    /// The first begin of what the rank did in it.
+    pub(crate) start: Time,
+}
+
+/// What one rank did, in all of its files.
 #[derive(Debug, Default)]
 pub struct RankWork {
     /// The rank.
     pub rank: u32,
     /// Work of its devices, by begin.
     pub work: Vec<RankedWork>,
+    /// Its files by time: one for each cycle of its profiler, else one for all.
+    pub files: Vec<RankFile>,
     /// Streams of its devices.
     pub streams: Vec<StreamKey>,
     /// What its threads did: calls, operators and notes, by thread, begin and depth.
@@ -137,12 +154,16 @@ pub struct WorkIndex {
     roles: Vec<SpanRole>,
     /// Categories of calls that aiprof recorded.
     recorded: FxHashSet<Sym>,
+    /// Whether all ranks with work have equally many files, so that the n-th files of all are of
+    /// the same time.
+    has_cycles: bool,
 }
 
 impl WorkIndex {
     /// Finds the work of all ranks. Needs final times.
     ///
-    /// Files of Kineto are a rank each; files of the AIU's runtime may share one.
+    /// Files of one process of Kineto's are one rank, and files of the AIU's runtime that have
+    /// the same rank. All others are a rank each.
     pub fn new(timeline: &Timeline) -> Self {
         let kinds = Kinds::new(timeline);
         let roles = timeline.names.iter().map(|(_, text)| role_of(text));
@@ -150,6 +171,7 @@ impl WorkIndex {
             ranks: Vec::new(),
             roles: roles.collect(),
             recorded: FxHashSet::default(),
+            has_cycles: false,
         };
         let mut places = Places {
             links: MOST_LAUNCHES.saturating_add(timeline.events.len().saturating_mul(LINKS)),
@@ -164,7 +186,25 @@ impl WorkIndex {
             rank.finish(timeline);
         }
         index.ranks.sort_by_key(|rank| rank.rank);
+        let mut files = index.ranks.iter().filter(|rank| !rank.work.is_empty());
+        let first = files.next().map(|rank| rank.files.len());
+        index.has_cycles = files.all(|rank| Some(rank.files.len()) == first);
         index
+    }
+
+    /// Whether the n-th files of all ranks with work are of the same time.
+    pub(crate) fn has_cycles(&self) -> bool {
+        self.has_cycles
+    }
+
+    /// Which part of all ranks' collectives and messages work is matched in: those of a cycle of
+    /// the ranks' profilers by themselves; all together, where ranks have different numbers of
+    /// cycles.
+    pub(crate) fn cycle(&self, work: &RankedWork) -> u16 {
+        match self.has_cycles {
+            true => work.file,
+            false => 0,
+        }
     }
 
     /// What an event is.
@@ -194,17 +234,19 @@ impl WorkIndex {
         if role == SpanRole::Other || role == SpanRole::Device && class.is_none() {
             return;
         }
-        let Some(rank) = places.rank(&mut self.ranks, timeline, event) else {
+        let place = places.of(&mut self.ranks, timeline, event);
+        let Some(rank) = self.ranks.get_mut(place.rank) else {
             return;
         };
         match (role, class) {
             (_, Some(class)) => {
-                let stream = places.stream(rank, timeline, event);
+                let stream = places.stream(rank, place, stream_of(timeline, event));
                 rank.work.push(RankedWork {
                     event: at,
                     call: NONE,
                     stream,
                     class,
+                    file: place.file,
                     start: event.start,
                     end: event.end(),
                 });
@@ -227,35 +269,70 @@ impl WorkIndex {
     }
 }
 
+/// What makes events those of one rank.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum RankOf {
+    /// A process of Kineto's, in all of its files: its rank is its own.
+    Process(u32),
+    /// The AIU's runtime, with its rank.
+    Runtime(u32),
+    /// Another file, with a rank in it.
+    File(u32, u32),
+}
+
+/// A rank, by its place in the index, and one of its files.
+#[derive(Clone, Copy)]
+struct RankPlace {
+    rank: usize,
+    file: u16,
+}
+
 /// Where events go, while they are sorted.
 #[derive(Default)]
 struct Places {
-    ranks: FxHashMap<(u32, u32), usize>,
-    streams: FxHashMap<(u32, u32, StreamKey), u32>,
+    ranks: FxHashMap<RankOf, usize>,
+    tracks: FxHashMap<TrackId, RankPlace>,
+    streams: FxHashMap<(usize, StreamKey), u32>,
     /// How many more launches are noted.
     links: usize,
 }
 
 impl Places {
-    fn key(timeline: &Timeline, event: &Event) -> (u32, u32) {
-        let track = timeline.track(event);
-        let job = match timeline.dialect(event) {
-            Dialect::Torch | Dialect::Plain => track.job,
-            Dialect::Flex => NONE,
+    /// The place of an event, whose begin its file takes.
+    fn of(&mut self, ranks: &mut Vec<RankWork>, timeline: &Timeline, event: &Event) -> RankPlace {
+        let place = match self.tracks.get(&event.track) {
+            Some(place) => *place,
+            None => {
+                let place = self.of_track(ranks, timeline, event);
+                self.tracks.insert(event.track, place);
+                place
+            }
         };
-        (job, track.rank)
+        let rank = ranks.get_mut(place.rank);
+        if let Some(file) = rank.and_then(|rank| rank.files.get_mut(usize::from(place.file)))
+            && !event.start.is_edge()
+        {
+            file.start = file.start.min(event.start);
+        }
+        place
     }
 
-    fn rank<'r>(
+    fn of_track(
         &mut self,
-        ranks: &'r mut Vec<RankWork>,
+        ranks: &mut Vec<RankWork>,
         timeline: &Timeline,
         event: &Event,
-    ) -> Option<&'r mut RankWork> {
-        let key = Self::key(timeline, event);
-        let at = *self.ranks.entry(key).or_insert_with(|| {
+    ) -> RankPlace {
+        let track = timeline.track(event);
+        let is_known = timeline.identity.groups.contains_key(&track.pid);
+        let of = match timeline.dialect(event) {
+            Dialect::Torch if is_known && track.rank != NONE => RankOf::Process(track.rank),
+            Dialect::Torch | Dialect::Plain => RankOf::File(track.job, track.rank),
+            Dialect::Flex => RankOf::Runtime(track.rank),
+        };
+        let at = *self.ranks.entry(of).or_insert_with(|| {
             ranks.push(RankWork {
-                rank: match key.1 {
+                rank: match track.rank {
                     NONE => 0,
                     rank => rank,
                 },
@@ -263,13 +340,13 @@ impl Places {
             });
             ranks.len() - 1
         });
-        ranks.get_mut(at)
+        let number = file_of(timeline, event);
+        let file = ranks.get_mut(at).map_or(0, |rank| rank.file(number));
+        RankPlace { rank: at, file }
     }
 
-    fn stream(&mut self, rank: &mut RankWork, timeline: &Timeline, event: &Event) -> u32 {
-        let (job, number) = Self::key(timeline, event);
-        let stream = stream_of(timeline, event);
-        let at = self.streams.entry((job, number, stream));
+    fn stream(&mut self, rank: &mut RankWork, place: RankPlace, stream: StreamKey) -> u32 {
+        let at = self.streams.entry((place.rank, stream));
         *at.or_insert_with(|| {
             rank.streams.push(stream);
             rank.streams.len() as u32 - 1
@@ -301,7 +378,52 @@ pub fn stream_of(timeline: &Timeline, event: &Event) -> StreamKey {
 }
 
 impl RankWork {
+    /// The place of a file among its files. What is beyond the last place shares that.
+    fn file(&mut self, number: u32) -> u16 {
+        let known = self.files.iter().position(|file| file.number == number);
+        let at = known.unwrap_or_else(|| {
+            self.files.push(RankFile {
+                number,
+                start: Time(i64::MAX),
+            });
+            self.files.len() - 1
+        });
+        u16::try_from(at).unwrap_or(u16::MAX)
+    }
+
+    /// The place of an event's file among its files.
+    pub(crate) fn file_at(&self, timeline: &Timeline, event: &Event) -> usize {
+        match self.files.len() {
+            0 | 1 => 0,
+            _ => {
+                let number = file_of(timeline, event);
+                let known = self.files.iter().position(|file| file.number == number);
+                known.unwrap_or_default()
+            }
+        }
+    }
+
+    /// Puts files in the order of time.
+    fn order_files(&mut self) {
+        let mut order: Vec<usize> = (0..self.files.len()).collect();
+        order.sort_by_key(|at| self.files.get(*at).map(|file| file.start));
+        let mut new = vec![0u16; order.len()];
+        for (to, from) in order.iter().enumerate() {
+            if let Some(slot) = new.get_mut(*from) {
+                *slot = u16::try_from(to).unwrap_or(u16::MAX);
+            }
+        }
+        for work in &mut self.work {
+            let place = new.get(usize::from(work.file));
+            work.file = place.copied().unwrap_or(work.file);
+        }
+        self.files.sort_by_key(|file| file.start);
+    }
+
     fn finish(&mut self, timeline: &Timeline) {
+        if self.files.len() > 1 {
+            self.order_files();
+        }
         let event = |at: u32| timeline.events.get(at as usize);
         let numbered = self.calls.keys().filter(|link| link.is_of_runtime);
         let numbered: FxHashSet<_> = numbered.map(|link| link.process).collect();
@@ -320,6 +442,12 @@ impl RankWork {
         });
     }
 
+    /// From the first begin to the last end of its work, in each of its files: what lies between
+    /// was not recorded. In order, apart from each other.
+    pub fn recorded(&self) -> Vec<(Time, Time)> {
+        ends_by_file(self.work.iter()).iter().collect()
+    }
+
     /// Work of each stream, by begin.
     pub fn by_stream(&self) -> Vec<Vec<&RankedWork>> {
         let mut all = vec![Vec::new(); self.streams.len()];
@@ -330,6 +458,16 @@ impl RankWork {
         }
         all
     }
+}
+
+/// From the first begin to the last end of some work, in each of its files.
+pub(crate) fn ends_by_file<'w>(work: impl Iterator<Item = &'w RankedWork>) -> Stretches {
+    let mut files: FxHashMap<u16, (Time, Time)> = FxHashMap::default();
+    for work in work.filter(|work| work.start < work.end) {
+        let ends = files.entry(work.file).or_insert((work.start, work.end));
+        *ends = (ends.0.min(work.start), ends.1.max(work.end));
+    }
+    Stretches::of(files.into_values())
 }
 
 /// The name that an event had in its file.
@@ -417,9 +555,11 @@ fn links_of(timeline: &Timeline, event: &Event) -> impl Iterator<Item = LaunchLi
     let (first, last) = ends.unwrap_or((event.correlation, event.correlation));
     let numbers = (first..=last).take(MOST_LAUNCHES);
     let is_of_runtime = is_own && event.correlation != 0;
+    let file = file_of(timeline, event);
     numbers
         .filter(|number| *number != 0)
         .map(move |number| LaunchLink {
+            file,
             process,
             number,
             is_of_runtime,

@@ -3,7 +3,7 @@
 use aiprof_model::visible;
 use aiprof_tables::report as tables;
 use aiprof_tables::{Cell, Table};
-use aiprof_trace::analyze::report::{Report, Weight};
+use aiprof_trace::analyze::report::{Kernel, Report, Weight};
 use std::io::{self, Write};
 
 /// Kernels that are listed for each rank.
@@ -94,6 +94,7 @@ fn columns(
     let places: Vec<_> = places.collect();
     for row in &table.rows {
         let cells = places.iter().map(|(at, digits, width)| match row.get(*at) {
+            Some(Cell::Text(text)) if *width > 0 => format!("{:>width$}", shown_name(text)),
             Some(Cell::Text(text)) => format!(" {}", shown_name(text)),
             Some(Cell::Count(count)) => format!("{count:>width$}"),
             Some(Cell::Number(number)) => format!("{number:>width$.digits$}"),
@@ -105,15 +106,15 @@ fn columns(
 }
 
 fn active(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let device = report.has_several_devices().then_some(("Device", 6));
+    let head = if device.is_some() { " device" } else { "" };
+    let mut shown = vec![("Rank", 5)];
+    shown.extend(device);
+    shown.extend([("Busy %", 8), ("Busy ms", 12), ("Elapsed ms", 12)]);
     columns(
         &tables::ACTIVE.first(report, usize::MAX),
-        "\n rank   busy %      busy ms   elapsed ms",
-        &[
-            ("Rank", 5),
-            ("Busy %", 8),
-            ("Busy ms", 12),
-            ("Elapsed ms", 12),
-        ],
+        &format!("\n rank{head}   busy %      busy ms   elapsed ms"),
+        &shown,
         out,
     )
 }
@@ -150,12 +151,19 @@ fn kernels(report: &Report, out: &mut impl Write) -> io::Result<()> {
         shown.extend([("Mean W", 7), ("Energy J", 9)]);
     }
     shown.push(("Kernel", 0));
-    for kernels in report.kernels.chunk_by(|a, b| a.rank == b.rank) {
-        let rank = kernels.first().map_or(0, |first| first.rank);
+    let has_several = report.has_several_devices();
+    let of = |kernel: &Kernel| match has_several {
+        true => format!("rank {}, device {}", kernel.rank, plain(&kernel.device)),
+        false => format!("rank {}", kernel.rank),
+    };
+    let is_same =
+        |a: &Kernel, b: &Kernel| a.rank == b.rank && (a.device == b.device || !has_several);
+    for kernels in report.kernels.chunk_by(is_same) {
+        let of = kernels.first().map(of).unwrap_or_default();
         let count = kernels.len();
         let calls: usize = kernels.iter().map(|kernel| kernel.lengths.calls).sum();
         let heads = format!(
-            "\nrank {rank}: {count} kernels, {calls} calls\n     %     total ms    calls      mean \
+            "\n{of}: {count} kernels, {calls} calls\n     %     total ms    calls      mean \
              us    median us       max us{power}  name"
         );
         let table = tables::kernels(kernels.iter().take(KERNELS));
@@ -216,10 +224,15 @@ fn iterations(report: &Report, out: &mut impl Write) -> io::Result<()> {
     if !report.iterations.is_empty() {
         writeln!(out)?;
     }
+    let has_several = report.has_several_devices();
     for one in &report.iterations {
+        let device = one.device.as_ref().filter(|_| has_several);
+        let device = device.map_or(String::new(), |device| {
+            format!(", device {}", plain(device))
+        });
         writeln!(
             out,
-            "rank {}: {} iterations of {} kernels, one every {:.3} ms",
+            "rank {}{device}: {} iterations of {} kernels, one every {:.3} ms",
             one.rank,
             one.count,
             one.kernels_each,
@@ -227,4 +240,73 @@ fn iterations(report: &Report, out: &mut impl Write) -> io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aiprof_trace::analyze::report::{Active, Lengths};
+
+    fn text(devices: &[(u32, &str)]) -> String {
+        let lengths = Lengths {
+            calls: 2,
+            total_us: 2_000.0,
+            mean_us: 1_000.0,
+            median_us: 1_000.0,
+            min_us: 1_000.0,
+            max_us: 1_000.0,
+            deviation_us: 0.0,
+        };
+        let kernels = devices.iter().map(|(rank, device)| Kernel {
+            rank: *rank,
+            device: (*device).to_owned(),
+            name: "gemm".to_owned(),
+            percent: 100.0,
+            lengths,
+            mean_watts: None,
+            joules: None,
+            utilization_percent: None,
+        });
+        let active = devices.iter().map(|(rank, device)| Active {
+            rank: *rank,
+            other_ranks: Vec::new(),
+            device: (*device).to_owned(),
+            kernel_us: 2_000.0,
+            busy_us: 2_000.0,
+            elapsed_us: 8_000.0,
+            busy_percent: 25.0,
+        });
+        let report = Report {
+            kernels: kernels.collect(),
+            active: active.collect(),
+            ..Report::default()
+        };
+        let mut out = Vec::new();
+        write(&report, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn devices_are_named_where_a_rank_has_several() {
+        let several = text(&[(0, "0"), (0, "1"), (3, "TPU:2")]);
+        for line in [
+            " rank device   busy %      busy ms   elapsed ms\n",
+            "    0      0    25.00        2.000        8.000\n",
+            "    0      1    25.00        2.000        8.000\n",
+            "    3  TPU:2    25.00        2.000        8.000\n",
+            "\nrank 0, device 0: 1 kernels, 2 calls\n",
+            "\nrank 0, device 1: 1 kernels, 2 calls\n",
+            "\nrank 3, device TPU:2: 1 kernels, 2 calls\n",
+        ] {
+            assert!(several.contains(line), "{line}{several}");
+        }
+        let one_each = text(&[(0, "0"), (1, "1")]);
+        for line in [
+            " rank   busy %      busy ms   elapsed ms\n",
+            "    1    25.00        2.000        8.000\n",
+            "\nrank 1: 1 kernels, 2 calls\n",
+        ] {
+            assert!(one_each.contains(line), "{line}{one_each}");
+        }
+    }
 }

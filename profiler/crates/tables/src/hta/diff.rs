@@ -5,7 +5,8 @@
 //! `--annotation` and `--instance` choose.
 
 use super::super::{Cell, Request, Table, TableEntry};
-use aiprof_model::timeline::{Event, Sym, Timeline};
+use aiprof_model::timeline::{Event, Sym, Time, Timeline};
+use aiprof_trace::analyze::identity::file_of;
 use aiprof_trace::critical::{PathOptions, window};
 use aiprof_trace::work::WorkIndex;
 use std::collections::BTreeMap;
@@ -45,8 +46,15 @@ pub(crate) fn run(
         }
     };
     for rank in &index.ranks {
-        let (from, to) = window(timeline, index, rank, options);
-        let is_within = |event: &&Event| event.start >= from && event.start < to;
+        let windows = rank.files.iter().map(|file| {
+            let file = file.number;
+            (file, window(timeline, index, (rank, Some(file)), options))
+        });
+        let windows: BTreeMap<u32, (Time, Time)> = windows.collect();
+        let is_within = |event: &&Event| {
+            let window = windows.get(&file_of(timeline, event));
+            window.is_some_and(|(from, to)| event.start >= *from && event.start < *to)
+        };
         let event = |at: u32| timeline.events.get(at as usize);
         let host = rank.host.iter().filter_map(|at| event(*at));
         host.filter(is_within).for_each(|event| add(false, event));

@@ -2,8 +2,9 @@
 //! ([`aiprof_trace::device_time::stream_idle`]), and why devices as a whole idle
 //! ([`aiprof_trace::device_time::device_idle`]).
 
-use super::super::{Request, Table, TableEntry};
+use super::super::{Cell, Request, Table, TableEntry};
 use crate::id_cell;
+use crate::report::ranks_cell;
 use aiprof_model::timeline::Timeline;
 use aiprof_trace::device_time::{IdleBlame, IdleCause, KERNEL_WAIT, device_idle, stream_idle};
 use aiprof_trace::work::WorkIndex;
@@ -52,13 +53,16 @@ fn make(request: &Request<'_>) -> Vec<Table> {
 fn devices(timeline: &Timeline, index: &WorkIndex) -> Table {
     let mut rows = Vec::new();
     for idle in device_idle(timeline, index) {
-        let rank = index.ranks.get(idle.rank).map(|rank| rank.rank);
+        let ranks = match &idle.ranks[..] {
+            [first, others @ ..] => ranks_cell(*first, others),
+            [] => Cell::None,
+        };
         for (cause, sum) in IdleBlame::ALL.into_iter().zip(idle.causes) {
             if sum.gaps == 0 {
                 continue;
             }
             rows.push(vec![
-                rank.into(),
+                ranks.clone(),
                 id_cell(timeline, idle.device.number),
                 cause.word().into(),
                 sum.gaps.into(),

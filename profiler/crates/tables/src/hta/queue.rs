@@ -8,8 +8,10 @@ use super::super::{Cell, Request, Table, TableEntry};
 use super::describe::{Spread, quantile};
 use crate::id_cell;
 use aiprof_model::timeline::{Time, Timeline};
+use aiprof_trace::analyze::identity::file_of;
 use aiprof_trace::device_time::launch_of;
 use aiprof_trace::work::{RankWork, RankedWork};
+use std::collections::BTreeMap;
 
 /// `--table queue-length`.
 pub(crate) const ENTRY: TableEntry = TableEntry {
@@ -31,7 +33,7 @@ pub(crate) struct QueueLength {
     lengths: Vec<f64>,
     /// Time with a full queue, microseconds.
     pub blocked_us: f64,
-    /// Mean over time, from the first change to the last.
+    /// Mean over time, from the first change to the last in each file.
     pub over_time: f64,
 }
 
@@ -43,9 +45,13 @@ pub(crate) fn of_rank(timeline: &Timeline, rank: &RankWork) -> Vec<QueueLength> 
 
 fn of_stream(timeline: &Timeline, work: &[&RankedWork]) -> QueueLength {
     let mut changes: Vec<(Time, i64)> = Vec::new();
+    let mut files: BTreeMap<u16, (Time, Time)> = BTreeMap::new();
     for work in work {
         if let Some(call) = launch_of(timeline, work) {
             changes.extend([(call.start, 1), (work.start, -1)]);
+            let (from, to) = (call.start.min(work.start), call.start.max(work.start));
+            let file = files.entry(work.file).or_insert((from, to));
+            *file = (file.0.min(from), file.1.max(to));
         }
     }
     changes.sort_by_key(|(time, by)| (*time, -by));
@@ -62,8 +68,8 @@ fn of_stream(timeline: &Timeline, work: &[&RankedWork]) -> QueueLength {
         length += by;
         queue.lengths.push(length as f64);
     }
-    let ends = changes.first().zip(changes.last());
-    let all = ends.map_or(0.0, |((first, _), (last, _))| (*last - *first).micros());
+    let files = files.into_values().map(|(from, to)| (to - from).micros());
+    let all: f64 = files.sum();
     if all > 0.0 {
         queue.over_time = area / all;
     }
@@ -71,14 +77,18 @@ fn of_stream(timeline: &Timeline, work: &[&RankedWork]) -> QueueLength {
     queue
 }
 
-/// The time that a rank's trace covers, microseconds.
+/// The time that a rank's files cover, microseconds.
 fn covered_us(timeline: &Timeline, rank: &RankWork) -> f64 {
-    let host = rank.host.iter().chain(&rank.syncs);
-    let host = host.filter_map(|at| timeline.events.get(*at as usize));
-    let host = host.map(|event| (event.start, event.end()));
-    let all = host.chain(rank.work.iter().map(|work| (work.start, work.end)));
-    let ends = all.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
-    ends.map_or(0.0, |(from, to)| (to - from).micros())
+    let mut files: BTreeMap<u32, (Time, Time)> = BTreeMap::new();
+    let work = rank.work.iter().map(|work| &work.event);
+    let all = rank.host.iter().chain(&rank.syncs).chain(work);
+    for event in all.filter_map(|at| timeline.events.get(*at as usize)) {
+        let (from, to) = (event.start, event.end());
+        let file = files.entry(file_of(timeline, event)).or_insert((from, to));
+        *file = (file.0.min(from), file.1.max(to));
+    }
+    let files = files.into_values().map(|(from, to)| (to - from).micros());
+    files.sum()
 }
 
 fn make(request: &Request<'_>) -> Vec<Table> {

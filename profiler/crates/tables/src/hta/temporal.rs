@@ -1,8 +1,8 @@
 //! How the time of a rank's devices splits: computing, communicating, copying, idle; and
 //! what of it goes on at once.
 //!
-//! The time of a device is from its first work's begin to its last work's end. HTA's
-//! `idle_time`, `compute_time` and `non_compute_time` are the same, but that HTA takes the
+//! The time of a device is from its first work's begin to its last work's end in each file of its
+//! rank: what lies between two files was not recorded. HTA's `idle_time`, `compute_time` and `non_compute_time` are the same, but that HTA takes the
 //! profiler's rows of waits (`cuda_sync`) for work.
 
 use super::super::{Cell, Request, Table, TableEntry};
@@ -42,7 +42,7 @@ pub(crate) const KERNEL_TYPES: TableEntry = TableEntry {
 pub(crate) struct TemporalSplit {
     /// The rank.
     pub rank: u32,
-    /// From the first begin to the last end, microseconds.
+    /// From the first begin to the last end in each of its files, microseconds.
     pub total_us: f64,
     /// Time by the classes that go on in it, as bits of [`WorkClass`], microseconds; the
     /// first is idle.
@@ -106,6 +106,12 @@ fn of_rank(rank: &RankWork) -> TemporalSplit {
         changes.extend([(work.start, class), (work.end, -class)]);
     }
     changes.sort_unstable_by_key(|(time, _)| *time);
+    let recorded = rank.recorded();
+    let is_recorded = |from: Time, to: Time| {
+        let behind = recorded.partition_point(|(start, _)| *start <= from);
+        let around = behind.checked_sub(1).and_then(|at| recorded.get(at));
+        around.is_some_and(|(_, end)| *end >= to)
+    };
     let mut split = TemporalSplit {
         rank: rank.rank,
         ..TemporalSplit::default()
@@ -115,7 +121,9 @@ fn of_rank(rank: &RankWork) -> TemporalSplit {
         let classes = (0..running.len())
             .filter(|at| running.get(*at).is_some_and(|count| *count > 0))
             .fold(0, |classes, at| classes | 1 << at);
-        let took = last.map_or(0.0, |last| (time - last).micros());
+        // Begins and ends of files are those of work: no gap is recorded in part.
+        let took = last.filter(|last| classes != 0 || is_recorded(*last, time));
+        let took = took.map_or(0.0, |last| (time - last).micros());
         split.total_us += took;
         if let Some(sum) = split.by_classes_us.get_mut(classes) {
             *sum += took;
@@ -151,7 +159,7 @@ fn make(request: &Request<'_>) -> Vec<Table> {
     vec![ENTRY.noted(
         rows,
         vec![
-            "total: from the first begin to the last end; idle + compute + non-compute = total; \
+            "total: from the first begin to the last end in each file; idle + compute + non-compute = total; \
              communication and copy can overlap compute"
                 .to_owned(),
         ],

@@ -15,6 +15,7 @@ mod clip;
 pub mod collectives;
 pub mod comm_summary;
 pub mod config;
+pub(crate) mod device_busy;
 pub mod device_stalls;
 pub mod energy;
 pub mod energy_fit;

@@ -6,12 +6,13 @@
 
 pub use super::alignment::Cycle;
 use super::calibration::RankClock;
+use super::device_busy;
 use super::energy::KernelPower;
 use super::pipeline::Outcome;
 use super::plots;
 pub use super::plots::Series;
 use super::report_details::{self, Details};
-use super::statistics::{ActiveRow, KernelRow, Spread};
+use super::statistics::{KernelRow, Spread};
 pub use crate::finding::{Finding, FindingKind, Measure, SeenAt, Threshold, Weight};
 use crate::torch::compile::CompileReport;
 use aiprof_model::calibrate::jobs::{JobPosition, Refusal};
@@ -123,9 +124,11 @@ impl Lengths {
 pub struct Kernel {
     /// Rank.
     pub rank: u32,
+    /// Number or name of the device.
+    pub device: String,
     /// Name; of FLEX's kernels with numbers folded.
     pub name: String,
-    /// Part of its rank's kernel time.
+    /// Part of its device's kernel time.
     pub percent: f64,
     /// Its calls.
     pub lengths: Lengths,
@@ -137,16 +140,21 @@ pub struct Kernel {
     pub utilization_percent: Option<f64>,
 }
 
-/// How busy a rank was.
+/// How busy a device was.
 #[derive(Clone, Debug, Serialize)]
 pub struct Active {
     /// Rank.
     pub rank: u32,
+    /// Ranks that use the same device.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub other_ranks: Vec<u32>,
+    /// Number or name of the device.
+    pub device: String,
     /// Time of all kernels together, microseconds.
     pub kernel_us: f64,
-    /// Time in which at least one ran.
+    /// Time in which at least one operation ran: a kernel, copy or fill.
     pub busy_us: f64,
-    /// From the first one's begin to the last one's end.
+    /// From the first one's begin to the last one's end, in each file of its process.
     pub elapsed_us: f64,
     /// Busy in percent of that.
     pub busy_percent: f64,
@@ -157,6 +165,8 @@ pub struct Active {
 pub struct Iterations {
     /// Rank.
     pub rank: u32,
+    /// Number or name of the device; `None`: not known.
+    pub device: Option<String>,
     /// Kernels of one iteration.
     pub kernels_each: usize,
     /// How many there are.
@@ -212,7 +222,7 @@ pub struct Report {
     pub ranks: Option<Ranks>,
     /// Kernels, the most time first within a rank.
     pub kernels: Vec<Kernel>,
-    /// Ranks.
+    /// Devices.
     pub active: Vec<Active>,
     /// What repeats.
     pub iterations: Vec<Iterations>,
@@ -236,8 +246,19 @@ pub struct Report {
     pub compiled: CompileReport,
 }
 
-/// Puts it together, without findings: `findings::report` has them. Lines for plots take
-/// long, and may not be wanted.
+impl Report {
+    /// Whether a rank has several devices, so that only both show what a row is of.
+    pub fn has_several_devices(&self) -> bool {
+        let active = self.active.iter().map(|row| (row.rank, &row.device));
+        let kernels = self.kernels.iter().map(|row| (row.rank, &row.device));
+        let mut first: FxHashMap<u32, &String> = FxHashMap::default();
+        let mut all = active.chain(kernels);
+        all.any(|(rank, device)| *first.entry(rank).or_insert(device) != device)
+    }
+}
+
+/// Puts it together, without findings and busy times of devices: `findings::report` has them.
+/// Lines for plots take long, and may not be wanted.
 pub(crate) fn make(
     timeline: &Timeline,
     outcome: &Outcome,
@@ -257,8 +278,8 @@ pub(crate) fn make(
         jobs: jobs(timeline, outcome),
         ranks: ranks(outcome),
         kernels: kernels(timeline, outcome),
-        active: outcome.statistics.active.iter().map(active).collect(),
-        iterations: iterations(outcome),
+        active: Vec::new(),
+        iterations: iterations(timeline, outcome),
         tokens: tokens(outcome),
         power: power(outcome),
         overlaps: outcome.overlap.resolved,
@@ -363,6 +384,7 @@ fn kernels(timeline: &Timeline, outcome: &Outcome) -> Vec<Kernel> {
         let power = power.get(&(row.pid, row.name.as_str()));
         Kernel {
             rank: row.rank,
+            device: device_busy::name_of(timeline, row.device),
             name: row.name.clone(),
             percent: row.percent,
             lengths: Lengths::of(&row.times),
@@ -374,21 +396,16 @@ fn kernels(timeline: &Timeline, outcome: &Outcome) -> Vec<Kernel> {
     .collect()
 }
 
-fn active(row: &ActiveRow) -> Active {
-    Active {
-        rank: row.rank,
-        kernel_us: row.kernel_us,
-        busy_us: row.busy_us,
-        elapsed_us: row.elapsed_us(),
-        busy_percent: row.busy_percent(),
-    }
-}
-
-fn iterations(outcome: &Outcome) -> Vec<Iterations> {
+fn iterations(timeline: &Timeline, outcome: &Outcome) -> Vec<Iterations> {
+    let kernels = outcome.statistics.kernels.iter();
+    let devices: FxHashMap<Id, Id> = kernels.map(|row| (row.pid, row.device)).collect();
     let found = outcome.iterations.iter().filter(|one| one.count > 0);
     found
         .map(|one| Iterations {
             rank: one.rank,
+            device: devices
+                .get(&one.pid)
+                .map(|device| device_busy::name_of(timeline, *device)),
             kernels_each: one.sequence.len(),
             count: one.list.len(),
             mean_us: one.mean_us,

@@ -1,7 +1,9 @@
-//! Statistics of kernels: by name and row group, and how busy each device was.
+//! Statistics of kernels: by name and row group, and the time from the first to the last on each
+//! device.
 
 use crate::analyze::busy::BusySpans;
 use crate::analyze::identity::file_of;
+use crate::work::stream_of;
 use aiprof_model::parallel;
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Sym, Timeline};
 use rustc_hash::FxHashMap;
@@ -81,6 +83,8 @@ pub struct KernelRow {
     pub pid: Id,
     /// Rank.
     pub rank: u32,
+    /// Number of the device, or its group of rows.
+    pub device: Id,
     /// Name; of FLEX's kernels with `_1` and `-1` and the like as `_[N]`.
     pub name: String,
     /// Part of the row group's kernel time, percent.
@@ -92,7 +96,7 @@ pub struct KernelRow {
     pub ticks: Option<[Spread; 4]>,
 }
 
-/// How busy a row group was.
+/// When kernels of a row group ran.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActiveRow {
     /// Row group.
@@ -101,8 +105,6 @@ pub struct ActiveRow {
     pub rank: u32,
     /// Time of all kernels together, microseconds.
     pub kernel_us: f64,
-    /// Time in which at least one of them ran, microseconds.
-    pub busy_us: f64,
     /// Begin of the first, microseconds since the timeline's origin.
     pub start_us: f64,
     /// End of the last.
@@ -121,11 +123,6 @@ impl ActiveRow {
     /// Kernel time in percent of that, which is more than 100 if kernels overlap.
     pub fn percent(&self) -> f64 {
         percent(self.kernel_us, self.elapsed_us())
-    }
-
-    /// Busy time in percent of that.
-    pub fn busy_percent(&self) -> f64 {
-        percent(self.busy_us, self.elapsed_us())
     }
 }
 
@@ -154,7 +151,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, torch: bool) -> Statistics {
     let mut rows = Rows::default();
     // Row and event of each call, so that values are gathered for one row at a time.
     let mut calls: Vec<(u32, u32)> = Vec::new();
-    let mut spans: FxHashMap<Id, KernelSpans> = FxHashMap::default();
+    let mut spans: FxHashMap<Id, FileSpans> = FxHashMap::default();
     for (index, event) in timeline.events.iter().enumerate() {
         if !is_kernel(timeline, kinds, event, torch) {
             continue;
@@ -162,7 +159,7 @@ pub fn run(timeline: &Timeline, kinds: &Kinds, torch: bool) -> Statistics {
         let row = rows.of(timeline, event);
         calls.push((row as u32, index as u32));
         let spans = spans.entry(timeline.identity.same(timeline.pid(event)));
-        spans.or_default().add(timeline, event);
+        add_to(spans.or_default(), timeline, event);
     }
     // In place: they are many.
     calls.sort_unstable();
@@ -215,23 +212,14 @@ fn row_group(timeline: &Timeline, event: &Event) -> Id {
     }
 }
 
-/// When kernels of a row group ran.
-#[derive(Debug, Default)]
-struct KernelSpans {
-    /// Begin and end of each, microseconds.
-    spans: Vec<(f64, f64)>,
-    /// Begin of the first and end of the last in each file; those of the AIU's runtime are one.
-    files: FxHashMap<u32, (f64, f64)>,
-}
+/// Begin of a row group's first kernel and end of its last in each file, microseconds; files of the
+/// AIU's runtime are one.
+type FileSpans = FxHashMap<u32, (f64, f64)>;
 
-impl KernelSpans {
-    fn add(&mut self, timeline: &Timeline, event: &Event) {
-        let (from, to) = (event.ts(), event.end_us());
-        self.spans.push((from, to));
-        let file = file_of(timeline, event);
-        let file = self.files.entry(file).or_insert((from, to));
-        *file = (file.0.min(from), file.1.max(to));
-    }
+fn add_to(files: &mut FileSpans, timeline: &Timeline, event: &Event) {
+    let (from, to) = (event.ts(), event.end_us());
+    let file = files.entry(file_of(timeline, event)).or_insert((from, to));
+    *file = (file.0.min(from), file.1.max(to));
 }
 
 fn is_kernel(timeline: &Timeline, kinds: &Kinds, event: &Event, torch: bool) -> bool {
@@ -268,6 +256,7 @@ fn row(timeline: &Timeline, calls: &[(u32, u32)], rows: &Rows) -> Option<KernelR
     Some(KernelRow {
         pid: row_group(timeline, first),
         rank: timeline.rank(first),
+        device: stream_of(timeline, first).device.number,
         name: rows.name(calls.first()?.0 as usize).to_owned(),
         percent: 0.0,
         times,
@@ -299,9 +288,9 @@ fn active(
     pid: Id,
     rank: u32,
     kernel_us: f64,
-    spans: &mut FxHashMap<Id, KernelSpans>,
+    spans: &mut FxHashMap<Id, FileSpans>,
 ) -> Option<ActiveRow> {
-    let KernelSpans { spans, files } = spans.remove(&pid)?;
+    let files = spans.remove(&pid)?;
     let (start_us, end_us) = files
         .iter()
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(start, end), file| {
@@ -318,7 +307,6 @@ fn active(
         start_us,
         end_us,
         unseen_us,
-        busy_us: BusySpans::new(spans).us(),
     })
 }
 
@@ -457,10 +445,9 @@ mod tests {
         let ticks = found.kernels[1].ticks.unwrap();
         assert_eq!(ticks.map(|spread| spread.max), [5.0, 0.0, 1000.0, 1.0]);
         let active = &found.active[0];
-        // a_2 and c overlap by 1 us.
-        assert_eq!((active.kernel_us, active.busy_us), (16.0, 15.0));
+        assert_eq!(active.kernel_us, 16.0);
         assert_eq!((active.start_us, active.elapsed_us()), (0.0, 16.0));
-        assert_eq!((active.percent(), active.busy_percent()), (100.0, 93.75));
+        assert_eq!(active.percent(), 100.0);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals
         return arrivals;
     }
     let timeline = builder.timeline;
-    let mut numbered: FxHashMap<SameCollective<'_>, PartsOfRanks<'_>> = FxHashMap::default();
+    let mut numbered: FxHashMap<(u16, SameCollective<'_>), PartsOfRanks<'_>> = FxHashMap::default();
     let mut groups: FxHashMap<Sym, Vec<CollectivePart<'_>>> = FxHashMap::default();
     let (mut kinds, mut ends) = (CommKinds::new(timeline), MessageEnds::default());
     let index = builder.index;
@@ -60,11 +60,12 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals
                 continue;
             }
             let of_job = index.ranks.get(rank).map_or(0, |rank| rank.rank);
+            let cycle = index.cycle(work);
             match kinds.of(event, of_job) {
-                CommKind::Message(end) => ends.add(end, part),
+                CommKind::Message(end) => ends.add(cycle, end, part),
                 CommKind::UnknownMessage => {}
                 CommKind::Collective(key) => {
-                    let ranks = numbered.entry(key).or_default();
+                    let ranks = numbered.entry((cycle, key)).or_default();
                     ranks.entry(rank).or_default().push(part);
                 }
             }
@@ -85,7 +86,7 @@ pub(super) fn add(builder: &mut Builder<'_>, works: &[Numbered<'_>]) -> Arrivals
     arrivals
 }
 
-/// The n-th kernel of each rank belongs to the n-th collective, where all have as many.
+/// The n-th kernel of each rank in a cycle belongs to the n-th collective, where all have as many.
 fn by_number(builder: &mut Builder<'_>, arrivals: &mut Arrivals, ranks: &PartsOfRanks<'_>) {
     let ranks: Vec<_> = ranks.values().collect();
     let Some(count) = ranks.first().map(|parts| parts.len()) else {

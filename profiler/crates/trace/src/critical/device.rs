@@ -116,8 +116,20 @@ fn queues(timeline: &Timeline, of_rank: &RankWork) -> Vec<Queued> {
 #[derive(Clone, Copy)]
 struct LastWork {
     number: u32,
+    file: u16,
     start: Time,
     end: Time,
+}
+
+impl LastWork {
+    fn of(number: u32, work: &RankedWork) -> Self {
+        Self {
+            number,
+            file: work.file,
+            start: work.start,
+            end: work.end,
+        }
+    }
 }
 
 struct Links<'l, 'b> {
@@ -161,19 +173,30 @@ impl Links<'_, '_> {
     fn wait(&mut self, wait: Wait) {
         let (call, ended) = match wait {
             Wait::Device { call } => {
-                let all = self.ends.latest().into_iter();
-                (call, all.map(|(_, number)| number).collect::<Vec<_>>())
+                let streams = self.ends.latest().into_iter().map(|(stream, ..)| stream);
+                let last = |stream| self.last.get(stream as usize).copied().flatten();
+                (call, streams.filter_map(last).collect())
             }
             Wait::Stream { call, stream } => {
                 let last = self.last.get(stream as usize).copied().flatten();
-                (call, last.map(|last| last.number).into_iter().collect())
+                (call, last.into_iter().collect())
             }
-            Wait::Work { call, work } => (call, self.number(work).into_iter().collect()),
+            Wait::Work { call, work } => {
+                let number = self.number(work);
+                let work = self.of_rank.work.get(work as usize);
+                let one = number.zip(work);
+                let one = one.map(|(number, work)| LastWork::of(number, work));
+                (call, one.into_iter().collect::<Vec<_>>())
+            }
         };
+        let event = self.builder.timeline.events.get(call as usize);
+        let file = event.map(|event| self.of_rank.file_at(self.builder.timeline, event));
         let Some(call) = self.builder.number_of(call) else {
             return;
         };
-        for number in ended {
+        let ended = ended.into_iter();
+        let ended = ended.filter(|last| Some(usize::from(last.file)) == file);
+        for number in ended.map(|last| last.number) {
             self.edge(EdgeKind::Sync, end(number), end(call), number, Length::ZERO);
         }
     }
@@ -189,13 +212,16 @@ impl Links<'_, '_> {
         let starts = begin(number);
         let held = self.waits.held.get(&at).copied();
         let held = held.and_then(|source| {
-            let ends = self.of_rank.work.get(source as usize)?.end;
-            Some((self.number(source)?, ends))
+            let source_work = self.of_rank.work.get(source as usize)?;
+            let is_same_file = source_work.file == work.file;
+            is_same_file.then_some((self.number(source)?, source_work.end))
         });
         if let Some((source, _)) = held {
             self.edge(EdgeKind::Sync, end(source), starts, source, Length::ZERO);
         }
+        // Between two files nothing was recorded.
         let last = self.last.get(work.stream as usize).copied().flatten();
+        let last = last.filter(|last| last.file == work.file);
         let call = self.builder.timeline.events.get(work.call as usize);
         let call = call.filter(|call| !begins_before(work, call));
         let is_launched = self.is_behind_launch(at, last, held.map(|(_, ends)| ends), call);
@@ -223,11 +249,7 @@ impl Links<'_, '_> {
         }
         self.ends.set(work.stream, work.end, number);
         if let Some(slot) = self.last.get_mut(work.stream as usize) {
-            *slot = Some(LastWork {
-                number,
-                start: work.start,
-                end: work.end,
-            });
+            *slot = Some(LastWork::of(number, work));
         }
     }
 

@@ -130,11 +130,11 @@ impl PathGraph {
         Some(if node.is_multiple_of(2) { begin } else { end })
     }
 
-    /// The longest path of each group of ranks, with the weights that `weight` gives the
-    /// edges. `groups` has the group of each rank, of which there are `count`.
+    /// The longest path of each group of events, with the weights that `weight` gives the
+    /// edges. `groups` has the group of each event, of which there are `count`.
     pub(super) fn longest(
         &self,
-        groups: &[usize],
+        groups: &[u32],
         count: usize,
         weight: &dyn Fn(&PathEdge) -> Length,
     ) -> Vec<LongestPath> {
@@ -173,9 +173,8 @@ impl PathGraph {
         }
         let mut last: Vec<Option<(Length, u32)>> = vec![None; count];
         for (node, (length, _)) in (0u32..).zip(&reached) {
-            let rank = self.events.get(node as usize / 2).map(|event| event.rank);
-            let group = rank.and_then(|rank| groups.get(rank as usize));
-            let slot = group.and_then(|group| last.get_mut(*group));
+            let group = groups.get(node as usize / 2);
+            let slot = group.and_then(|group| last.get_mut(*group as usize));
             if let Some(slot) = slot.filter(|_| waits_for_none(&waits, node))
                 && slot.is_none_or(|(longest, _)| *length > longest)
             {
@@ -288,7 +287,8 @@ mod tests {
     }
 
     fn longest(graph: &PathGraph, weight: &dyn Fn(&PathEdge) -> Length) -> LongestPath {
-        graph.longest(&[0], 1, weight).remove(0)
+        let groups = vec![0; graph.events.len()];
+        graph.longest(&groups, 1, weight).remove(0)
     }
 
     #[test]

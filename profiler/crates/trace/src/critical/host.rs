@@ -12,9 +12,10 @@
 
 use super::build::Builder;
 use super::graph::{EdgeKind, PathRole, begin, end};
+use crate::analyze::identity::file_of;
 use crate::findings::host::is_loader;
 use crate::work::{RankWork, STEP, SpanRole, name_of};
-use aiprof_model::timeline::{Event, Length, Time, Timeline, TrackId};
+use aiprof_model::timeline::{Event, Length, NONE, Time, Timeline, TrackId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 
@@ -76,7 +77,7 @@ pub(super) fn add(builder: &mut Builder<'_>, rank: usize) {
     let mut thread = Thread::default();
     let mut track: Option<TrackId> = None;
     let spans = spans(builder, work, rank);
-    let operations = operations(&spans);
+    let operations = operations(builder.timeline, &spans);
     for span in &spans {
         let Some(event) = builder.timeline.events.get(span.event as usize) else {
             continue;
@@ -103,20 +104,21 @@ pub(super) fn add(builder: &mut Builder<'_>, rank: usize) {
     }
 }
 
+/// Calls and operators of the threads of each file.
+type Operations = FxHashMap<u32, Vec<Vec<ThreadSpan>>>;
+
 /// Adds time in which a thread may have waited for others: its own where they did nothing, and where
 /// no `looks` are left.
-fn wait(
-    builder: &mut Builder<'_>,
-    own: OwnTime,
-    operations: &[Vec<ThreadSpan>],
-    looks: &mut usize,
-) {
+fn wait(builder: &mut Builder<'_>, own: OwnTime, operations: &Operations, looks: &mut usize) {
     let (Some(from), Some(to)) = (builder.graph.time(own.from), builder.graph.time(own.to)) else {
         return;
     };
     let event = builder.graph.events.get(own.owner as usize);
     let event = event.and_then(|event| builder.timeline.events.get(event.event as usize));
     let track = event.map(|event| builder.timeline.home(event));
+    let file = event.map(|event| file_of(builder.timeline, event));
+    let operations = file.and_then(|file| operations.get(&file));
+    let operations = operations.map(Vec::as_slice).unwrap_or_default();
     let mut took = own.took;
     if *looks > 0 {
         *looks = looks.saturating_sub(operations.len());
@@ -152,14 +154,17 @@ const MOST_LOOKS: usize = 1 << 24;
 /// Calls of a thread that are open at once, up to which each ends where the trace has its end.
 const MOST_OPEN: usize = 4096;
 
-/// Calls and operators by thread, as they stand in `spans`: by begin.
-fn operations(spans: &[ThreadSpan]) -> Vec<Vec<ThreadSpan>> {
-    let threads = spans.chunk_by(|a, b| a.track == b.track);
-    let only = |thread: &[ThreadSpan]| {
+/// Calls and operators by file and thread, as they stand in `spans`: by begin.
+fn operations(timeline: &Timeline, spans: &[ThreadSpan]) -> Operations {
+    let mut files = Operations::default();
+    for thread in spans.chunk_by(|a, b| a.track == b.track) {
+        let first = thread.first();
+        let first = first.and_then(|span| timeline.events.get(span.event as usize));
+        let file = first.map_or(NONE, |event| file_of(timeline, event));
         let all = thread.iter().filter(|span| span.role == PathRole::Host);
-        all.copied().collect()
-    };
-    threads.map(only).collect()
+        files.entry(file).or_default().push(all.copied().collect());
+    }
+    files
 }
 
 /// What other threads began in a stretch of time, by thread.

@@ -12,6 +12,7 @@ mod build;
 mod device;
 mod graph;
 mod host;
+mod stages;
 mod syncs;
 mod unknown;
 mod what_if;
@@ -20,9 +21,11 @@ pub use graph::LongestPath;
 pub use unknown::unknown_names;
 pub use what_if::WhatIf;
 
+use crate::analyze::identity::file_of;
 use crate::work::{RankWork, SpanRole, WorkClass, WorkIndex, name_of};
 use aiprof_model::timeline::{Length, Time, Timeline};
 use graph::{EdgeKind, PathEdge, PathGraph, PathRole};
+use stages::Stages;
 use std::collections::BTreeMap;
 
 /// What is looked at.
@@ -86,8 +89,8 @@ pub struct GroupPath {
     pub ranks: Vec<usize>,
     /// The path.
     pub path: LongestPath,
-    /// From the first to the last event of these ranks' threads and devices that counts here. No
-    /// path is longer.
+    /// From the first to the last event of these ranks' threads and devices that counts here, in
+    /// each cycle of their profilers. No path is longer.
     pub wall: Length,
 }
 
@@ -106,7 +109,7 @@ pub struct CriticalPath {
     pub apart: usize,
     /// Ranks whose waits are estimated: the trace has no rows of them.
     pub estimated: usize,
-    group_of: Vec<usize>,
+    stages: Stages,
 }
 
 /// A part of a path, and its bound.
@@ -129,26 +132,23 @@ pub struct PathPart {
 /// Finds the critical paths.
 pub fn run(timeline: &Timeline, index: &WorkIndex, options: &PathOptions) -> CriticalPath {
     let windows = index.ranks.iter();
-    let windows = windows.map(|rank| window(timeline, index, rank, options));
+    let windows = windows.map(|rank| window(timeline, index, (rank, None), options));
     let windows: Vec<(Time, Time)> = windows.collect();
     let (graph, arrivals) = build::graph(timeline, index, &windows);
     let (group_of, count) = groups(index.ranks.len(), &arrivals.pairs);
-    let paths = graph.longest(&group_of, count, &|edge| edge.weight);
+    let stages = Stages::new(timeline, index, &graph, (&group_of, count));
+    let paths = stages.longest(&graph, count, &|edge| edge.weight);
     let ranks_of = |group: usize| {
         let all = group_of.iter().enumerate();
         let its = all.filter(|(_, of)| **of == group);
         its.map(|(rank, _)| rank).collect()
     };
-    let extents = extents(timeline, index, &graph, &windows);
-    let groups = paths.into_iter().enumerate().map(|(group, path)| {
-        let ranks: Vec<usize> = ranks_of(group);
-        let all = ranks.iter().filter_map(|rank| *extents.get(*rank)?);
-        let all = all.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
-        GroupPath {
-            ranks,
-            path,
-            wall: all.map_or(Length::ZERO, |(from, to)| to - from),
-        }
+    let walls = stages.walls(timeline, index, &graph, &windows);
+    let groups = paths.into_iter().zip(walls).enumerate();
+    let groups = groups.map(|(group, (path, wall))| GroupPath {
+        ranks: ranks_of(group),
+        path,
+        wall,
     });
     let groups = groups.collect();
     let is_estimated =
@@ -160,40 +160,8 @@ pub fn run(timeline: &Timeline, index: &WorkIndex, options: &PathOptions) -> Cri
         apart: arrivals.apart,
         estimated: index.ranks.iter().filter(is_estimated).count(),
         graph,
-        group_of,
+        stages,
     }
-}
-
-/// From the first to the last of what each rank did that is looked at.
-fn extents(
-    timeline: &Timeline,
-    index: &WorkIndex,
-    graph: &PathGraph,
-    windows: &[(Time, Time)],
-) -> Vec<Option<(Time, Time)>> {
-    let mut extents = vec![None; index.ranks.len()];
-    let mut add = |rank: usize, (from, to): (Time, Time)| {
-        if let Some(slot) = extents.get_mut(rank) {
-            let (first, last) = slot.unwrap_or((from, to));
-            *slot = Some((from.min(first), to.max(last)));
-        }
-    };
-    for event in &graph.events {
-        add(event.rank as usize, event.times);
-    }
-    for (rank, (work, window)) in index.ranks.iter().zip(windows).enumerate() {
-        let host = work.host.iter();
-        let host = host.filter_map(|at| timeline.events.get(*at as usize));
-        let host = host.map(|event| (event.start, event.end()));
-        let devices = work.work.iter().map(|work| (work.start, work.end));
-        for (from, to) in host.chain(devices) {
-            let (from, to) = (from.max(window.0), to.min(window.1));
-            if from <= to {
-                add(rank, (from, to));
-            }
-        }
-    }
-    extents
 }
 
 impl CriticalPath {
@@ -201,9 +169,7 @@ impl CriticalPath {
     pub fn what_if(&self, timeline: &Timeline, changes: &[WhatIf]) -> (Vec<LongestPath>, usize) {
         let factors = what_if::Factors::new(timeline, &self.graph, changes);
         let weight = |edge: &PathEdge| factors.weight(timeline, &self.graph, edge);
-        let paths = self
-            .graph
-            .longest(&self.group_of, self.groups.len(), &weight);
+        let paths = self.stages.longest(&self.graph, self.groups.len(), &weight);
         (paths, factors.names())
     }
 
@@ -286,17 +252,17 @@ pub fn mark(timeline: &mut Timeline, options: &PathOptions) -> usize {
     events.len()
 }
 
-/// The time in which a rank is looked at.
+/// The time in which a rank is looked at: of the annotations in one of its files, or in all.
 pub fn window(
     timeline: &Timeline,
     index: &WorkIndex,
-    rank: &RankWork,
+    (rank, file): (&RankWork, Option<u32>),
     options: &PathOptions,
 ) -> (Time, Time) {
     let Some(wanted) = &options.annotation else {
         return (Time(i64::MIN), Time(i64::MAX));
     };
-    let notes = notes(timeline, index, rank, wanted);
+    let notes = notes(timeline, index, (rank, file), wanted);
     let notes = match options.instance {
         Some(instance) => notes.get(instance..=instance).unwrap_or_default(),
         None => &notes,
@@ -307,15 +273,18 @@ pub fn window(
     all.unwrap_or((Time(i64::MAX), Time(i64::MIN)))
 }
 
-/// When a rank's annotations were whose name contains a text, by begin.
+/// When a rank's annotations were whose name contains a text, by begin; in one file, or in all.
 fn notes(
     timeline: &Timeline,
     index: &WorkIndex,
-    rank: &RankWork,
+    (rank, file): (&RankWork, Option<u32>),
     wanted: &str,
 ) -> Vec<(Time, Time)> {
     let notes = rank.host.iter().filter_map(|at| {
         let event = timeline.events.get(*at as usize)?;
+        if file.is_some_and(|file| file != file_of(timeline, event)) {
+            return None;
+        }
         let is_one =
             index.role(event) == SpanRole::Note && name_of(timeline, event).contains(wanted);
         is_one.then_some((event.start, event.end()))

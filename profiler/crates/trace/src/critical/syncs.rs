@@ -6,6 +6,7 @@
 //! before it was called.
 
 use super::build::Builder;
+use crate::analyze::identity::file_of;
 use crate::work::{LaunchLink, RankWork, SpanRole, name_of, stream_of};
 use aiprof_model::timeline::{Event, Id, StreamKey, Time, Timeline};
 use rustc_hash::FxHashMap;
@@ -59,7 +60,7 @@ pub(super) fn find(builder: &mut Builder<'_>, rank: &RankWork) -> Waits {
         let Some(row) = timeline.events.get(*at as usize) else {
             continue;
         };
-        let Some(call) = call_of(rank, row.correlation) else {
+        let Some(call) = call_of(timeline, rank, row, row.correlation) else {
             continue;
         };
         let name = name_of(timeline, row);
@@ -88,9 +89,10 @@ pub(super) fn find(builder: &mut Builder<'_>, rank: &RankWork) -> Waits {
     waits
 }
 
-/// The call with a correlation of Kineto's.
-fn call_of(rank: &RankWork, number: u64) -> Option<u32> {
+/// The call with a correlation of Kineto's, in the file of a row.
+fn call_of(timeline: &Timeline, rank: &RankWork, row: &Event, number: u64) -> Option<u32> {
     let link = LaunchLink {
+        file: file_of(timeline, row),
         process: None,
         number,
         is_of_runtime: false,
@@ -132,7 +134,7 @@ impl Launches {
             number: Id::Number(given("wait_on_stream")?),
             ..stream_of(timeline, row)
         };
-        let record = call_of(rank, correlation)?;
+        let record = call_of(timeline, rank, row, correlation)?;
         let recorded = timeline.events.get(record as usize)?.start;
         let stream = self.by_stream.get(*self.streams.get(&stream)? as usize)?;
         let behind = stream.partition_point(|(called, _)| *called <= recorded);
@@ -185,17 +187,14 @@ impl LastEnds {
         }
     }
 
-    /// End and work of the streams that were done last, by stream.
-    pub(super) fn latest(&self) -> Vec<(Time, u32)> {
+    /// The streams that were done last, by stream: its number, when it was done, and its work.
+    pub(super) fn latest(&self) -> Vec<(u32, Time, u32)> {
         let latest = self.by_end.iter().rev().take(MOST_STREAMS);
         let mut latest: Vec<_> = latest
             .map(|(end, stream, work)| (*stream, *end, *work))
             .collect();
         latest.sort_unstable();
         latest
-            .into_iter()
-            .map(|(_, end, work)| (end, work))
-            .collect()
     }
 }
 
@@ -264,7 +263,13 @@ fn waited_for(
         let launch = launch(work).and_then(|call| timeline.events.get(call as usize));
         launch.is_none_or(|launch| launch.start < call.start)
     };
-    let mut found = last.latest();
+    let file = rank.file_at(timeline, call);
+    let is_of_file = |work: u32| {
+        let work = rank.work.get(work as usize);
+        work.is_some_and(|work| usize::from(work.file) == file)
+    };
+    let found = last.latest().into_iter().map(|(_, end, work)| (end, work));
+    let mut found: Vec<(Time, u32)> = found.filter(|(_, work)| is_of_file(*work)).collect();
     if name.contains("emcpy") {
         found.retain(|(_, work)| launch(*work) == Some(at));
     } else if found.iter().any(|(_, work)| is_own(*work)) {

@@ -23,7 +23,7 @@ pub fn unknown_names(
 ) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(wanted) = &options.annotation {
-        let notes = |rank: &RankWork| super::notes(timeline, index, rank, wanted).len();
+        let notes = |rank: &RankWork| super::notes(timeline, index, (rank, None), wanted).len();
         let most = index.ranks.iter().map(notes).max().unwrap_or(0);
         match options.instance {
             _ if most == 0 => {

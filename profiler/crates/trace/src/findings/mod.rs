@@ -15,8 +15,9 @@ mod rules;
 mod stalls;
 mod traces;
 
+use crate::analyze::device_busy;
 use crate::analyze::pipeline::Outcome;
-use crate::analyze::report::{self, Input, Report};
+use crate::analyze::report::{self, Active, Input, Report};
 use crate::device_time::DeviceTime;
 use crate::finding::{Finding, Measure, SeenAt};
 use crate::work::{SharedWork, WorkIndex};
@@ -59,21 +60,21 @@ pub fn report(
     shared: &SharedWork,
 ) -> Report {
     let mut report = report::make(timeline, outcome, inputs, wanted.plots);
-    let costs = match wanted.waste {
-        true => find(timeline, outcome, shared, report.elapsed_us),
-        false => Vec::new(),
-    };
+    let mut costs = Vec::new();
+    if wanted.waste {
+        (costs, report.active) = find(timeline, outcome, shared, report.elapsed_us);
+    }
     report.findings = traces::find(&report, costs);
     report
 }
 
-/// Looks for waste.
+/// Looks for waste, and at how busy devices are.
 fn find(
     timeline: &Timeline,
     outcome: &Outcome,
     shared: &SharedWork,
     elapsed_us: f64,
-) -> Vec<Finding> {
+) -> (Vec<Finding>, Vec<Active>) {
     let index = shared.work_index(timeline);
     let scene = Scene {
         timeline,
@@ -89,7 +90,8 @@ fn find(
     for search in &rules::SEARCHES {
         (search.find)(&scene, &mut findings);
     }
-    findings
+    let active = device_busy::rows(timeline, &scene.devices);
+    (findings, active)
 }
 
 impl Scene<'_> {

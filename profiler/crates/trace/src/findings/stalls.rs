@@ -300,6 +300,7 @@ mod tests {
             &SharedWork::default(),
             1e6,
         )
+        .0
     }
 
     #[test]

@@ -408,6 +408,7 @@ pub(super) fn found(timeline: &Timeline, elapsed_us: f64) -> Vec<Finding> {
         &SharedWork::default(),
         elapsed_us,
     )
+    .0
 }
 
 /// Numbers from a seed.

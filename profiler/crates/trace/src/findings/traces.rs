@@ -100,7 +100,7 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
         let heading = (Kind::UntimedLaunches, Weight::Note, String::new());
         return add(findings, heading, text, Vec::new());
     }
-    if report.inputs.is_empty() || !report.active.is_empty() {
+    if report.inputs.is_empty() || !report.kernels.is_empty() {
         return;
     }
     let launches = report.details.unrecorded_launches;
@@ -109,6 +109,9 @@ fn without_kernels(report: &Report, findings: &mut Vec<Finding>) {
         format!("{path}: {events} events ({dialect})")
     });
     let text = match launches {
+        _ if !report.active.is_empty() => {
+            "The traces contain copies or fills of memory, but no kernels.".to_owned()
+        }
         0 => "The traces contain no kernels.".to_owned(),
         _ => format!(
             "The traces contain {launches} launches, but no record of what a device did. What the \

@@ -286,7 +286,7 @@ fn cards(report: &Report) -> String {
     if !report.active.is_empty() {
         let busy = report.active.iter().map(|row| row.busy_percent);
         let busy = busy.sum::<f64>() / report.active.len() as f64;
-        cards.push(("ranks with kernels", count(report.active.len())));
+        cards.push(("devices with work", count(report.active.len())));
         cards.push(("kernel calls", count(calls)));
         cards.push(("devices busy", format!("{} %", number(busy, 1))));
     }

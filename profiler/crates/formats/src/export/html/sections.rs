@@ -41,6 +41,7 @@ pub(super) fn kernels(report: &Report) -> Option<String> {
     kernels.keep(|column| match column {
         "Mean W" | "Energy J" => has_power,
         "Utilization %" => has_utilization,
+        "Device" => report.has_several_devices(),
         _ => true,
     });
     let mut out = String::new();

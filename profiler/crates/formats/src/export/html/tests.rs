@@ -11,6 +11,7 @@ fn page(report: &Report) -> String {
 fn kernel(rank: u32, name: &str, total_us: f64) -> Kernel {
     Kernel {
         rank,
+        device: rank.to_string(),
         name: name.to_owned(),
         percent: 12.5,
         lengths: Lengths {
@@ -182,6 +183,8 @@ fn a_rank_has_its_numbers() {
     let report = Report {
         active: vec![Active {
             rank: 3,
+            other_ranks: Vec::new(),
+            device: "3".into(),
             kernel_us: 2_500.0,
             busy_us: 2_000.0,
             elapsed_us: 8_000.0,

@@ -84,12 +84,24 @@ fn saved_on(path: &str) -> Option<String> {
 
 /// What identifies a device: its UUID, else its PCI address.
 fn gpu(device: &Value) -> Option<String> {
-    let text = named(device, &GPUS)?;
+    let text = named(device, &GPUS).or_else(|| address(device))?;
     // Zeros are written where it is not known.
     let is_known = text
         .bytes()
         .any(|byte| byte.is_ascii_hexdigit() && byte != b'0');
     is_known.then(|| text.to_ascii_lowercase())
+}
+
+/// A PCI address that is given in numbers, as CUDA's and HIP's properties of devices have it.
+fn address(device: &Value) -> Option<String> {
+    let members = device.as_object()?;
+    let number = |name| {
+        let mut known = members.iter().filter(|(key, _)| plain(key) == name);
+        known.find_map(|(_, value)| value.as_u64())
+    };
+    let (bus, slot) = (number("pcibusid")?, number("pcideviceid")?);
+    let domain = number("pcidomainid").unwrap_or(0);
+    Some(format!("{domain:04x}:{bus:02x}:{slot:02x}.0"))
 }
 
 /// An entry of `otherData.processes`.
@@ -154,5 +166,11 @@ mod tests {
         let found = stated(&[("deviceProperties", devices)]).gpus;
         let gpus: Vec<_> = found.iter().map(|(id, gpu)| (*id, gpu.as_str())).collect();
         assert_eq!(gpus, [(0, "gpu-ab"), (1, "0000:02:00.0")]);
+        let numbers = r#"[{"id":0,"pciBusID":23,"pciDeviceID":2,"pciDomainID":1},
+            {"id":1,"pciBusId":202,"pciDeviceId":0},{"id":2,"pciBusId":3},
+            {"id":3,"pciBusId":0,"pciDeviceId":0,"pciDomainId":0}]"#;
+        let gpus = stated(&[("deviceProperties", numbers)]).gpus;
+        let wanted = [(0, "0001:17:02.0"), (1, "0000:ca:00.0")];
+        assert_eq!(gpus, wanted.map(|(id, gpu)| (id, gpu.to_owned())));
     }
 }

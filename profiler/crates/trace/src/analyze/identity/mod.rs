@@ -8,6 +8,8 @@
 //! Behind this step each `pid` of Kineto's events is of one process, or of one device of a
 //! process, and each rank is of one process.
 
+#[cfg(test)]
+mod file_tests;
 mod gather;
 mod merged;
 mod rows;
@@ -59,7 +61,7 @@ pub fn resolve(timeline: &mut Timeline, files: &[Recording], messages: &mut Mess
 
 /// The file that an event of Kineto's is of: nothing was recorded between files of one process.
 /// Files of others are one.
-pub(crate) fn file_of(timeline: &Timeline, event: &Event) -> u32 {
+pub fn file_of(timeline: &Timeline, event: &Event) -> u32 {
     match timeline.dialect(event) {
         Dialect::Torch => timeline.job(event),
         Dialect::Flex | Dialect::Plain => NONE,

@@ -4,7 +4,7 @@
 use super::*;
 use crate::analyze::messages::Level;
 use crate::analyze::normalize::{assign_ranks, merge_files};
-use crate::analyze::{recordings, statistics};
+use crate::analyze::{device_busy, recordings, statistics};
 use crate::device_time::DeviceTime;
 use crate::work::WorkIndex;
 use aiprof_formats::import::json;
@@ -17,20 +17,20 @@ const STEP: u32 = 1000;
 
 /// A process to be: its file has a launch and a kernel of each device in each step.
 #[derive(Clone)]
-struct Made {
-    rank: Option<u32>,
-    host: &'static str,
-    pid: i64,
+pub(super) struct Made {
+    pub(super) rank: Option<u32>,
+    pub(super) host: &'static str,
+    pub(super) pid: i64,
     /// Number and length of kernels, microseconds.
-    gpus: Vec<(i64, u32)>,
+    pub(super) gpus: Vec<(i64, u32)>,
     /// Begin, microseconds.
-    base: u64,
-    first: u32,
-    uuid: &'static str,
+    pub(super) base: u64,
+    pub(super) first: u32,
+    pub(super) uuid: &'static str,
 }
 
 impl Made {
-    fn new(rank: u32, pid: i64, gpus: &[(i64, u32)]) -> Self {
+    pub(super) fn new(rank: u32, pid: i64, gpus: &[(i64, u32)]) -> Self {
         Self {
             rank: Some(rank),
             host: "",
@@ -67,7 +67,7 @@ impl Made {
         events
     }
 
-    fn file(&self) -> String {
+    pub(super) fn file(&self) -> String {
         self.file_of(&self.events())
     }
 
@@ -95,7 +95,7 @@ impl Made {
     }
 }
 
-fn read(files: &[String]) -> Timeline {
+pub(super) fn read(files: &[String]) -> Timeline {
     let named = (0..)
         .zip(files)
         .map(|(at, text)| (format!("{at}.json"), text.as_str()));
@@ -124,12 +124,21 @@ fn read_named(files: &[(String, &str)]) -> Timeline {
     timeline
 }
 
-/// Rank, kernels, busy and elapsed time of each device.
+/// Rank, busy and elapsed time of each device, of which the statistics of kernels have the last,
+/// too.
 fn active(timeline: &Timeline) -> Vec<(u32, f64, f64)> {
+    let index = WorkIndex::new(timeline);
+    let rows = device_busy::rows(timeline, &DeviceTime::of_all(&index.ranks));
     let found = statistics::run(timeline, &Kinds::new(timeline), true);
-    let rows = found.active.iter();
+    let mut times = [
+        rows.iter().map(|row| row.elapsed_us).collect::<Vec<_>>(),
+        found.active.iter().map(|row| row.elapsed_us()).collect(),
+    ];
+    times.iter_mut().for_each(|all| all.sort_by(f64::total_cmp));
+    assert_eq!(times[0], times[1]);
     let mut rows: Vec<_> = rows
-        .map(|row| (row.rank, row.busy_us, row.elapsed_us()))
+        .iter()
+        .map(|row| (row.rank, row.busy_us, row.elapsed_us))
         .collect();
     rows.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
     rows
@@ -238,10 +247,7 @@ fn what_lies_between_files_of_one_process_is_not_idle() {
         let timeline = read(&files);
         assert_eq!(active(&timeline), [(0, 2.0 * busy, 2.0 * elapsed)]);
         assert_eq!(groups(&timeline), 2);
-        assert_eq!(
-            devices(&timeline),
-            [(vec![0, 0], 2.0 * busy, 2.0 * elapsed)].map(one_rank)
-        );
+        assert_eq!(devices(&timeline), [(vec![0], 2.0 * busy, 2.0 * elapsed)]);
     }
     // Another process with the rank, at the same time, is another process.
     let timeline = read(&[
@@ -253,11 +259,6 @@ fn what_lies_between_files_of_one_process_is_not_idle() {
         .file(),
     ]);
     assert_eq!(active(&timeline), [alone(0, 950), alone(1, 950)]);
-}
-
-fn one_rank((mut ranks, busy, elapsed): (Vec<u32>, f64, f64)) -> (Vec<u32>, f64, f64) {
-    ranks.dedup();
-    (ranks, busy, elapsed)
 }
 
 #[test]

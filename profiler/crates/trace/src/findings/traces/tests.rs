@@ -39,6 +39,7 @@ fn clock(rank: u32, mhz: f64) -> RankClock {
 
 fn kernel(name: &str, percent: f64, utilization_percent: Option<f64>) -> Kernel {
     Kernel {
+        device: "0".into(),
         rank: 1,
         name: name.to_owned(),
         percent,
@@ -78,18 +79,31 @@ fn a_trace_without_kernels_is_told() {
     let found = only(&report);
     assert_eq!(found.text, "The traces contain no kernels.");
     assert_eq!(found.evidence, ["a.json: 12 events (torch)"]);
+    let copies = Report {
+        active: vec![active()],
+        ..report
+    };
+    let text = only(&copies).text.clone();
+    assert!(text.starts_with("The traces contain copies"), "{text}");
+}
+
+fn active() -> Active {
+    Active {
+        rank: 0,
+        other_ranks: Vec::new(),
+        device: "0".into(),
+        kernel_us: 1.0,
+        busy_us: 1.0,
+        elapsed_us: 1.0,
+        busy_percent: 100.0,
+    }
 }
 
 #[test]
 fn the_worst_comes_first() {
     let report = Report {
-        active: vec![Active {
-            rank: 0,
-            kernel_us: 1.0,
-            busy_us: 1.0,
-            elapsed_us: 1.0,
-            busy_percent: 100.0,
-        }],
+        active: vec![active()],
+        kernels: vec![kernel("mm", 100.0, None)],
         clocks: vec![clock(0, 557.0)],
         inputs: vec![Input {
             path: "a.json".into(),
