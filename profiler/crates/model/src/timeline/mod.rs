@@ -9,6 +9,7 @@
 //! it does so with microseconds, as all these formats have them.
 
 pub mod args;
+mod bound;
 mod event;
 mod identity;
 mod kinds;
@@ -22,6 +23,7 @@ mod time;
 mod tracks;
 
 pub use args::{Args, Members, Value, decimal, hex};
+pub use bound::{BOUND_FLOW, BoundFlow};
 pub use event::{Event, Quality};
 pub use identity::{DeviceKey, Identity, ProcessKey, RowGroup, Stated, StatedRow, StreamKey};
 pub use kinds::{Kind, Kinds};

@@ -215,7 +215,7 @@ fn labels(timeline: &Timeline, event: &Event, rank: u32) -> Option<String> {
 }
 
 /// The event's arguments with another value for a key.
-fn with_member(timeline: &Timeline, event: &Event, key: &str, value: &str) -> String {
+pub(super) fn with_member(timeline: &Timeline, event: &Event, key: &str, value: &str) -> String {
     let text = timeline.texts.get(event.args);
     let Some(old) = aiprof_model::timeline::member(text, key) else {
         return text.to_owned();
