@@ -72,11 +72,12 @@ impl Analysis<'_> {
     pub(super) fn take(
         &mut self,
         path: &Path,
-        reading: Reading,
+        mut reading: Reading,
         timeline: &mut Timeline,
     ) -> Recording {
-        if !self.is_own() {
-            as_acelyzer(path, reading.job, timeline);
+        match self.is_own() {
+            true => reading.place_by_base(timeline),
+            false => as_acelyzer(path, reading.job, timeline),
         }
         let one_rank = self.config.analysis.compatibility.has_bugs();
         let events = reading.events.clone();

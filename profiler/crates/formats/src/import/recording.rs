@@ -58,6 +58,7 @@ pub fn read(
         is_acelyzer_output: false,
         is_synthetic: false,
         day_us: day_us(recorded.meta.start_unix_ns),
+        base_ns: None,
     })
 }
 

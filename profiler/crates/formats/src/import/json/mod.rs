@@ -5,6 +5,7 @@
 //! blocks, and this one puts them together. So memory holds the events and a few blocks,
 //! never the file.
 
+mod base;
 mod cut;
 #[cfg(test)]
 mod damage_tests;
@@ -19,6 +20,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use base::BASE;
 pub(super) use file::FAR;
 pub use file::{End, JsonError};
 pub use problem::{Problems, Seen, Trouble};
@@ -62,6 +64,8 @@ pub struct Reading {
     /// The time of day at the origin, microseconds since 1970. It is known of a recording of
     /// aiprof, whose times count from its begin, and of a trace of Kineto that states it.
     pub day_us: Option<i64>,
+    /// What its times count from, as it states it: nanoseconds since 1970.
+    pub base_ns: Option<i64>,
 }
 
 /// Reads a trace and adds it to a timeline. `path` is its name for messages and for
@@ -111,7 +115,8 @@ pub fn read_within(
     into.origin = known;
     let members = outline.members;
     let is_acelyzer_output = is_by_acelyzer(&members);
-    let day_us = day_us(&members).or_else(|| base_us(&members));
+    let base_ns = member(&members, base::BASE).and_then(base::parse);
+    let day_us = day_us(&members).or_else(|| base_ns.map(|ns| ns / 1000));
     let day_us = day_us.map(|us| us.saturating_add(own));
     let is_synthetic = says_synthetic(&members);
     let mut new = new_job(path, &members);
@@ -150,6 +155,7 @@ pub fn read_within(
         is_acelyzer_output,
         is_synthetic,
         day_us,
+        base_ns,
     })
 }
 
@@ -196,12 +202,6 @@ fn day_us(members: &[(String, String)]) -> Option<i64> {
     let began = about.get("start_unix_ns")?;
     let text = began.as_str().and_then(|text| text.parse().ok());
     super::recording::day_us(text.or_else(|| began.as_u64())?)
-}
-
-/// The time of day that Kineto's times count from, microseconds since 1970.
-fn base_us(members: &[(String, String)]) -> Option<i64> {
-    let nanos: i64 = member(members, "baseTimeNanoseconds")?.parse().ok()?;
-    Some(nanos / 1000).filter(|us| *us > 0)
 }
 
 /// Whether aiprof recorded it: what it analysed has no begin on the machine's clock.

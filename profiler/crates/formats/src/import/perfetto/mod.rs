@@ -117,6 +117,7 @@ pub fn read(
         is_acelyzer_output: false,
         is_synthetic: false,
         day_us: None,
+        base_ns: None,
         origin: own.unwrap_or(into.origin()),
     })
 }
