@@ -220,6 +220,7 @@ impl Analysis<'_> {
             self.is_damaged |= trouble.is_damage();
             let count = seen.count;
             let at = format!("first in {name} at byte {}", seen.first);
+            let is_far = trouble == Trouble::FarTime && self.is_own();
             let text = match trouble {
                 Trouble::ZeroDuration => format!(
                     "Ingestion: ..{tail} Detected 'CompleteEvent' type (ph=X) with zero duration. \
@@ -236,10 +237,18 @@ impl Analysis<'_> {
                     format!("Event failed sanityCheck: {trouble}. Events ignored:{count} ({at})")
                 }
                 _ => {
-                    let fate = if trouble.drops() { "ignored" } else { "kept" };
+                    let fate = match trouble.drops() {
+                        true => "ignored",
+                        false if is_far => "excluded from the analysis",
+                        false => "kept",
+                    };
                     format!("Ingestion: {trouble}. Events {fate}:{count} ({at})")
                 }
             };
+            if is_far {
+                // The events are set aside, which the report has as a fault.
+                continue;
+            }
             problems.push(format!(
                 "{trouble}: {count}, the first at byte {}, {}",
                 seen.first,
