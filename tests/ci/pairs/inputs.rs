@@ -208,6 +208,71 @@ fn a_part_of_a_trace_is_told_by_times_since_its_first_event() -> anyhow::Result<
     refused(at, &["analyze", "t.json", "--from", "x"], 2, "such as 10s")
 }
 
+/// A trace of PyTorch with slices of these names and begins, seconds since a base.
+fn since_base(base_us: i64, slices: &[(&str, i64)]) -> String {
+    let slices = slices.iter().map(|(name, s)| {
+        let ts = 12_000_000_000_000 + s * 1_000_000;
+        format!(
+            r#"{{"ph":"X","cat":"cpu_op","name":"{name}","pid":7,"tid":7,"ts":{ts},"dur":5,
+            "args":{{"External id":1}}}}"#
+        )
+    });
+    let slices: Vec<String> = slices.collect();
+    format!(
+        r#"{{"deviceProperties":[],"traceEvents":[{}],"baseTimeNanoseconds":{base_us}000}}"#,
+        slices.join(",")
+    )
+}
+
+/// The earliest event of all files is at 0, wherever it stands, and also if a part is looked at.
+#[test]
+fn parts_count_from_the_earliest_event_of_all_files() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let at = dir.path();
+    let base = 1_722_470_400_000_000;
+    let late = [("d", 9), ("c", 6), ("b", 4)];
+    std::fs::write(at.join("late.json"), since_base(base, &late))?;
+    std::fs::write(at.join("same.json"), since_base(base, &[("a", 3), ("e", 12)]))?;
+    // Its base is five seconds later.
+    let other = since_base(base + 5_000_000, &[("f", 11), ("a", -2)]);
+    std::fs::write(at.join("other.json"), other)?;
+    for (files, from, to, expected) in [
+        (&["late.json"][..], "0s", "2s", &["b", "c"][..]),
+        (&["late.json"], "3s", "5s", &["d"]),
+        (&["late.json", "same.json"], "0s", "1s", &["a", "b"]),
+        (&["late.json", "same.json"], "3s", "9s", &["c", "d", "e"]),
+        // The first file's clock shows 3 s for "a", and 16 s for "f".
+        (&["late.json", "other.json"], "0s", "3s", &["a", "b", "c"]),
+        (&["other.json", "late.json"], "6s", "13s", &["d", "f"]),
+    ] {
+        let mut words = vec!["analyze", "--from", from, "--to", to, "-o", "part.json"];
+        words.extend(files);
+        done(at, &words)?;
+        let found = slices(&at.join("part.json"))?;
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, expected, "{words:?}");
+    }
+    Ok(())
+}
+
+/// Times of all files are on the clock of the one whose base the trace has.
+#[test]
+fn traces_with_different_bases_are_written_with_one() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let at = dir.path();
+    let base = 1_722_470_400_000_000_i64;
+    std::fs::write(at.join("0.json"), since_base(base, &[("a", 1)]))?;
+    std::fs::write(at.join("1.json"), since_base(base + 5_000_000, &[("b", 2)]))?;
+    done(at, &["analyze", "0.json", "1.json", "-o", "out.json"])?;
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(at.join("out.json"))?)?;
+    assert_eq!(trace["baseTimeNanoseconds"], base * 1000);
+    let found = slices(&at.join("out.json"))?;
+    let expected = [("a", 12_000_001_000_000.0), ("b", 12_000_007_000_000.0)];
+    let expected = expected.map(|(name, us)| (name.to_owned(), us));
+    assert_eq!(found, expected);
+    Ok(())
+}
+
 #[test]
 fn recordings_are_placed_by_the_time_of_day_beside_other_traces() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;

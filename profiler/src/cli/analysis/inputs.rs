@@ -6,7 +6,7 @@ use crate::cli::input::{self, ProfileCommand};
 use aiprof_formats::import::json::{self, End, Reading, Trouble};
 use aiprof_formats::import::open::{self, Contents};
 use aiprof_formats::import::{perfetto, rocprof, xplane};
-use aiprof_model::timeline::{Dialect, Stretch, Timeline};
+use aiprof_model::timeline::{Begins, Dialect, Stretch, Time, Timeline};
 use aiprof_record::timeline::CommandDetail;
 use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
@@ -17,19 +17,23 @@ use aiprof_trace::analyze::report::{self, Input};
 use aiprof_trace::analyze::{identity, normalize};
 use anyhow::{Context, Result, anyhow, bail};
 use glob::Pattern;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 impl Analysis<'_> {
     pub(super) fn read(&mut self, files: &[PathBuf]) -> Result<Timeline> {
+        let first = self.first(files);
+        let kept = first.map_or(Stretch::ALL, |first| self.kept.since(first));
         let mut timeline = Timeline {
             classes: self.config.classes.clone(),
+            first,
             ..Timeline::default()
         };
         let mut recordings = Vec::new();
         let mut failed = None;
         for path in files {
             self.show(&format!("reading {}", path.display()));
-            let read = self.read_one(path, &mut timeline);
+            let read = self.read_one(path, kept, &mut timeline);
             memory::check().with_context(|| format!("cannot read {}", path.display()))?;
             match read {
                 // If a file is whole, acelyzer writes an empty trace; that is rarely what was
@@ -65,18 +69,60 @@ impl Analysis<'_> {
             None => {}
         }
         self.join(&mut timeline, recordings);
+        if self.kept != Stretch::ALL {
+            let kept = self.kept.since(timeline.first.unwrap_or_default());
+            timeline.events.retain(|event| event.is_within(kept));
+        }
         Ok(timeline)
+    }
+
+    /// When the earliest event of all files begins, if only a part of them is wanted. It is known
+    /// beforehand if the files have one clock and can be read twice.
+    fn first(&mut self, files: &[PathBuf]) -> Option<Time> {
+        let is_known = files.iter().all(|path| caller::is_file(path));
+        if self.kept == Stretch::ALL || !is_known {
+            return None;
+        }
+        let mut scratch = Timeline::default();
+        let mut first = None;
+        for path in files {
+            self.show(&format!(
+                "looking for the first event of {}",
+                path.display()
+            ));
+            // What is wrong with a file is reported when its events are read.
+            let read = self.read_one(path, Stretch::NONE, &mut scratch);
+            let Ok(Some(mut reading)) = read else {
+                continue;
+            };
+            reading.place_by_base(&mut scratch);
+            let job = scratch.jobs.get(reading.job as usize);
+            // It may be placed by the time of day.
+            let is_placed = job.is_some_and(|job| job.is_recording) && files.len() > 1;
+            if is_placed || reading.origin != scratch.origin() {
+                return None;
+            }
+            first = first.into_iter().chain(reading.earliest).min();
+            scratch = Timeline {
+                origin: scratch.origin,
+                jobs: scratch.jobs,
+                metadata: scratch.metadata,
+                ..Timeline::default()
+            };
+        }
+        first
     }
 
     /// Notes a file that was read.
     pub(super) fn take(
         &mut self,
         path: &Path,
-        reading: Reading,
+        mut reading: Reading,
         timeline: &mut Timeline,
     ) -> Recording {
-        if !self.is_own() {
-            as_acelyzer(path, reading.job, timeline);
+        match self.is_own() {
+            true => reading.place_by_base(timeline),
+            false => as_acelyzer(path, reading.job, timeline),
         }
         let one_rank = self.config.analysis.compatibility.has_bugs();
         let events = reading.events.clone();
@@ -120,9 +166,18 @@ impl Analysis<'_> {
             identity::name_hosts(timeline);
         }
         timeline.sweep();
+        if self.is_own() && timeline.first.is_none() {
+            timeline.first = first_of(timeline);
+        }
     }
 
-    fn read_one(&mut self, path: &Path, timeline: &mut Timeline) -> Result<Option<Reading>> {
+    /// Reads what is within `kept`, which counts from the timeline's origin.
+    fn read_one(
+        &mut self,
+        path: &Path,
+        kept: Stretch,
+        timeline: &mut Timeline,
+    ) -> Result<Option<Reading>> {
         let shown = path.display();
         let input = match self.is_own() {
             true => open::open(path),
@@ -140,7 +195,7 @@ impl Analysis<'_> {
                     barriers: wanted.any(|entry| unitrace::wants_commands(entry.name)),
                     each: false,
                 };
-                let read = capture_input::read(path, self.kept, detail, timeline)?;
+                let read = capture_input::read(path, kept, detail, timeline)?;
                 if read.has_stalls && self.tables.entries.is_empty() {
                     self.stalls.extend(capture_input::stalls(path, self.kept));
                 }
@@ -160,14 +215,14 @@ impl Analysis<'_> {
                 perfetto::read(input.text, &name, timeline).with_context(failed)?
             }
             Contents::Rocprof => {
-                rocprof::read(input.text, &name, self.kept, timeline).with_context(failed)?
+                rocprof::read(input.text, &name, kept, timeline).with_context(failed)?
             }
             Contents::Xplane => {
-                xplane::read(input.text, &name, self.kept, timeline).with_context(failed)?
+                xplane::read(input.text, &name, kept, timeline).with_context(failed)?
             }
-            _ => json::read_within(input.text, &name, self.kept, timeline).with_context(failed)?,
+            _ => json::read_within(input.text, &name, kept, timeline).with_context(failed)?,
         };
-        let reading = self.trim(reading, timeline);
+        let reading = trim(reading, kept, timeline);
         if reading.is_acelyzer_output && !self.is_own() {
             self.messages.warn(
                 "INGEST",
@@ -180,21 +235,6 @@ impl Analysis<'_> {
             return Ok(None);
         }
         Ok(Some(reading))
-    }
-
-    /// Leaves out what is not in the stretch of time that is looked at, and could not be
-    /// left out while reading.
-    fn trim(&self, mut reading: Reading, timeline: &mut Timeline) -> Reading {
-        if self.kept != Stretch::ALL {
-            let (first, kept) = (reading.events.start, self.kept);
-            let mut index = 0;
-            timeline.events.retain(|event| {
-                index += 1;
-                index <= first || event.is_within(kept)
-            });
-            reading.events.end = timeline.events.len();
-        }
-        reading
     }
 
     fn tell_reading(&mut self, path: &Path, reading: &Reading, dialect: Dialect) -> Vec<String> {
@@ -219,6 +259,7 @@ impl Analysis<'_> {
             self.is_damaged |= trouble.is_damage();
             let count = seen.count;
             let at = format!("first in {name} at byte {}", seen.first);
+            let is_far = trouble == Trouble::FarTime && self.is_own();
             let text = match trouble {
                 Trouble::ZeroDuration => format!(
                     "Ingestion: ..{tail} Detected 'CompleteEvent' type (ph=X) with zero duration. \
@@ -235,10 +276,18 @@ impl Analysis<'_> {
                     format!("Event failed sanityCheck: {trouble}. Events ignored:{count} ({at})")
                 }
                 _ => {
-                    let fate = if trouble.drops() { "ignored" } else { "kept" };
+                    let fate = match trouble.drops() {
+                        true => "ignored",
+                        false if is_far => "excluded from the analysis",
+                        false => "kept",
+                    };
                     format!("Ingestion: {trouble}. Events {fate}:{count} ({at})")
                 }
             };
+            if is_far {
+                // The events are set aside, which the report has as a fault.
+                continue;
+            }
             problems.push(format!(
                 "{trouble}: {count}, the first at byte {}, {}",
                 seen.first,
@@ -271,6 +320,30 @@ impl Analysis<'_> {
         problems.push(end);
         problems
     }
+}
+
+/// Leaves out what is not in the stretch of time that is looked at, and could not be left out while
+/// reading.
+fn trim(mut reading: Reading, kept: Stretch, timeline: &mut Timeline) -> Reading {
+    if kept != Stretch::ALL {
+        let first = reading.events.start;
+        let mut index = 0;
+        timeline.events.retain(|event| {
+            index += 1;
+            index <= first || event.is_within(kept)
+        });
+        reading.events.end = timeline.events.len();
+    }
+    reading
+}
+
+/// When the earliest event of all files begins whose time can be true.
+fn first_of(timeline: &Timeline) -> Option<Time> {
+    let mut files: BTreeMap<u32, Begins> = BTreeMap::new();
+    for event in &timeline.events {
+        files.entry(timeline.job(event)).or_default().add(event);
+    }
+    files.values().filter_map(Begins::first).min()
 }
 
 /// Takes a plain trace for what acelyzer takes it: FLEX, or of Torch where Perfetto's format has

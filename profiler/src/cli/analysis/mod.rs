@@ -46,7 +46,7 @@ pub(super) struct Analysis<'a> {
     pub(super) messages: &'a mut Messages,
     /// Shows the progress; `None`: it is not shown.
     pub(super) progress: Option<&'a mut dyn FnMut(&str)>,
-    /// What of each file is looked at, since its first event.
+    /// What is looked at, since the earliest event of all files.
     pub(super) kept: Stretch,
     /// What was read.
     pub(super) inputs: Vec<Input>,

@@ -8,6 +8,7 @@ use aiprof_formats::export;
 use aiprof_formats::export::html;
 use aiprof_formats::export::tables::{self, FileTable, frame};
 use aiprof_formats::export::trace_events::{self, Header, Words};
+use aiprof_formats::import::json::BASE;
 use aiprof_model::timeline::{Dialect, Event, Id, NONE, Timeline};
 use aiprof_trace::analyze::classes;
 use aiprof_trace::analyze::messages::Messages;
@@ -154,6 +155,8 @@ impl Analysis<'_> {
                         header.time_unit = unit;
                     }
                 }
+                // Times of all files count from that of the first.
+                BASE if self.is_own() && header.members.iter().any(|(known, _)| known == key) => {}
                 _ => {
                     // The last file's counts, as with acelyzer.
                     header.members.retain(|(known, _)| known != key);

@@ -267,10 +267,10 @@ pub(crate) struct AnalyzeArgs {
 
     /// Leave out events that end before TIME, such as 10s, 1.5ms or 2m
     ///
-    /// A time with a unit counts from the first event in the file. Events that come later in the
-    /// file but happened earlier have negative times (--from=-5ms). A number without a unit is a time stamp of the
-    /// trace, in microseconds. To analyze a long recording in parts, give times with a unit: only
-    /// then do the events that are left out take no memory.
+    /// A time with a unit counts from the earliest event of all files, as the positions in reports
+    /// do. A number without a unit is a time stamp of the trace, in microseconds. To analyze a long
+    /// recording in parts, give times with a unit: only then do the events that are left out take no
+    /// memory.
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Input")]
     from: Option<Moment>,
 

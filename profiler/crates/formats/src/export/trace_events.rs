@@ -5,7 +5,7 @@
 
 use aiprof_model::parallel;
 use aiprof_model::timeline::number::{write_i64, write_micros, write_nanos, write_time, write_u64};
-use aiprof_model::timeline::{Device, Dialect, Event, Id, NONE, Ph, Timeline, members};
+use aiprof_model::timeline::{BOUND_FLOW, Device, Dialect, Event, Id, NONE, Ph, Timeline, members};
 use serde_json::Value;
 use std::io::{self, Write};
 
@@ -129,7 +129,7 @@ pub(super) fn arguments(timeline: &Timeline, words: Words, event: &Event, out: V
 }
 
 /// Members of the Trace Event Format beside the arguments that are kept among these.
-const OUTER: [&str; 11] = [
+const OUTER: [&str; 8] = [
     "s",
     "scope",
     "tts",
@@ -137,11 +137,18 @@ const OUTER: [&str; 11] = [
     "cname",
     "sf",
     "esf",
-    "bind_id",
-    "flow_in",
-    "flow_out",
     "use_async_tts",
 ];
+
+/// Whether a member of a plain trace's event is no argument.
+fn is_outer(key: &str) -> bool {
+    OUTER.contains(&key) || is_of_flow(key)
+}
+
+/// Whether a member names an arrow of its slice.
+fn is_of_flow(key: &str) -> bool {
+    BOUND_FLOW.contains(&key)
+}
 
 /// Whether an event is written as it was read.
 fn is_plain(timeline: &Timeline, event: &Event) -> bool {
@@ -186,7 +193,9 @@ impl EventWriter<'_> {
             self.raw(",\"bp\":\"e\"");
         }
         if is_plain(self.timeline, event) {
-            self.outer(event);
+            self.members(event, is_outer);
+        } else if self.timeline.bound_flow(event).is_some() {
+            self.members(event, is_of_flow);
         } else if event.ph == Ph::Instant
             // How wide a moment is drawn; kept among the arguments too.
             && let Some(scope) = self.timeline.arg(event, "s")
@@ -217,11 +226,11 @@ impl EventWriter<'_> {
         let _ = write_nanos(&mut self.out, i128::from(to) - i128::from(from));
     }
 
-    /// The members of a plain trace's event that are no arguments.
-    fn outer(&mut self, event: &Event) {
+    /// Those members of an event's text that are wanted.
+    fn members(&mut self, event: &Event, is_wanted: impl Fn(&str) -> bool) {
         let timeline = self.timeline;
         for (key, value) in members(timeline.texts.get(event.args)) {
-            if OUTER.contains(&key) {
+            if is_wanted(key) {
                 self.key(key);
                 self.raw(value);
             }
@@ -233,13 +242,7 @@ impl EventWriter<'_> {
         let start = self.out.len();
         self.out.extend_from_slice(ARGUMENTS);
         let open = self.out.len();
-        let timeline = self.timeline;
-        for (key, value) in members(timeline.texts.get(event.args)) {
-            if !OUTER.contains(&key) {
-                self.key(key);
-                self.raw(value);
-            }
-        }
+        self.members(event, |key| !is_outer(key));
         match self.out.len() == open {
             true => self.out.truncate(start),
             false => self.out.push(b'}'),
@@ -254,7 +257,10 @@ impl EventWriter<'_> {
         let start = self.out.len();
         self.out.extend_from_slice(ARGUMENTS);
         let open = self.out.len();
-        self.raw(text);
+        match self.timeline.bound_flow(event) {
+            Some(_) => self.members(event, |key| !is_of_flow(key)),
+            None => self.raw(text),
+        }
         if let Some(device) = self.timeline.device(event) {
             self.device(device, event);
         }
@@ -460,6 +466,25 @@ mod tests {
         .unwrap();
         let value: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(value["traceEvents"], json!([]));
+    }
+
+    /// What names an arrow is a member of the slice, and no argument of it, in every dialect.
+    #[test]
+    fn slices_keep_the_arrows_that_they_name() {
+        for cat in ["kernel", "anything"] {
+            let event = json!({"ph": "X", "name": "k", "cat": cat, "pid": 1, "tid": 1, "ts": 10,
+                "dur": 2, "bind_id": "0x5", "flow_in": true, "args": {"grid": [1]}});
+            let mut timeline = Timeline::default();
+            json::read(format!("[{event}]").as_bytes(), "d/n.json", &mut timeline).unwrap();
+            let mut out = Vec::new();
+            write_events(&timeline, Words::default(), &[0], &mut out).unwrap();
+            let written: Value = serde_json::from_slice(&out).unwrap();
+            for key in ["bind_id", "flow_in"] {
+                assert_eq!(written[key], event[key], "{cat}");
+                assert_eq!(written["args"][key], Value::Null, "{cat}");
+            }
+            assert_eq!(written["args"]["grid"], json!([1]), "{cat}");
+        }
     }
 
     /// Ids of both kinds, bound flows, open slices and the width of moments; no arguments of ours.

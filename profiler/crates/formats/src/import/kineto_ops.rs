@@ -5,7 +5,7 @@
 //! `baseTimeNanoseconds`, of CLOCK_REALTIME. Source: kineto 114171df,
 //! libkineto/src/output_json.cpp.
 
-use super::json::{self, JsonError};
+use super::json::{self, BASE, JsonError};
 use aiprof_model::timeline::{Ph, Timeline};
 use aiprof_model::wire::ops::MAX_SPANS;
 use aiprof_model::wire::{ClockPair, OpKind, OpSpan, OpsPart, OpsRead};
@@ -19,8 +19,6 @@ pub const MAX_WINDOW: usize = 1 << 20;
 const MAX_THREADS: usize = 4096;
 /// Most bytes of a name or of shapes; what is longer is cut.
 const MAX_TEXT: usize = 512;
-/// The member that gives the time from which times count.
-const BASE: &str = "baseTimeNanoseconds";
 /// The argument with the shapes of an operator's inputs.
 const SHAPES: &str = "Input Dims";
 

@@ -8,8 +8,8 @@ use crate::timeline::{RowName, TimelineLayout};
 use aiprof_model::json::Object;
 use aiprof_model::profile::FrameKind;
 use aiprof_model::timeline::{
-    Dialect, Event, Id, Job, Members, NONE, Ph, Stated, Stretch, Sym, Time, Timeline, Track,
-    TrackId, TrackKind, members, recorded::Recorded,
+    Begins, Dialect, Event, Id, Job, Members, NONE, Ph, Stated, Stretch, Sym, Time, Timeline,
+    Track, TrackId, TrackKind, members, recorded::Recorded,
 };
 use aiprof_record::store::Store;
 use aiprof_system::memory;
@@ -35,6 +35,7 @@ pub fn read(
     let mut loader = Loader::new(recorded, kept, into);
     loader.rows();
     let read = store.read(&mut |event, args| loader.event(event, args));
+    let earliest = loader.begins.first();
     loader.end();
     read?;
     into.jobs.push(Job {
@@ -58,6 +59,8 @@ pub fn read(
         is_acelyzer_output: false,
         is_synthetic: false,
         day_us: day_us(recorded.meta.start_unix_ns),
+        base_ns: None,
+        earliest,
     })
 }
 
@@ -82,6 +85,8 @@ struct Loader<'a> {
     parsed: Parsed,
     /// The first event whose arguments are on their way.
     flushed: usize,
+    /// Those of all events.
+    begins: Begins,
 }
 
 impl<'a> Loader<'a> {
@@ -104,6 +109,7 @@ impl<'a> Loader<'a> {
             flushed: parsed.events.len(),
             into,
             parsed,
+            begins: Begins::default(),
         }
     }
 
@@ -161,6 +167,7 @@ impl<'a> Loader<'a> {
         self.rows();
         let mut within = *event;
         (within.start, within.length) = (placed.start, placed.length);
+        self.begins.add(&within);
         if !within.is_within(self.kept) {
             return Ok(());
         }

@@ -9,6 +9,8 @@
 //! it does so with microseconds, as all these formats have them.
 
 pub mod args;
+mod begins;
+mod bound;
 mod event;
 mod identity;
 mod kinds;
@@ -22,6 +24,8 @@ mod time;
 mod tracks;
 
 pub use args::{Args, Members, Value, decimal, hex};
+pub use begins::{Begins, DAY};
+pub use bound::{BOUND_FLOW, BoundFlow};
 pub use event::{Event, Quality};
 pub use identity::{DeviceKey, Identity, ProcessKey, RowGroup, Stated, StatedRow, StreamKey};
 pub use kinds::{Kind, Kinds};
@@ -237,6 +241,8 @@ pub struct Timeline {
     pub jobs: Vec<Job>,
     /// What times count from, microseconds; `None` until the first file is read.
     pub origin: Option<i64>,
+    /// When the earliest event of all files begins, also of those that are left out.
+    pub first: Option<Time>,
     /// Extra distance from the origin for some files, by their number in `jobs`,
     /// microseconds. Their clock differs so much that event times cannot hold it.
     /// Writers add it, so that times are written as in the file.
@@ -275,13 +281,15 @@ impl Timeline {
         self.moved.get(&event.track).copied().unwrap_or(event.track)
     }
 
-    /// The begin of the earliest event whose time can be true; the origin, if there is none.
+    /// What positions in reports and tables count from: [`Self::first`], or the begin of an event
+    /// that an analysis moved before that. The origin, if there is no event.
     pub fn earliest(&self) -> Time {
         let timed = self
             .events
             .iter()
             .filter(|event| !event.dropped && event.ph != Ph::Metadata && !event.start.is_edge());
-        timed.map(|event| event.start).min().unwrap_or(Time::ORIGIN)
+        let begins = timed.map(|event| event.start).chain(self.first);
+        begins.min().unwrap_or(Time::ORIGIN)
     }
 
     /// The event's process, or group of rows.

@@ -31,6 +31,24 @@ impl Stretch {
         from: Time(i64::MIN),
         to: Time(i64::MAX),
     };
+    /// No time.
+    pub const NONE: Self = Self {
+        from: Time(i64::MAX),
+        to: Time(i64::MIN),
+    };
+
+    /// The stretch of which this one gives the ends as times since `first`. An end that is as
+    /// early or late as times get stays.
+    pub fn since(self, first: Time) -> Self {
+        let since = |end: Time| match end.is_edge() {
+            true => end,
+            false => end + (first - Time::ORIGIN),
+        };
+        Self {
+            from: since(self.from),
+            to: since(self.to),
+        }
+    }
 }
 
 impl Time {

@@ -5,6 +5,8 @@
 //! design is none: Kineto writes host and device one after the other, times of whole
 //! microseconds until 2023, and copies of any size under one name.
 
+mod far;
+
 use aiprof_model::timeline::number::SAME_US;
 use aiprof_model::timeline::{Dialect, Event, Id, Kind, Kinds, Sym, Timeline};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -220,9 +222,7 @@ impl<'t> Checks<'t> {
 
     /// What an event shows by itself.
     fn each(&mut self) {
-        for event in &self.timeline.aside {
-            self.add(Fault::FarTime, event, 0.0, String::new);
-        }
+        self.far();
         let zero = self.timeline.zero();
         for event in self.slices() {
             if !self.kinds.is_device(self.timeline, event) {

@@ -4,7 +4,8 @@
 use super::config::EventFilter;
 use super::limit::{EventLimit, EventLimiter};
 use aiprof_model::timeline::{
-    Dialect, Event, Id, Kind, Kinds, Length, NONE, Ph, Phase, Stretch, Sym, Time, Timeline, TrackId,
+    Begins, DAY, Dialect, Event, Id, Kind, Kinds, Length, NONE, Ph, Phase, Stretch, Sym, Time,
+    Timeline, TrackId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
@@ -215,7 +216,7 @@ fn labels(timeline: &Timeline, event: &Event, rank: u32) -> Option<String> {
 }
 
 /// The event's arguments with another value for a key.
-fn with_member(timeline: &Timeline, event: &Event, key: &str, value: &str) -> String {
+pub(super) fn with_member(timeline: &Timeline, event: &Event, key: &str, value: &str) -> String {
     let text = timeline.texts.get(event.args);
     let Some(old) = aiprof_model::timeline::member(text, key) else {
         return text.to_owned();
@@ -284,10 +285,6 @@ pub fn select(timeline: &mut Timeline, limit: &EventLimit, filters: &[EventFilte
     before - timeline.events.len()
 }
 
-/// A file whose events lie further apart than this has wrong times, unless others lie
-/// between.
-const DAY: Length = Length(86_400_000_000_000_000);
-
 /// Moves events whose times cannot be true to [`Timeline::aside`]. They begin or end more
 /// than a day from the median begin of their file's events and from all events between. A
 /// span of the host around all others is kept: it may have begun days before.
@@ -337,29 +334,12 @@ pub(super) fn set_aside(timeline: &mut Timeline, kinds: &Kinds) {
 
 /// From the first to the last begin of a file's events that can be true.
 fn believed(timeline: &Timeline, job: u32) -> Option<Stretch> {
-    let events = timeline
-        .events
-        .iter()
-        .filter(|event| event.ph != Ph::Metadata);
-    let its = events.filter(|event| timeline.job(event) == job);
-    let mut begins: Vec<Time> = its.map(|event| event.start).collect();
-    begins.sort_unstable();
-    let (before, behind) = begins.split_at(begins.len() / 2);
-    let median = *behind.first()?;
-    let (mut from, mut to) = (median, median);
-    for begin in before.iter().rev() {
-        if from > *begin + DAY {
-            break;
-        }
-        from = *begin;
-    }
-    for begin in behind {
-        if *begin > to + DAY {
-            break;
-        }
-        to = *begin;
-    }
-    Some(Stretch { from, to })
+    let mut begins = Begins::default();
+    let events = timeline.events.iter();
+    events
+        .filter(|event| timeline.job(event) == job)
+        .for_each(|event| begins.add(event));
+    begins.believed()
 }
 
 fn unify_names(timeline: &mut Timeline) {

@@ -57,6 +57,8 @@ pub fn bring_together(
     let files = &by_day(timeline, files, messages);
     let aligned = by_kernels(timeline, files, messages);
     let origin = timeline.origin();
+    let first = files.iter().find(|file| file.origin == origin);
+    let first_more = first.and_then(more_of_day);
     for file in files {
         let is_done = file
             .events
@@ -76,7 +78,8 @@ pub fn bring_together(
         if by != apart {
             timeline.beyond.insert(file.job, apart.saturating_sub(by));
         }
-        let are_of_day = DAYS_US.contains(&file.origin) && DAYS_US.contains(&origin);
+        let more = first_more.zip(more_of_day(file));
+        let are_of_day = more.is_some_and(|(first, more)| first.abs_diff(more) <= 1);
         let is_recording = timeline.jobs.get(file.job as usize);
         let is_recording = is_recording.is_some_and(|job| job.is_recording);
         // `by_day` reports a recording's place, or that it is not known.
@@ -437,6 +440,50 @@ mod tests {
                 .any(|t| t.contains("count from its first event")),
             "{texts:?}"
         );
+    }
+
+    /// Files whose times count from different moments that they state. The second began 5 s and
+    /// 7 ns later. The third is of three months later, by its base, but its times are as much
+    /// smaller: it began 2 s after the first. The fourth counts from 1970 itself.
+    #[test]
+    fn files_with_different_bases_are_on_one_clock() {
+        let (base, ts) = (1_722_470_400_000_000_000_i64, 12_000_000_000_000_i64);
+        let months_us = 91 * 86_400 * 1_000_000_i64;
+        let file = |base_ns: i64, us: i64| {
+            format!(
+                r#"{{"deviceProperties":[],"baseTimeNanoseconds":{base_ns},"traceEvents":[
+                {{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":{us},"dur":50}}]}}"#
+            )
+        };
+        let texts = [
+            file(base, ts),
+            file(base + 5_000_000_007, ts),
+            file(base + months_us * 1000, ts - months_us + 2_000_000),
+            file(0, base / 1000 + ts + 9_000_000),
+        ];
+        let since_ns = [0, 5_000_000_007, 2_000_000_000, 9_000_000_000_i64];
+        let (mut timeline, mut files) = (Timeline::default(), Vec::new());
+        for (text, name) in texts.iter().zip(["0", "1", "2", "3"]) {
+            let mut reading = json::read(text.as_bytes(), name, &mut timeline).unwrap();
+            reading.place_by_base(&mut timeline);
+            assert_eq!(reading.base_ns, Some(base));
+            files.push(Recording {
+                job: reading.job,
+                events: reading.events,
+                origin: reading.origin,
+                day_us: reading.day_us,
+            });
+        }
+        let mut messages = Messages::new(Level::Info);
+        bring_together(&mut timeline, &files, &mut messages);
+        let messages: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
+        assert!(messages.is_empty(), "{messages:?}");
+        let at = |event: &Event| {
+            let since = timeline.origin_of(event) - ts;
+            event.start.nearest_nanos() + since * 1000
+        };
+        let found: Vec<i64> = timeline.events.iter().map(at).collect();
+        assert_eq!(found, since_ns);
     }
 
     #[test]

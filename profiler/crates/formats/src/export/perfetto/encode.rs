@@ -2,6 +2,7 @@
 //! (github.com/google/perfetto, protos/perfetto/trace/perfetto_trace.proto).
 
 use super::plan::{PlannedEvent, TracePlan, What};
+use super::tracks::counted;
 use crate::export::trace_events::{Words, arguments};
 use aiprof_model::json::{is_exact, shown};
 use aiprof_model::timeline::{
@@ -393,17 +394,13 @@ impl<'t> Encoder<'t> {
         let mut rest = Vec::new();
         let mut has_values = false;
         for (key, value) in series {
-            let track =
-                value
-                    .parse::<f64>()
-                    .ok()
-                    .zip(self.plan.tracks.counter(self.timeline, event, key));
-            let Some((double, track)) = track else {
+            let track = self.plan.tracks.counter(self.timeline, event, key);
+            let Some(((text, double), track)) = counted(value).zip(track) else {
                 rest.push((key, value));
                 continue;
             };
             has_values = true;
-            track_event(out, time, 4, track, |out| match value.parse::<i64>() {
+            track_event(out, time, 4, track, |out| match text.parse::<i64>() {
                 Ok(int) => number(out, 30, int as u64),
                 Err(_) => fixed64_double(out, 44, double),
             });

@@ -127,11 +127,17 @@ impl<'t> TracePlan<'t> {
             .timeline
             .origin_of(event)
             .saturating_sub(self.timeline.origin());
-        let from = nanos(event.start, beyond);
-        let to = match event.ph {
+        let mut from = nanos(event.start, beyond);
+        let mut to = match event.ph {
             Ph::Complete => nanos(event.end(), beyond).max(from),
             _ => from,
         };
+        // What is too far before all others is at 0, as in JSON.
+        if event.start == Time::FIRST {
+            let length = to - from;
+            from = nanos(Time::ORIGIN, self.timeline.origin().saturating_neg());
+            to = from.saturating_add(length);
+        }
         self.items.push(Item {
             row,
             event: index,
@@ -186,23 +192,18 @@ impl<'t> TracePlan<'t> {
         self.flows = flows;
     }
 
-    /// Flows that slices themselves name: `bind_id` with `flow_in` or `flow_out`.
+    /// Flows that slices themselves name.
     fn bound_flows(&self) -> Vec<SliceFlow> {
         let timeline = self.timeline;
         let flow = |item: &Item| {
             let event = timeline.events.get(item.event as usize)?;
-            if timeline.dialect(event) != Dialect::Plain {
-                return None;
-            }
-            let id = timeline.arg(event, "bind_id")?;
-            let says = |key| timeline.arg(event, key) == Some("true");
-            let (from, to) = (says("flow_out"), says("flow_in"));
+            let bound = timeline.bound_flow(event)?;
             let mut hasher = rustc_hash::FxHasher::default();
-            id.trim_matches('"').hash(&mut hasher);
-            (from || to).then(|| SliceFlow {
+            bound.id.hash(&mut hasher);
+            Some(SliceFlow {
                 event: item.event,
                 id: hasher.finish() >> 2 | 1 << 62,
-                ends: !from,
+                ends: !bound.begins,
             })
         };
         self.items.iter().filter_map(flow).collect()

@@ -2,7 +2,9 @@ use super::super::trace_events::Words;
 use super::{recording, write};
 use crate::import::{json, perfetto};
 use aiprof_model::timeline::recorded::{EventSink as _, Group, Recorded, Row};
-use aiprof_model::timeline::{Args, Event, Id, NONE, Ph, Time, Timeline, Track, TrackKind};
+use aiprof_model::timeline::{
+    Args, Event, Id, NONE, Ph, Time, Timeline, Track, TrackKind, members,
+};
 use aiprof_record::store::Store;
 use serde_json::Value;
 
@@ -331,4 +333,69 @@ fn plain_counters_of_one_name_are_told_apart_by_their_ids() {
     }
     let values: Vec<Vec<f64>> = by_name.into_values().collect();
     assert_eq!(values, [vec![40.0], vec![20.0], vec![10.0, 30.0]]);
+}
+
+/// Arrows that slices of a device's trace name.
+#[test]
+fn slices_of_devices_keep_the_arrows_that_they_name() {
+    let events = r#"[
+        {"ph":"X","name":"c","cat":"cuda_runtime","pid":1,"tid":1,"ts":10,"dur":5,"bind_id":"0x5","flow_out":true},
+        {"ph":"X","name":"k","cat":"kernel","pid":0,"tid":7,"ts":20,"dur":5,"bind_id":"0x5","flow_in":true}]"#;
+    let (new, _) = again(&timeline(events));
+    let ends = |ph| -> Vec<f64> {
+        let ends = new.events.iter().filter(|event| event.ph == ph);
+        ends.map(|event| new.file_us(event)).collect()
+    };
+    assert_eq!(
+        (ends(Ph::FlowStart), ends(Ph::FlowEnd)),
+        (vec![10.0], vec![20.0])
+    );
+    assert!(
+        new.events
+            .iter()
+            .all(|event| new.arg(event, "bind_id").is_none())
+    );
+}
+
+/// Some writers put the values of counters in quotes.
+#[test]
+fn counters_in_quotes_are_numbers() {
+    let values = [r#""4.0""#, r#""5""#, r#""-1.5e3""#, "6"];
+    let counters = (1..).zip(values).map(|(ts, value)| {
+        format!(r#"{{"ph":"C","name":"load","pid":1,"ts":{ts},"args":{{"v":{value}}}}}"#)
+    });
+    let words = r#"{"ph":"C","name":"load","pid":1,"ts":9,"args":{"v":"on","w":"inf"}}"#;
+    let events: Vec<String> = counters.chain([words.to_owned()]).collect();
+    let (new, _) = again(&timeline(&format!("[{}]", events.join(","))));
+    let counters = new.events.iter().filter(|event| event.ph == Ph::Counter);
+    let found: Vec<(f64, f64)> = counters
+        .map(|event| {
+            let (_, value) = members(new.texts.get(event.args)).next().unwrap();
+            (new.file_us(event), value.parse().unwrap())
+        })
+        .collect();
+    assert_eq!(found, [(1.0, 4.0), (2.0, 5.0), (3.0, -1500.0), (4.0, 6.0)]);
+}
+
+/// An event at time 0 among others of 2023 stays there, and the others where they are.
+#[test]
+fn events_at_zero_stay_there() {
+    let slice = |ts: u64, name: &str| {
+        format!(r#"{{"ph":"X","name":"{name}","pid":1,"tid":{ts},"ts":{ts},"dur":400}}"#)
+    };
+    let day = 1_700_000_000_000_000;
+    let events = [slice(day, "a"), slice(0, "zero"), slice(day + 500, "b")];
+    let (new, _) = again(&timeline(&format!("[{}]", events.join(","))));
+    let slices = new.events.iter().filter(|event| event.is_slice());
+    let mut found: Vec<(&str, f64, f64)> = slices
+        .map(|event| (new.name(event.name), new.file_us(event), event.dur()))
+        .collect();
+    found.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let day = day as f64;
+    let expected = [
+        ("zero", 0.0, 400.0),
+        ("a", day, 400.0),
+        ("b", day + 500.0, 400.0),
+    ];
+    assert_eq!(found, expected);
 }

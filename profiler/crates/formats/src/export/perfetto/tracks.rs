@@ -138,7 +138,7 @@ impl TrackTable {
         let key = (pid, event.name, event.id);
         let known = self.counters.entry(key).or_default();
         for (key, value) in members(timeline.texts.get(event.args)) {
-            if value.parse::<f64>().is_ok() && !known.contains_key(key) {
+            if counted(value).is_some() && !known.contains_key(key) {
                 self.last_uuid += 1;
                 known.insert(key.to_owned(), self.last_uuid);
                 let new = (pid, event.name, event.id, key.to_owned(), self.last_uuid);
@@ -315,6 +315,14 @@ impl TrackTable {
             });
         }
     }
+}
+
+/// The number of a counter's value, as text and as a double: some writers put it in quotes.
+/// `None`: it is no number.
+pub(super) fn counted(value: &str) -> Option<(&str, f64)> {
+    let text = value.trim_matches('"').trim();
+    let double: f64 = text.parse().ok()?;
+    double.is_finite().then_some((text, double))
 }
 
 /// Tracks of overlapping slices have numbers of their own.

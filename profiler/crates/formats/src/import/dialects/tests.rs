@@ -324,8 +324,11 @@ fn arrows_of_unitrace_link_calls_and_commands() {
                 arrow("t", 9, 20),
             ],
         );
-        assert_eq!(work(&timeline), [("gemm[SIMD32 {4; 1; 1}]", 'k', 1)]);
-        assert_eq!(correlation(&timeline, "zeCommandListAppendLaunchKernel"), 1);
+        // No other arrow has their number.
+        let linked = number + 1;
+        assert_eq!(work(&timeline), [("gemm[SIMD32 {4; 1; 1}]", 'k', linked)]);
+        let call = correlation(&timeline, "zeCommandListAppendLaunchKernel");
+        assert_eq!(call, linked);
     }
 }
 
@@ -384,4 +387,83 @@ fn arrows_of_ascend_lead_from_calls_to_work() {
     assert_eq!(work(&timeline), [("MatMulV2", 'k', 1)]);
     assert_eq!(correlation(&timeline, "AscendCL@aclnnMm"), 1);
     assert_eq!(correlation(&timeline, "aten::mm"), 0);
+}
+
+/// Arrows that slices name: one kernel each, a graph of two, a device's clock that is ahead of the
+/// host's, and a number that is used again.
+#[test]
+fn arrows_that_slices_name_show_launches() {
+    let call = |ts: i64, name: &str, id: &str| {
+        let more = format!(r#","cat":"cuda_runtime","bind_id":{id},"flow_out":true"#);
+        slice(7, 7, ts, name, &more)
+    };
+    let kernel = |ts: i64, name: &str, id: &str| {
+        let more = format!(r#","cat":"kernel","bind_id":{id},"flow_in":true"#);
+        slice(0, 3, ts, name, &more)
+    };
+    let timeline = read(
+        &[],
+        &[
+            call(100, "one", r#""0x1""#),
+            kernel(120, "k one", r#""0x1""#),
+            call(200, "graph", "2"),
+            kernel(220, "k first", "2"),
+            kernel(230, "k second", "2"),
+            kernel(290, "k ahead", "3"),
+            call(300, "ahead", "3"),
+            call(400, "again", r#""0x1""#),
+            kernel(420, "k again", r#""0x1""#),
+            kernel(500, "k alone", "9"),
+        ],
+    );
+    let number = |name| correlation(&timeline, name);
+    for (call, kernels) in [
+        ("one", &["k one"][..]),
+        ("graph", &["k first", "k second"]),
+        ("ahead", &["k ahead"]),
+        ("again", &["k again"]),
+    ] {
+        assert_ne!(number(call), 0, "{call}");
+        for kernel in kernels {
+            assert_eq!(number(kernel), number(call), "{kernel}");
+        }
+    }
+    assert_eq!(number("k alone"), 0);
+    let calls = ["one", "graph", "ahead", "again"].map(number);
+    let calls: FxHashSet<u64> = calls.into_iter().collect();
+    assert_eq!(calls.len(), 4);
+}
+
+/// Numbers of kernels that no call has. An arrow is surer; where a call has the number, it counts.
+#[test]
+fn arrows_show_the_launches_of_numbers_that_no_call_has() {
+    let arrow = |ph: &str, pid: u32, ts: u32, id: u32| {
+        let (cat, tid) = ("ac2g", pid);
+        format!(
+            r#"{{"ph":"{ph}","id":{id},"pid":{pid},"tid":{tid},"ts":{ts},"name":"a","cat":"{cat}"}}"#
+        )
+    };
+    let more = |cat: &str, number: &str| format!(r#","cat":"{cat}","args":{{"cbid":1{number}}}"#);
+    let (runtime, none) = ("cuda_runtime", more("cuda_runtime", ""));
+    let number = |number: u32| format!(r#","correlation":{number}"#);
+    let timeline = read(
+        &[],
+        &[
+            slice(7, 7, 100, "call", &none),
+            slice(9, 9, 120, "k", &more("kernel", &number(50))),
+            arrow("s", 7, 101, 60),
+            arrow("f", 9, 120, 60),
+            // The arrow leads from another call than the number.
+            slice(7, 7, 200, "numbered", &more(runtime, &number(51))),
+            slice(7, 7, 210, "other", &none),
+            slice(9, 9, 220, "k numbered", &more("kernel", &number(51))),
+            arrow("s", 7, 211, 61),
+            arrow("f", 9, 220, 61),
+        ],
+    );
+    let number = |name| correlation(&timeline, name);
+    // 61 is the largest number.
+    assert_eq!((number("call"), number("k")), (62, 62));
+    let numbers = ["numbered", "k numbered", "other"].map(number);
+    assert_eq!(numbers, [51, 51, 0]);
 }

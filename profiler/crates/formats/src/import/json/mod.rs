@@ -5,6 +5,7 @@
 //! blocks, and this one puts them together. So memory holds the events and a few blocks,
 //! never the file.
 
+mod base;
 mod cut;
 #[cfg(test)]
 mod damage_tests;
@@ -19,6 +20,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use base::BASE;
 pub(super) use file::FAR;
 pub use file::{End, JsonError};
 pub use problem::{Problems, Seen, Trouble};
@@ -26,8 +28,8 @@ pub use problem::{Problems, Seen, Trouble};
 use super::dialects::{self, FileHeader};
 use aiprof_model::parallel;
 use aiprof_model::timeline::{
-    Device, Dialect, Event, Id, Job, Length, NONE, Ph, Stretch, Sym, Text, Texts, Time, Timeline,
-    Track, TrackId,
+    Begins, Device, Dialect, Event, Id, Job, Length, NONE, Ph, Stretch, Sym, Text, Texts, Time,
+    Timeline, Track, TrackId,
 };
 use aiprof_system::memory;
 use event::Parsed;
@@ -62,6 +64,10 @@ pub struct Reading {
     /// The time of day at the origin, microseconds since 1970. It is known of a recording of
     /// aiprof, whose times count from its begin, and of a trace of Kineto that states it.
     pub day_us: Option<i64>,
+    /// What its times count from, as it states it: nanoseconds since 1970.
+    pub base_ns: Option<i64>,
+    /// When the earliest event begins whose time can be true, also if it was left out.
+    pub earliest: Option<Time>,
 }
 
 /// Reads a trace and adds it to a timeline. `path` is its name for messages and for
@@ -93,6 +99,7 @@ pub fn read_within(
         kept,
         open: FxHashMap::default(),
         problems: Problems::default(),
+        begins: Begins::default(),
     };
     let origin = joiner.into.origin;
     let outline = parallel::ordered(
@@ -104,6 +111,7 @@ pub fn read_within(
             memory::check().is_ok()
         },
     )?;
+    let mut begins = std::mem::take(&mut joiner.begins);
     let (mut problems, open) = joiner.finish();
     problems.merge(&outline.problems);
     let known = into.origin.or(outline.origin);
@@ -111,7 +119,8 @@ pub fn read_within(
     into.origin = known;
     let members = outline.members;
     let is_acelyzer_output = is_by_acelyzer(&members);
-    let day_us = day_us(&members).or_else(|| base_us(&members));
+    let base_ns = member(&members, base::BASE).and_then(base::parse);
+    let day_us = day_us(&members).or_else(|| base_ns.map(|ns| ns / 1000));
     let day_us = day_us.map(|us| us.saturating_add(own));
     let is_synthetic = says_synthetic(&members);
     let mut new = new_job(path, &members);
@@ -124,7 +133,7 @@ pub fn read_within(
     (new.dialect, new.writer) = (found.dialect, found.writer);
     match found.dialect {
         // Slices that were still open when the trace ended.
-        Dialect::Plain => keep_begins(into, &open),
+        Dialect::Plain => keep_begins(into, &open, &mut begins),
         _ => open
             .iter()
             .for_each(|(_, place)| problems.add(Trouble::NeverEnded, *place)),
@@ -150,6 +159,8 @@ pub fn read_within(
         is_acelyzer_output,
         is_synthetic,
         day_us,
+        base_ns,
+        earliest: begins.first(),
     })
 }
 
@@ -196,12 +207,6 @@ fn day_us(members: &[(String, String)]) -> Option<i64> {
     let began = about.get("start_unix_ns")?;
     let text = began.as_str().and_then(|text| text.parse().ok());
     super::recording::day_us(text.or_else(|| began.as_u64())?)
-}
-
-/// The time of day that Kineto's times count from, microseconds since 1970.
-fn base_us(members: &[(String, String)]) -> Option<i64> {
-    let nanos: i64 = member(members, "baseTimeNanoseconds")?.parse().ok()?;
-    Some(nanos / 1000).filter(|us| *us > 0)
 }
 
 /// Whether aiprof recorded it: what it analysed has no begin on the machine's clock.
@@ -323,7 +328,7 @@ fn is_open(events: &[Event], begin: &(usize, u64)) -> bool {
 }
 
 /// Which begins: of a row, all or those of one name.
-type Begins = (TrackId, Option<Sym>);
+type OpenRow = (TrackId, Option<Sym>);
 
 /// Puts the blocks' events together.
 struct Joiner<'t> {
@@ -333,15 +338,19 @@ struct Joiner<'t> {
     kept: Stretch,
     /// Begins on a row, and those of one name on a row, the last one last: event and
     /// place in the file. Those that ended stay until they are the last.
-    open: FxHashMap<Begins, Vec<(usize, u64)>>,
+    open: FxHashMap<OpenRow, Vec<(usize, u64)>>,
     problems: Problems,
+    /// Those of all events, but of begins that met no end.
+    begins: Begins,
 }
 
 impl Joiner<'_> {
     fn join(&mut self, mut parsed: Parsed) {
         self.problems.merge(&parsed.problems);
+        let is_half = |event: &Event| matches!(event.ph, Ph::Begin | Ph::End);
+        let whole = parsed.events.iter().filter(|event| !is_half(event));
+        whole.for_each(|event| self.begins.add(event));
         if self.kept != Stretch::ALL {
-            let is_half = |event: &Event| matches!(event.ph, Ph::Begin | Ph::End);
             let kept = self.kept;
             let is_kept = |event: &Event| is_half(event) || event.is_within(kept);
             parsed.events.retain(is_kept);
@@ -452,6 +461,9 @@ impl Joiner<'_> {
             &mut self.problems,
             place_of_begin,
         );
+        if !begin.dropped {
+            self.begins.add(begin);
+        }
     }
 
     /// The file is over: what was wrong, and the begins that met no end, which are dropped, by
@@ -473,10 +485,11 @@ impl Joiner<'_> {
 }
 
 /// Keeps begins without an end, as a plain trace has them.
-fn keep_begins(timeline: &mut Timeline, open: &[(usize, u64)]) {
+fn keep_begins(timeline: &mut Timeline, open: &[(usize, u64)], begins: &mut Begins) {
     for (index, _) in open {
         if let Some(event) = timeline.events.get_mut(*index) {
             event.dropped = false;
+            begins.add(event);
         }
     }
 }

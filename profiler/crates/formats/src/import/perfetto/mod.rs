@@ -22,7 +22,7 @@ mod tracks;
 
 use super::dialects::{self, FileHeader};
 use super::json::{End, Reading, job_hash};
-use aiprof_model::timeline::{Event, Job, Ph, Stated, Timeline};
+use aiprof_model::timeline::{Begins, Event, Job, Ph, Stated, Timeline};
 use frame::{Frames, Next};
 use reader::PacketReader;
 use std::io::{self, Read};
@@ -99,6 +99,9 @@ pub fn read(
         name,
     };
     let found = dialects::settle(into, start, header);
+    let mut begins = Begins::default();
+    let events = into.events.get(start..).unwrap_or_default();
+    events.iter().for_each(|event| begins.add(event));
     into.jobs.push(Job {
         path: path.to_owned(),
         name: name.to_owned(),
@@ -118,6 +121,8 @@ pub fn read(
         is_acelyzer_output: false,
         is_synthetic: false,
         day_us: None,
+        base_ns: None,
+        earliest: begins.first(),
         origin: own.unwrap_or(into.origin()),
     })
 }

@@ -18,6 +18,7 @@ mod shared;
 mod tests;
 
 use super::messages::Messages;
+use super::normalize;
 use super::recordings::Recording;
 use aiprof_model::timeline::{Dialect, Event, Id, Job, NONE, Ph, Sym, Timeline, TrackId};
 use gather::TracePart;
@@ -230,6 +231,41 @@ pub(super) fn separate_arrows(timeline: &mut Timeline) {
                 last
             });
             event.id = Id::Number(*number);
+        }
+    }
+    separate_bound_arrows(timeline);
+}
+
+/// The same for arrows that slices name themselves.
+fn separate_bound_arrows(timeline: &mut Timeline) {
+    let number = |id: &str| match id.strip_prefix("0x") {
+        Some(digits) => i64::from_str_radix(digits, 16).ok(),
+        None => id.parse().ok(),
+    };
+    let bound = timeline.events.iter().zip(0..);
+    let bound = bound.filter_map(|(event, index)| {
+        let id = timeline.bound_flow(event)?.id;
+        Some((index, timeline.rank(event), id.to_owned()))
+    });
+    let bound: Vec<(usize, u32, String)> = bound.collect();
+    let numbers = bound.iter().filter_map(|(.., id)| number(id));
+    let mut last = numbers.max().unwrap_or(0).max(0);
+    let mut given: FxHashMap<(u32, String), i64> = FxHashMap::default();
+    for (index, rank, id) in bound {
+        let Some(event) = timeline.events.get(index).copied() else {
+            continue;
+        };
+        if !timeline.identity.renumbered.contains(&rank) {
+            continue;
+        }
+        let number = given.entry((rank, id)).or_insert_with(|| {
+            last = last.saturating_add(1);
+            last
+        });
+        let args = normalize::with_member(timeline, &event, "bind_id", &number.to_string());
+        let args = timeline.texts.add(&args);
+        if let Some(event) = timeline.events.get_mut(index) {
+            event.args = args;
         }
     }
 }

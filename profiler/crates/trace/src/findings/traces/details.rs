@@ -11,6 +11,8 @@ const SMALL_PERCENT: f64 = 5.0;
 const LOW_PERCENT: f64 = 50.0;
 /// More than all there is; what is above is no rounding, percent.
 const IMPOSSIBLE_PERCENT: f64 = 100.5;
+/// 106 days, microseconds: a timeline has no times that are further from its origin.
+const FAR_US: f64 = 106.0 * 86_400e6;
 
 pub(super) fn find(report: &Report, findings: &mut Vec<Finding>) {
     faults(report, findings);
@@ -26,9 +28,14 @@ fn faults(report: &Report, findings: &mut Vec<Finding>) {
             fault.fault, fault.count
         );
         let lines = fault.evidence.iter().map(|event| {
+            let (dur, by) = (amount(event.dur_us), amount(event.by_us));
+            let against = match event.against.as_str() {
+                "" => String::new(),
+                text => format!("; {text}"),
+            };
             format!(
-                "{} (rank {}) at {:.3} us for {:.3} us, off by {:.3} us; {}",
-                event.name, event.rank, event.ts_us, event.dur_us, event.by_us, event.against
+                "{} (rank {}) at {:.3} us for {dur}, off by {by}{against}",
+                event.name, event.rank, event.ts_us
             )
         });
         let mut lines: Vec<String> = lines.take(super::LINES).collect();
@@ -48,6 +55,14 @@ fn faults(report: &Report, findings: &mut Vec<Finding>) {
             evidence: lines,
             ..Finding::default()
         });
+    }
+}
+
+/// A length in words. Times that are further apart are not known better.
+fn amount(us: f64) -> String {
+    match us < FAR_US {
+        true => format!("{us:.3} us"),
+        false => "more than 106 days".to_owned(),
     }
 }
 
@@ -179,5 +194,21 @@ fn low(report: &Report, findings: &mut Vec<Finding>) {
             },
         ];
         rules::keep(finding, time, findings);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::amount;
+
+    #[test]
+    fn what_is_further_than_times_reach_has_no_amount() {
+        let day = 86_400e6;
+        assert_eq!(amount(0.5), "0.500 us");
+        assert_eq!(amount(105.0 * day), "9072000000000.000 us");
+        // The longest that a timeline holds: 2^63 picoseconds.
+        for us in [(1_u64 << 63) as f64 / 1e6, 1.7e15] {
+            assert_eq!(amount(us), "more than 106 days");
+        }
     }
 }
