@@ -1,7 +1,7 @@
 //! Traces of PyTorch on GPUs, made at random, with the truth of what each device did.
 //!
-//! Each [`Shape`] is a class of inputs that readers get wrong: several nodes, several GPUs of one
-//! process, several files of one process, several processes in one file, files without a rank.
+//! Each [`Shape`] is a class of inputs that readers get wrong, such as several nodes, several GPUs
+//! of one process, or several processes in one file.
 //! Times are whole nanoseconds and are written as Kineto writes them, as microseconds with three
 //! digits.
 
@@ -557,7 +557,7 @@ fn name_of(kind: &str, (pid, tid): (u64, Option<u64>), name: String) -> Value {
     event
 }
 
-/// Up to so many microseconds, in nanoseconds.
+/// A random time below `most_us` microseconds, in nanoseconds.
 fn time(rng: &mut Rng, most_us: f64) -> u64 {
     rng.between(0.0, most_us * US as f64) as u64
 }

@@ -286,7 +286,7 @@ enum Sub {
     /// Convert a capture to another format; needs no privileges
     Report(report::ReportArgs),
     /// Analyze traces of accelerators: findings and tables; aligns clocks of devices and ranks
-    Analyze(analyze::AnalyzeArgs),
+    Analyze(Box<analyze::AnalyzeArgs>),
     /// Convert kernel categories from INI to the JSON of unitrace's scripts
     Categorize(categorize::CategorizeArgs),
     /// Compare two profiles: which functions take more time, which take less

@@ -1,6 +1,6 @@
-//! What must hold for every trace, on traces made at random: the time of a device is whole, nothing
-//! is above 100 %, no finding costs more than its gap, the critical path is no longer than the
-//! wall time, and neither names, numbers nor the order of files change a result.
+//! What must hold for every trace, on traces made at random. The time of a device is whole, and no
+//! share is above 100 %. No finding costs more than its gap, and the critical path is no longer than
+//! the wall time. Names, numbers and the order of files change no result.
 //!
 //! `AIPROF_GENERATED=10000 cargo xtask test invariants` makes that many traces instead of 66.
 

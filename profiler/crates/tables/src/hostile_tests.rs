@@ -1,8 +1,8 @@
 //! Every table and every finding of traces that are made to take their longest: four times as many
 //! events take less than eight times as long.
 //!
-//! Each trace has as many as it can have of one thing that a view might look at for each of all
-//! others: spans round a span, threads of a number, streams of a wait.
+//! Each trace has many of one thing that a view might look at for each event: spans around a span,
+//! threads with one number, streams of a wait.
 
 use crate::{ALL, Options, Request, TableEntry};
 use aiprof_formats::import::json;
@@ -14,7 +14,7 @@ use aiprof_trace::work::SharedWork;
 use std::time::Duration;
 
 /// Events of the smaller trace of two, about.
-const EVENTS: usize = 4_000;
+const EVENTS: usize = 3_000;
 /// How much larger the other is.
 const TIMES: usize = 4;
 /// How much longer it may take.

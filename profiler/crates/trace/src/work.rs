@@ -197,9 +197,8 @@ impl WorkIndex {
         self.has_cycles
     }
 
-    /// Which part of all ranks' collectives and messages work is matched in: those of a cycle of
-    /// the ranks' profilers by themselves; all together, where ranks have different numbers of
-    /// cycles.
+    /// The cycle of the ranks' profilers in which the work's collectives and messages are matched.
+    /// Where ranks have different numbers of cycles, all are matched together: 0.
     pub(crate) fn cycle(&self, work: &RankedWork) -> u16 {
         match self.has_cycles {
             true => work.file,

@@ -79,7 +79,7 @@ impl Analysis<'_> {
     /// When the earliest event of all files begins, if only a part of them is wanted. It is known
     /// beforehand if the files have one clock and can be read twice.
     fn first(&mut self, files: &[PathBuf]) -> Option<Time> {
-        let is_known = files.iter().all(|path| caller::is_file(path));
+        let is_known = files.iter().all(caller::is_file);
         if self.kept == Stretch::ALL || !is_known {
             return None;
         }

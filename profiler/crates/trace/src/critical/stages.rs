@@ -1,6 +1,6 @@
 //! What one longest path is looked for in: the ranks that collectives join, in one cycle of their
-//! profilers after the other. Nothing leads from one cycle to the next, and nothing is known of the
-//! time between them, so the path of a group is the paths of its cycles behind each other.
+//! profilers after the other. Nothing leads from one cycle to the next, and the time between them was
+//! not recorded. So the path of a group is the paths of its cycles behind each other.
 
 use super::graph::{LongestPath, PathEdge, PathGraph};
 use crate::work::WorkIndex;

@@ -72,8 +72,10 @@ pub(crate) struct HostRows {
     profilers: FxHashMap<(u32, Option<TrackId>), Vec<ProfilerSpan>>,
 }
 
-/// Spans of a thread that are looked at for a gap, round it and in it.
+/// Spans of a thread that are looked at for a gap, in it.
 const MOST_SPANS: usize = 4096;
+/// The same, round it: no program nests as deep.
+const MOST_AROUND: usize = 512;
 /// What profilers do for themselves, of the kinds of CUPTI's overhead; others, as loading a
 /// module, happen without a profiler, too.
 const PROFILER: [&str; 4] = [
@@ -218,7 +220,7 @@ impl HostRows {
         let begun = row.partition_point(|span| span.start <= from);
         let mut found = Vec::new();
         let mut at = begun.checked_sub(1);
-        for _ in 0..MOST_SPANS {
+        for _ in 0..MOST_AROUND {
             let Some(span) = at.and_then(|at| row.get(at)) else {
                 break;
             };
@@ -241,7 +243,7 @@ impl HostRows {
         let begun = row.partition_point(|span| span.start < moment);
         let early = Time::from_micros(moment.micros() - slack_us);
         let mut at = begun.checked_sub(1);
-        for _ in 0..MOST_SPANS {
+        for _ in 0..MOST_AROUND {
             let span = at.and_then(|at| row.get(at))?;
             if span.part == HostPart::Sync && span.end >= early {
                 return Some(*span);

@@ -94,7 +94,7 @@ fn attention() {
     assert_eq!(found, Some((flops(21, 5), bytes)));
 }
 
-/// Of PyTorch the first query sees the first key only; of FlashAttention the last sees all.
+/// In PyTorch the first query sees the first key only; in FlashAttention the last query sees all keys.
 #[test]
 fn causal_attention_of_different_lengths() {
     let pairs = |name: &str, shapes: &str, values: &str| {

@@ -113,7 +113,7 @@ struct OpenSpan {
     operator: Option<u32>,
     /// The innermost operator with a formula.
     counted: Option<u32>,
-    /// Phase of a model that answers, and of one that learns.
+    /// The phase of inference, and that of training.
     phases: [Option<WorkPhase>; 2],
 }
 

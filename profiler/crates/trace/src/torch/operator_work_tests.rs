@@ -92,8 +92,8 @@ fn work_belongs_to_the_innermost_operator_with_a_formula() {
     assert_eq!(rows, wanted);
 }
 
-/// A convolution with a kernel of its own, that adds its bias by an operator in it: 2 x 3 results
-/// of 2 x 4 operations, of which the 6 additions are the inner operator's.
+/// A convolution has a kernel of its own and adds its bias by an operator in it. It has 2 x 3
+/// results of 2 x 4 operations; the 6 additions are the inner operator's.
 #[test]
 fn no_operation_is_counted_twice() {
     let outer = "\"Input Dims\":[[1,4,4],[2,4,2],[2]],\"Input type\":[\"float\",\"float\",\"float\"],\
