@@ -376,8 +376,8 @@ parity! {
 
     // PyTorch's files.
     torch_plain: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json", TORCH_TABLES, ARROWS;
-    torch_tb: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb", TORCH_TABLES, ARROWS;
-    torch_tb_log: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb -c compiler.log", TORCH_TABLES, ARROWS;
+    torch_tb: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb", TORCH_TABLES, ARROWS, STEPS;
+    torch_tb_log: torch(&jobs(10, 2)), "-i rank0.pt.trace.json -o out.json --tb -c compiler.log", TORCH_TABLES, ARROWS, STEPS;
     torch_log: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -c compiler.log", TORCH_TABLES, ARROWS;
     torch_cache: torch(&jobs(10, 1)), "-i rank0.pt.trace.json -o out.json -c cache", TORCH_TABLES, ARROWS;
     torch_once: torch(&Scenario { iterations: 1, ..jobs(10, 1) }), "-i rank0.pt.trace.json -o out.json -c compiler.log", TORCH_TABLES, ARROWS;

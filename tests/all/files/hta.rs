@@ -8,6 +8,7 @@
 //! numbers by the definition that `profiler/crates/tables/src/hta` gives.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -362,6 +363,17 @@ fn arranged(mut tables: Tables) -> Tables {
 const TABLES: &str = "temporal,comm-overlap,kernel-types,kernel-breakdown,idle,queue-length,\
     launches,annotations,memory-bandwidth,op-delays,kernel-sequences,cupti-counters,critical-path";
 
+/// The table of an operator's kernels.
+const SEQUENCES: &str = "kernel-sequences";
+
+/// What a compressed file holds.
+fn text(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let packed = std::fs::File::open(file)?;
+    flate2::read::GzDecoder::new(packed).read_to_string(&mut text)?;
+    Ok(text)
+}
+
 /// Compares all tables of a trace; gives what differs as `table: row`, and what HTA failed
 /// at as `table: HTA fails`.
 fn compared(file: &Path, rank: u32, operator: &str) -> anyhow::Result<Vec<String>> {
@@ -370,9 +382,20 @@ fn compared(file: &Path, rank: u32, operator: &str) -> anyhow::Result<Vec<String
         format!("operator={operator}"),
     ];
     let theirs = arranged(theirs("plain", &arguments)?);
-    let ours = ours(&[file.to_owned()], &[TABLES, "--operator", operator])?;
+    // An operator that a trace does not have is an error, and its table is not compared.
+    let has_operator = text(file)?.contains(operator);
+    let is_compared = |table: &str| table != SEQUENCES || has_operator;
+    let tables: Vec<&str> = TABLES.split(',').map(str::trim).collect();
+    let tables = tables.into_iter().filter(|table| is_compared(table));
+    let tables = tables.collect::<Vec<_>>().join(",");
+    let mut arguments = vec![tables.as_str()];
+    if has_operator {
+        arguments.extend(["--operator", operator]);
+    }
+    let ours = ours(&[file.to_owned()], &arguments)?;
     let mut found = Vec::new();
-    for pair in PAIRS.iter().filter(|pair| pair.ours != "trace-diff") {
+    let pairs = PAIRS.iter().filter(|pair| pair.ours != "trace-diff");
+    for pair in pairs.filter(|pair| is_compared(pair.ours)) {
         let theirs = theirs.get(pair.theirs).context(pair.theirs)?;
         if let Some(error) = theirs["error"].as_str() {
             found.push(format!("{}: HTA fails: {error}", pair.ours));
