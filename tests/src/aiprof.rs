@@ -13,6 +13,17 @@ use tempfile::TempDir;
 use crate::folded::Folded;
 use crate::oracle;
 
+/// Findings of the idle time of one device, which they share out.
+pub const IDLE_FINDINGS: [&str; 7] = [
+    "launch-starved",
+    "synchronous-wait",
+    "short-kernels",
+    "dataloader-stall",
+    "profiler-overhead",
+    "prep-queue-starved",
+    "device-idle",
+];
+
 /// The binary under test: `AIPROF_BIN`, which `cargo xtask test` sets, else what is built as
 /// it builds it.
 ///

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::aiu_trace::Rng;
+use crate::spans::covered;
 
 /// Nanoseconds of a microsecond.
 const US: u64 = 1000;
@@ -134,14 +135,7 @@ impl Made {
     /// How long at least one of these operations ran, nanoseconds.
     #[must_use]
     pub fn union<'a>(all: impl Iterator<Item = &'a Operation>) -> u64 {
-        let mut spans: Vec<(u64, u64)> = all.map(|one| one.span).collect();
-        spans.sort_unstable();
-        let (mut reach, mut sum) = (0, 0);
-        for (begin, end) in spans {
-            sum += end.saturating_sub(reach.max(begin));
-            reach = reach.max(end);
-        }
-        sum
+        covered(all.map(|one| one.span).collect())
     }
 }
 

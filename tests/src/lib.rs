@@ -23,6 +23,7 @@
 //! * [`mount`]: small file systems, to fill;
 //! * [`packages`]: packages of PyPI;
 //! * [`pprof`]: reads pprof files;
+//! * [`spans`]: spans of time, computed from the truth;
 //! * [`shadow`]: steps a program and keeps a shadow stack of its calls;
 //! * [`stall_run`]: records device samples of the virtual driver;
 //! * [`stall_truth`]: compares device samples with the truth;
@@ -62,6 +63,7 @@ pub mod ranges;
 // It reads registers of this machine.
 #[cfg(target_arch = "x86_64")]
 pub mod shadow;
+pub mod spans;
 pub mod stall_run;
 pub mod stall_truth;
 pub mod states;

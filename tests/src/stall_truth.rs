@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use crate::folded::{Folded, base};
 use crate::level_zero::program::Account;
 use crate::pprof;
+use crate::spans::covered;
 use crate::truth::{Call, Exec, Kind, Truth, Window};
 
 /// aiprof's name of a reason that the driver names otherwise.
@@ -553,16 +554,7 @@ fn covered_ns<'a>(kernels: impl Iterator<Item = (&'a Exec, u64, u64)>, gts: u32)
             of_gt.push((from, to));
         }
     }
-    let mut covered = 0;
-    for mut of_gt in spans.into_values() {
-        of_gt.sort_unstable();
-        let mut reach = 0;
-        for (from, to) in of_gt {
-            covered += to.saturating_sub(from.max(reach));
-            reach = reach.max(to);
-        }
-    }
-    covered
+    spans.into_values().map(covered).sum()
 }
 
 fn unbound(expected: &Expected, found: &Found) -> Vec<(Cell, u64, Got)> {

@@ -19,6 +19,7 @@ use aiprof_tests::aiu_trace::judge::{events, pair, power, within};
 use aiprof_tests::aiu_trace::scenario::{Charge, Collectives};
 use aiprof_tests::aiu_trace::{Event, Flex, Kind, Latency, Scenario, Shape, Story, Torch};
 use aiprof_tests::need::skip;
+use aiprof_tests::spans::covered;
 
 /// A nanosecond is what files hold, and begin and end are rounded each; a cycle is
 /// up to 2.5 ns.
@@ -1214,24 +1215,13 @@ fn kernels_and_iterations_are_reported() -> anyhow::Result<()> {
     assert!((busy("kernel_us")? - truth).abs() < 0.3, "{active}");
     let works = [Kind::Exec, Kind::DmaIn, Kind::DmaOut];
     let device = story.events.iter().filter(|event| works.contains(&event.kind));
-    let truth = union(device.map(|event| (event.start_us, event.end_us)).collect());
+    let truth = covered(device.map(|event| (event.start_us, event.end_us)).collect());
     assert!((busy("busy_us")? - truth).abs() < 0.3, "{truth}: {active}");
     let iterations = &report["iterations"][0];
     assert_eq!(iterations["kernels_each"], 8, "{iterations}");
     let count = iterations["count"].as_u64().context("no count")?;
     assert!((7..=10).contains(&count), "{iterations}");
     Ok(())
-}
-
-/// How long at least one of these runs.
-fn union(mut spans: Vec<(f64, f64)>) -> f64 {
-    spans.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (mut reach, mut sum) = (0.0_f64, 0.0);
-    for (start, end) in spans {
-        sum += (end - start.max(reach)).max(0.0);
-        reach = reach.max(end);
-    }
-    sum
 }
 
 /// Perfetto's reader of our own trace is tested elsewhere; here: HTML stands alone.

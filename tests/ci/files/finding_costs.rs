@@ -8,19 +8,10 @@ use std::process::Command;
 use anyhow::Context as _;
 use serde_json::Value;
 
-use aiprof_tests::aiprof::binary;
+use aiprof_tests::aiprof::{IDLE_FINDINGS, binary};
+use aiprof_tests::spans::covered;
 use aiprof_tests::workload::checked;
 
-/// Findings of the idle time of one device, which they share out.
-const OF_IDLE: [&str; 7] = [
-    "launch-starved",
-    "synchronous-wait",
-    "short-kernels",
-    "dataloader-stall",
-    "profiler-overhead",
-    "prep-queue-starved",
-    "device-idle",
-];
 /// Rounding, microseconds.
 const NEAR: f64 = 1.0;
 
@@ -86,21 +77,17 @@ impl Times {
             "pageable-copy" => self.pageable,
             "copy-not-overlapped" => self.copies,
             // Without a device it is the loader's time.
-            kind if OF_IDLE.contains(&kind) && self.has_devices => self.idle,
+            kind if IDLE_FINDINGS.contains(&kind) && self.has_devices => self.idle,
             _ => self.wall,
         }
     }
 }
 
 /// How much of the time from the first to the last of these none of them has.
-fn idle(mut spans: Vec<(f64, f64)>) -> f64 {
-    spans.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (mut reach, mut idle) = (f64::MAX, 0.0);
-    for (start, end) in spans {
-        idle += (start - reach).max(0.0);
-        reach = if reach == f64::MAX { end } else { end.max(reach) };
-    }
-    idle
+fn idle(spans: Vec<(f64, f64)>) -> f64 {
+    let ends = spans.iter().copied();
+    let ends = ends.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
+    ends.map_or(0.0, |(first, last)| last - first) - covered(spans)
 }
 
 /// The traces of this repository, and of the folders that `AIPROF_TRACES` names.
@@ -157,7 +144,7 @@ fn no_finding_costs_more_than_what_it_is_taken_from() -> anyhow::Result<()> {
             let kind = finding["kind"].as_str().context("a kind")?;
             let (cost, most) = (ns / 1000.0, times.most(kind));
             anyhow::ensure!(cost <= most + NEAR, "{shown}: {most} us: {}", finding["text"]);
-            of_idle += if OF_IDLE.contains(&kind) { cost } else { 0.0 };
+            of_idle += if IDLE_FINDINGS.contains(&kind) { cost } else { 0.0 };
             judged += 1;
         }
         let is_shared = !times.has_devices || of_idle <= times.idle + NEAR;

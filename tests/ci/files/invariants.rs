@@ -13,20 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use aiprof_tests::aiprof::binary;
+use aiprof_tests::aiprof::{IDLE_FINDINGS, binary};
 use aiprof_tests::gpu_trace::{Made, Operation, Shape};
 use aiprof_tests::workload::checked;
 
-/// Findings of the idle time of one device, which they share out.
-const OF_IDLE: [&str; 7] = [
-    "launch-starved",
-    "synchronous-wait",
-    "short-kernels",
-    "dataloader-stall",
-    "profiler-overhead",
-    "prep-queue-starved",
-    "device-idle",
-];
 /// Tables whose rows name no process, file or event.
 const TABLES: &str = "kernels,temporal,comm-overlap,kernel-types,kernel-breakdown,idle,launch-stats,\
                       memory-bandwidth,op-delays,rank-balance,collectives,rank-waits,critical-path,steps";
@@ -67,10 +57,6 @@ impl Analysis {
         rows.map_or(&[], Vec::as_slice)
     }
 
-    fn cost(&self, finding: &Value) -> f64 {
-        finding["cost_ns"].as_f64().unwrap_or(0.0) / 1000.0
-    }
-
     /// All that must not depend on names, numbers and order: `with_ranks`: ranks are from the
     /// files.
     fn lines(&self, with_ranks: bool) -> Vec<String> {
@@ -100,6 +86,11 @@ fn round(row: &mut Value) {
             *value = format!("{number:.6}").into();
         }
     }
+}
+
+/// What a finding or a place of it costs, microseconds.
+fn cost_us(finding: &Value) -> f64 {
+    finding["cost_ns"].as_f64().unwrap_or(0.0) / 1000.0
 }
 
 /// Writes the files, each below `prefix`. Their paths.
@@ -219,19 +210,19 @@ fn costs_are_possible(analysis: &Analysis, shape: Shape, made: &Made) -> anyhow:
     let mut of_idle: BTreeMap<&str, f64> = BTreeMap::new();
     for finding in &analysis.findings {
         let kind = finding["kind"].as_str().context("a kind")?;
-        let cost = analysis.cost(finding);
-        let most = if OF_IDLE.contains(&kind) { idle } else { wall };
+        let cost = cost_us(finding);
+        let most = if IDLE_FINDINGS.contains(&kind) { idle } else { wall };
         ensure!((0.0..=most + NEAR).contains(&cost), "{most} us: {finding}");
         // Several devices may wait at the same time: the cost is that of one.
         let mut of_places: BTreeMap<&str, f64> = BTreeMap::new();
         for place in finding["places"].as_array().into_iter().flatten() {
             let device = place["device"].as_str().unwrap_or_default();
-            *of_places.entry(device).or_default() += analysis.cost(place);
+            *of_places.entry(device).or_default() += cost_us(place);
         }
         for (device, us) in of_places {
             ensure!(us <= cost + NEAR, "{device}: places cost {us} us: {finding}");
             let sum = of_idle.entry(device).or_default();
-            *sum += if OF_IDLE.contains(&kind) { us } else { 0.0 };
+            *sum += if IDLE_FINDINGS.contains(&kind) { us } else { 0.0 };
         }
     }
     let of_idle = of_idle.into_values().fold(0.0, f64::max);

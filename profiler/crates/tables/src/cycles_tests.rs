@@ -1,11 +1,10 @@
 //! Ranks with several files, one for each cycle of the profiler: each is one row. What is expected
 //! is computed from the begins and lengths that the traces are built with.
 
-use super::{Cell, Options, Request, SharedWork, Table, entry};
+use super::test_tables::tables_of;
+use super::{Cell, Table, entry};
 use aiprof_model::timeline::Timeline;
 use aiprof_testkit::scene::{Slice, files_of_torch};
-use aiprof_trace::analyze::pipeline::Outcome;
-use aiprof_trace::findings;
 
 /// From the begin of one cycle to that of the next, microseconds.
 const CYCLE: f64 = 10_000.0;
@@ -53,21 +52,7 @@ fn two_ranks(cycles: u32) -> Timeline {
 }
 
 fn make(timeline: &Timeline, name: &str) -> Vec<Table> {
-    let outcome = Outcome::default();
-    let wanted = findings::Wanted {
-        plots: false,
-        waste: false,
-    };
-    let shared = SharedWork::default();
-    let report = findings::report(timeline, &outcome, Vec::new(), wanted, &shared);
-    let request = Request {
-        timeline,
-        outcome: &outcome,
-        report: &report,
-        options: &Options::default(),
-        shared: &shared,
-    };
-    entry(name).unwrap().make(&request).unwrap()
+    tables_of(timeline, entry(name).unwrap())
 }
 
 /// Some columns of all rows, as numbers.

@@ -26,6 +26,8 @@ mod ranks;
 pub mod report;
 pub mod roofline;
 mod steps;
+#[cfg(test)]
+mod test_tables;
 mod triton;
 pub mod unitrace;
 

@@ -331,11 +331,10 @@ fn bus_share(name: &str, ranks: u64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Cell, Options, SharedWork};
+    use super::super::Cell;
+    use super::super::test_tables::tables_of;
     use super::*;
     use aiprof_model::timeline::{Dialect, Event, Id, Job, Ph, Stated, Time, Track};
-    use aiprof_trace::analyze::pipeline::Outcome;
-    use aiprof_trace::findings;
 
     /// A trace of several ranks: kernels as rank, begin, length, name and arguments.
     fn timeline(kernels: &[(u32, f64, f64, &str, &str)]) -> Timeline {
@@ -370,21 +369,7 @@ mod tests {
     }
 
     fn rows(timeline: &Timeline, entry: &TableEntry) -> (Vec<Vec<Cell>>, Vec<String>) {
-        let outcome = Outcome::default();
-        let wanted = findings::Wanted {
-            plots: false,
-            waste: false,
-        };
-        let shared = SharedWork::default();
-        let report = findings::report(timeline, &outcome, Vec::new(), wanted, &shared);
-        let request = Request {
-            timeline,
-            outcome: &outcome,
-            report: &report,
-            options: &Options::default(),
-            shared: &shared,
-        };
-        let table = (entry.make)(&request).remove(0);
+        let table = tables_of(timeline, entry).remove(0);
         (table.rows, table.notes)
     }
 

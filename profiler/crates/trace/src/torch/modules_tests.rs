@@ -20,6 +20,17 @@ fn path(row: &ModuleRow) -> String {
 
 /// What `tests/data/torch/torch_figures.py modules` prints of the trace: it joins frames by
 /// their numbers, and backward operators by the trace's arrows and autograd's spans round them.
+/// The times of a row: host and device, each whole and its own, and backward.
+fn times(row: &ModuleRow) -> [f64; 5] {
+    [
+        row.host_us,
+        row.self_host_us,
+        row.device_us,
+        row.self_device_us,
+        row.backward_us,
+    ]
+}
+
 #[test]
 fn a_real_trace_splits_as_its_arrows_show() {
     let timeline = data::timeline("torch/eager_stack.json.gz");
@@ -131,13 +142,7 @@ fn work_belongs_to_the_innermost_module() {
     ]);
     let report = report(&timeline);
     let rows = report.rows.iter().map(|row| {
-        let times = [
-            row.host_us,
-            row.self_host_us,
-            row.device_us,
-            row.self_device_us,
-            row.backward_us,
-        ];
+        let times = times(row);
         (path(row), row.calls, times, row.kernels.join(","))
     });
     let row =
@@ -241,13 +246,7 @@ fn a_module_that_runs_again_is_one_row() {
     ]);
     let report = report(&timeline);
     let rows = report.rows.iter().map(|row| {
-        let times = [
-            row.host_us,
-            row.self_host_us,
-            row.device_us,
-            row.self_device_us,
-            row.backward_us,
-        ];
+        let times = times(row);
         (path(row), row.calls, times)
     });
     let row = |path: &str, calls, times| (path.to_owned(), Some(calls), times);
