@@ -6,7 +6,7 @@ use crate::cli::input::{self, ProfileCommand};
 use aiprof_formats::import::json::{self, End, Reading, Trouble};
 use aiprof_formats::import::open::{self, Contents};
 use aiprof_formats::import::{perfetto, rocprof, xplane};
-use aiprof_model::timeline::{Begins, Dialect, Stretch, Time, Timeline};
+use aiprof_model::timeline::{Begins, Dialect, Event, Stretch, Time, Timeline};
 use aiprof_record::timeline::CommandDetail;
 use aiprof_system::errors::chain;
 use aiprof_system::files::caller;
@@ -340,8 +340,13 @@ fn trim(mut reading: Reading, kept: Stretch, timeline: &mut Timeline) -> Reading
 /// When the earliest event of all files begins whose time can be true.
 fn first_of(timeline: &Timeline) -> Option<Time> {
     let mut files: BTreeMap<u32, Begins> = BTreeMap::new();
-    for event in &timeline.events {
-        files.entry(timeline.job(event)).or_default().add(event);
+    let job = |event: &Event| timeline.job(event);
+    for events in timeline.events.chunk_by(|a, b| job(a) == job(b)) {
+        let Some(first) = events.first() else {
+            continue;
+        };
+        let begins = files.entry(job(first)).or_default();
+        events.iter().for_each(|event| begins.add(event));
     }
     files.values().filter_map(Begins::first).min()
 }

@@ -122,7 +122,7 @@ pub(super) fn arguments(timeline: &Timeline, words: Words, event: &Event, out: V
         job: NONE,
         job_name: String::new(),
     };
-    writer.arguments(event);
+    writer.arguments(event, timeline.bound_flow(event).is_some());
     let around = writer.out.starts_with(ARGUMENTS) && writer.out.pop().is_some();
     writer.out.drain(..if around { ARGUMENTS.len() } else { 0 });
     writer.out
@@ -192,9 +192,10 @@ impl EventWriter<'_> {
         if event.binds_enclosing {
             self.raw(",\"bp\":\"e\"");
         }
+        let names_arrow = self.timeline.bound_flow(event).is_some();
         if is_plain(self.timeline, event) {
             self.members(event, is_outer);
-        } else if self.timeline.bound_flow(event).is_some() {
+        } else if names_arrow {
             self.members(event, is_of_flow);
         } else if event.ph == Ph::Instant
             // How wide a moment is drawn; kept among the arguments too.
@@ -203,7 +204,7 @@ impl EventWriter<'_> {
             self.raw(",\"s\":");
             self.raw(scope);
         }
-        self.arguments(event);
+        self.arguments(event, names_arrow);
         self.out.push(b'}');
     }
 
@@ -249,7 +250,8 @@ impl EventWriter<'_> {
         }
     }
 
-    fn arguments(&mut self, event: &Event) {
+    /// `names_arrow`: the event has a [`Timeline::bound_flow`].
+    fn arguments(&mut self, event: &Event, names_arrow: bool) {
         if is_plain(self.timeline, event) {
             return self.plain_arguments(event);
         }
@@ -257,9 +259,9 @@ impl EventWriter<'_> {
         let start = self.out.len();
         self.out.extend_from_slice(ARGUMENTS);
         let open = self.out.len();
-        match self.timeline.bound_flow(event) {
-            Some(_) => self.members(event, |key| !is_of_flow(key)),
-            None => self.raw(text),
+        match names_arrow {
+            true => self.members(event, |key| !is_of_flow(key)),
+            false => self.raw(text),
         }
         if let Some(device) = self.timeline.device(event) {
             self.device(device, event);

@@ -241,7 +241,7 @@ pub struct Timeline {
     pub jobs: Vec<Job>,
     /// What times count from, microseconds; `None` until the first file is read.
     pub origin: Option<i64>,
-    /// When the earliest event of all files begins, also of those that are left out.
+    /// When the earliest event of all files begins. Events that were left out count, too.
     pub first: Option<Time>,
     /// Extra distance from the origin for some files, by their number in `jobs`,
     /// microseconds. Their clock differs so much that event times cannot hold it.

@@ -66,7 +66,8 @@ pub struct Reading {
     pub day_us: Option<i64>,
     /// What its times count from, as it states it: nanoseconds since 1970.
     pub base_ns: Option<i64>,
-    /// When the earliest event begins whose time can be true, also if it was left out.
+    /// When the earliest event begins whose time can be true. Events that were left out count, too.
+    /// A reader that keeps all events may leave it to who has them.
     pub earliest: Option<Time>,
 }
 
@@ -340,7 +341,7 @@ struct Joiner<'t> {
     /// place in the file. Those that ended stay until they are the last.
     open: FxHashMap<OpenRow, Vec<(usize, u64)>>,
     problems: Problems,
-    /// Those of all events, but of begins that met no end.
+    /// Those of all events, but of begins that met no end, if a part of the file is kept.
     begins: Begins,
 }
 
@@ -348,9 +349,9 @@ impl Joiner<'_> {
     fn join(&mut self, mut parsed: Parsed) {
         self.problems.merge(&parsed.problems);
         let is_half = |event: &Event| matches!(event.ph, Ph::Begin | Ph::End);
-        let whole = parsed.events.iter().filter(|event| !is_half(event));
-        whole.for_each(|event| self.begins.add(event));
         if self.kept != Stretch::ALL {
+            let whole = parsed.events.iter().filter(|event| !is_half(event));
+            whole.for_each(|event| self.begins.add(event));
             let kept = self.kept;
             let is_kept = |event: &Event| is_half(event) || event.is_within(kept);
             parsed.events.retain(is_kept);
@@ -461,7 +462,7 @@ impl Joiner<'_> {
             &mut self.problems,
             place_of_begin,
         );
-        if !begin.dropped {
+        if !begin.dropped && self.kept != Stretch::ALL {
             self.begins.add(begin);
         }
     }
