@@ -485,6 +485,8 @@ pub const COUNTERS: u32 = 6;
 pub struct Settings {
     /// `task_struct.flags`.
     pub task_flags: u32,
+    /// `task_struct.jobctl`.
+    pub task_jobctl: u32,
     /// `task_struct.sas_ss_sp`: where the stack for signals begins.
     pub task_sas_ss_sp: u32,
     /// `task_struct.sas_ss_size`: its bytes.

@@ -18,6 +18,11 @@ pub const BLIND_SHARE: u32 = 16;
 /// `WaitRecord::syscall` of a wait outside of a system call.
 pub const NO_SYSCALL: u64 = u64::MAX;
 
+/// `task_struct.__state` of threads that wait until somebody lets them go on: stopped by a signal
+/// (`__TASK_STOPPED`), by a debugger (`__TASK_TRACED`), or frozen with their cgroup (`TASK_FROZEN`,
+/// include/linux/sched.h).
+pub const STATES_STOPPED: u32 = 0x4 | 0x8 | 0x8000;
+
 /// A wait that is over.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -243,6 +243,7 @@ pub struct WaitOver {
 #[unsafe(no_mangle)]
 pub static SETTINGS: Settings = Settings {
     task_flags: 0,
+    task_jobctl: 0,
     task_sas_ss_sp: 0,
     task_sas_ss_size: 0,
     task_real_parent: 0,

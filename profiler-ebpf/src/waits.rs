@@ -9,7 +9,8 @@
 //!
 //! A thread that is preempted, or that waits for a page, leaves no system call. Its stack is
 //! taken when the wait begins, without a kernel part. If such waits are frequent, one in
-//! [`BLIND_SHARE`] is taken.
+//! [`BLIND_SHARE`] is taken. The same holds for a thread that is stopped, which may begin another
+//! system call in place of the one that it was stopped in.
 
 use aiprof_common::*;
 use aya_ebpf::{
@@ -57,6 +58,10 @@ const STRIDE: u32 = 509;
 /// `task_struct.__state` of a thread that will not run again (`TASK_DEAD`,
 /// include/linux/sched.h).
 const TASK_DEAD: u32 = 0x80;
+/// The state of a frozen thread, as [`STATES_STOPPED`] has it.
+const TASK_FROZEN: u32 = 0x8000;
+/// In `task_struct.jobctl` (include/linux/sched/jobctl.h): the thread is to freeze, or has frozen.
+const JOBCTL_TRAP_FREEZE: u32 = 1 << 23;
 
 /// At `sched_switch`: (preempt, prev, next, prev_state).
 #[btf_tracepoint(function = "sched_switch")]
@@ -268,7 +273,8 @@ fn waits_in(slot: &WaitSlot, task: *mut task_struct) -> (u64, [u64; 2]) {
         let regs = bpf_task_pt_regs(task) as *const pt_regs;
         ((*regs).orig_rax, [(*regs).rdi, (*regs).rsi])
     };
-    if slot.state == 0 && !has_wait_in(slot, syscall) {
+    let is_stopped = slot.state & STATES_STOPPED != 0;
+    if is_stopped || slot.state == 0 && !has_wait_in(slot, syscall) {
         return (NO_SYSCALL, [0; 2]);
     }
     (syscall, arguments)
@@ -314,6 +320,9 @@ fn leaves(task: *mut task_struct, tid: u32, state: u32, now: u64) {
     }
     slot.tid = tid;
     slot.state = state;
+    if state != 0 && is_freezing(task) {
+        slot.state |= TASK_FROZEN;
+    }
     slot.woken_ns = 0;
     slot.waker = 0;
     slot.stack = 0;
@@ -323,6 +332,14 @@ fn leaves(task: *mut task_struct, tid: u32, state: u32, now: u64) {
     if waits_in(slot, task).0 == NO_SYSCALL {
         draw(slot);
     }
+}
+
+/// Whether a thread that blocks does so because its cgroup is frozen. In cgroups of version 2 its
+/// state is that of any thread that waits for signals.
+#[inline(always)]
+fn is_freezing(task: *mut task_struct) -> bool {
+    let offset = setting!(task_jobctl);
+    offset != NO_FIELD && word(task, offset) & JOBCTL_TRAP_FREEZE != 0
 }
 
 /// A thread ends. The wait inside of the system call that ends it is recorded without a stack,

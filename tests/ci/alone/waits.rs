@@ -310,6 +310,64 @@ fn waiting_for_an_accelerator_is_told_from_other_waits() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Runs `stops` with a cgroup of version 1 if the freezer is mounted, else without.
+const IN_VERSION_1: &str = r#"
+    group=/sys/fs/cgroup/freezer/aiprof-$$
+    mkdir "$group" 2>/dev/null || exec "$0"
+    "$0" "$group"; rc=$?
+    rmdir "$group"; exit $rc"#;
+/// The same with a cgroup of version 2, mounted for this program alone.
+const IN_VERSION_2: &str = r#"
+    mount -t cgroup2 none "$1" || exec "$0"
+    mkdir "$1/aiprof-$$"
+    "$0" "$1/aiprof-$$"; rc=$?
+    rmdir "$1/aiprof-$$"; exit $rc"#;
+
+/// The truth is the clock of whoever stopped the thread. A preempted thread may be seen stopped
+/// before it is switched away.
+#[test]
+fn stopped_and_frozen_time_is_named() -> anyhow::Result<()> {
+    skip_unless!(&NEEDS);
+    let shop = Workshop::new()?;
+    let program = shop.build("stops.c", "stops", &[])?;
+    let mount = shop.path("cgroup2");
+    std::fs::create_dir(&mount)?;
+    let mut frozen = 0;
+    for script in [IN_VERSION_1, IN_VERSION_2] {
+        let arguments: [&OsStr; 6] = [
+            "-m".as_ref(),
+            "sh".as_ref(),
+            "-c".as_ref(),
+            script.as_ref(),
+            program.as_ref(),
+            mount.as_ref(),
+        ];
+        let mut run = Aiprof::with(["--off-cpu", "-F", "499"])
+            .command("unshare", &arguments)
+            .record()?;
+        anyhow::ensure!(run.status.success(), "{}", run.stderr);
+        run.folded = run.folded.of_comm("stops");
+        for how in ["signalled", "traced", "frozen"] {
+            for what in ["spins", "sleeps"] {
+                let function = format!("{what}_{how}");
+                let Ok(least) = truth(&run.stdout, &function) else {
+                    anyhow::ensure!(how == "frozen", "{}", run.stdout);
+                    continue;
+                };
+                frozen += usize::from(how == "frozen");
+                let bounds = [least, truth(&run.stdout, &format!("{function}_most"))?];
+                let seen = by_leaf(&run.folded, &function);
+                let stopped = seen.get("[stopped]").copied().unwrap_or(0) as f64;
+                println!("{function}: {seen:?}, {bounds:?} ns");
+                let bounds = 0.98 * bounds[0] / 1e3..=1.02 * bounds[1] / 1e3;
+                anyhow::ensure!(bounds.contains(&stopped), "{function}: {seen:?}");
+            }
+        }
+    }
+    anyhow::ensure!(frozen > 0, "no cgroup can be frozen");
+    Ok(())
+}
+
 #[test]
 fn waits_are_at_python_lines() -> anyhow::Result<()> {
     skip_unless!(&[Need::Root, Need::Tool("python3")]);

@@ -408,6 +408,7 @@ fn settings(options: &BpfOptions) -> Settings {
     };
     Settings {
         task_flags: offset("task_struct", "flags"),
+        task_jobctl: offset("task_struct", "jobctl"),
         task_sas_ss_sp: offset("task_struct", "sas_ss_sp"),
         task_sas_ss_size: offset("task_struct", "sas_ss_size"),
         task_real_parent: offset("task_struct", "real_parent"),

@@ -421,7 +421,9 @@ impl EventCollector {
             return Ok(false);
         }
         self.label(wait.pid, wait.time_ns, LabelReason::Ran)?;
-        wait.reason = match self.events.recording.tracker().is_waiting(wait.tid) {
+        let is_stopped = wait.reason == WaitReason::Stopped;
+        let is_waiting = self.events.recording.tracker().is_waiting(wait.tid);
+        wait.reason = match is_waiting && !is_stopped {
             true => WaitReason::Accelerator,
             false => self.probes.waits.reason(wait),
         };

@@ -49,6 +49,9 @@ impl Waits {
 
     /// What a wait is for, if its system call shows it.
     pub(super) fn reason(&mut self, wait: &ThreadWait) -> WaitReason {
+        if wait.reason == WaitReason::Stopped {
+            return WaitReason::Stopped;
+        }
         let Some(syscall) = wait.syscall else {
             // A page that is read from somewhere, if it waited for anything.
             return WaitReason::Io;
@@ -165,6 +168,8 @@ fn of_path(path: &str) -> WaitReason {
     let begins = |with: &[&str]| with.iter().any(|prefix| path.starts_with(prefix));
     if begins(&ACCELERATORS) {
         WaitReason::Accelerator
+    } else if path == "anon_inode:[timerfd]" {
+        WaitReason::Timer
     } else if begins(&PIPES) {
         WaitReason::Pipe
     } else {
@@ -231,6 +236,7 @@ mod tests {
             ("pipe:[77]", WaitReason::Pipe),
             ("socket:[78]", WaitReason::Pipe),
             ("anon_inode:[eventfd]", WaitReason::Pipe),
+            ("anon_inode:[timerfd]", WaitReason::Timer),
             ("/data/model.bin", WaitReason::Io),
             ("/dev/sda", WaitReason::Io),
         ] {

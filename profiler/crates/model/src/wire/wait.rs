@@ -1,7 +1,7 @@
 //! Waits of threads, as events.
 
 use super::{WireError, bytes};
-use aiprof_common::{NO_SYSCALL, WaitRecord};
+use aiprof_common::{NO_SYSCALL, STATES_STOPPED, WaitRecord};
 use serde::{Deserialize, Serialize};
 use std::mem::offset_of;
 
@@ -27,6 +27,10 @@ pub enum WaitReason {
     Process,
     /// A CPU: it could run.
     Cpu,
+    /// Whoever stopped it, to let it go on: a signal, a debugger, a frozen cgroup.
+    Stopped,
+    /// A timer that it reads: a timerfd.
+    Timer,
 }
 
 impl WaitReason {
@@ -42,6 +46,8 @@ impl WaitReason {
             Self::Accelerator => "[waits for the accelerator]",
             Self::Process => "[waits for a process]",
             Self::Cpu => "[waits for a CPU]",
+            Self::Stopped => "[stopped]",
+            Self::Timer => "[waits for a timer]",
         }
     }
 }
@@ -84,7 +90,7 @@ impl ThreadWait {
     pub fn woken_by(&self) -> Option<(u32, u32)> {
         let by_somebody = matches!(
             self.reason,
-            WaitReason::Lock | WaitReason::Pipe | WaitReason::Process
+            WaitReason::Lock | WaitReason::Pipe | WaitReason::Process | WaitReason::Stopped
         );
         self.waker.filter(|_| by_somebody)
     }
@@ -114,6 +120,9 @@ pub(super) fn decode(data: &[u8]) -> Result<ThreadWait, WireError> {
         syscall: (syscall != NO_SYSCALL).then_some(syscall as u32),
         arguments: [argument(0)?, argument(1)?],
         flags: field!(data, flags: u32)?,
-        reason: WaitReason::Other,
+        reason: match field!(data, state: u32)? & STATES_STOPPED {
+            0 => WaitReason::Other,
+            _ => WaitReason::Stopped,
+        },
     })
 }

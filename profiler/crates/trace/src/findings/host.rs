@@ -366,7 +366,9 @@ fn part_of(name: &str) -> HostPart {
         HostPart::Step
     } else if name == WaitReason::Cpu.name() {
         HostPart::CpuWait
-    } else if name.starts_with("[waits") || name == WaitReason::Sleep.name() {
+    } else if name.starts_with("[waits")
+        || [WaitReason::Sleep.name(), WaitReason::Stopped.name()].contains(&name)
+    {
         HostPart::Wait
     } else {
         HostPart::Other
