@@ -24,9 +24,15 @@ pub fn advice(error: &anyhow::Error) -> String {
     }
     #[cfg(feature = "live")]
     if let Some(LaunchError::NotFound(program)) = error.downcast_ref() {
-        return subcommand_like(program)
-            .map(|name| format!("\n  did you mean `aiprof {name}`?"))
-            .unwrap_or_default();
+        return match subcommand_like(program) {
+            Some(name) => format!("\n  did you mean `aiprof {name}`?"),
+            None if !program.contains('/') && std::env::var_os("SUDO_UID").is_some() => format!(
+                "\n  sudo replaces PATH: name the program with its path, as in \
+                 `sudo aiprof \"$(command -v {program})\"`, or start with `sudo env \"PATH=$PATH\" \
+                 aiprof ...`"
+            ),
+            None => String::new(),
+        };
     }
     String::new()
 }

@@ -228,7 +228,7 @@ impl Stop {
                 exit = command.wait() => return Ok(Some(exit?)),
                 received = self.signals.next() => {
                     let received = received.context("cannot read signals")?;
-                    if !received.from_terminal {
+                    if is_for_command(received) {
                         command.signal(received.number);
                     }
                     signals += 1;
@@ -261,9 +261,15 @@ struct SignalAction {
     end: bool,
 }
 
-/// A terminal's signal has reached the command too, so it is left to decide; one
-/// that came to this process alone is passed on. SIGINT sent so, and any second
-/// signal, end the recording even if the command goes on.
+/// Whether the command may not have got a signal itself. A terminal's signals go to both. But when
+/// a terminal is gone, only the leader of its session is sure to get SIGHUP: this process may be
+/// that.
+fn is_for_command(received: Received) -> bool {
+    !received.from_terminal || received.number == libc::SIGHUP
+}
+
+/// A signal that the command did not get is passed on; it is left to decide. SIGINT sent to this
+/// process alone, and any second signal, end the recording even if the command goes on.
 fn decide(received: Received, has_command: bool, signalled_before: bool) -> SignalAction {
     if !has_command {
         return SignalAction {
@@ -271,10 +277,10 @@ fn decide(received: Received, has_command: bool, signalled_before: bool) -> Sign
             end: true,
         };
     }
-    let alone = !received.from_terminal;
+    let is_interrupt = !received.from_terminal && received.number == libc::SIGINT;
     SignalAction {
-        forward: alone,
-        end: signalled_before || (alone && received.number == libc::SIGINT),
+        forward: is_for_command(received),
+        end: signalled_before || is_interrupt,
     }
 }
 
@@ -352,6 +358,7 @@ mod tests {
             ((term, false, true, false), (true, false)),
             ((term, false, true, true), (true, true)),
             ((libc::SIGQUIT, true, true, false), (false, false)),
+            ((libc::SIGHUP, true, true, false), (true, false)),
             ((int, true, false, false), (false, true)),
             ((term, false, false, false), (false, true)),
         ] {

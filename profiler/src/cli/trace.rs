@@ -113,7 +113,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, conflicts_with = "from")]
     conditional_collection: bool,
 
-    /// Run COMMAND as the user who called sudo, not as root
+    /// Run COMMAND as the user who called sudo, in that user's HOME, not as root
     #[arg(long, requires = "command")]
     as_user: bool,
 

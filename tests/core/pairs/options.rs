@@ -138,8 +138,16 @@ fn every_window_is_a_file_and_the_newest_are_kept() -> anyhow::Result<()> {
 #[test]
 fn command_as_the_sudo_user() -> anyhow::Result<()> {
     skip_unless!(&[Need::Root]);
-    let script = "id -u; id -g; grep ^CapEff /proc/self/status";
-    for (as_user, expected) in [(true, ["65534", "65533"]), (false, ["0", "0"])] {
+    let script = "id -u; id -g; grep ^CapEff /proc/self/status; echo $HOME:$USER:$LOGNAME";
+    let nobody = Command::new("getent").args(["passwd", "65534"]).output()?;
+    let nobody = String::from_utf8(nobody.stdout)?;
+    let fields: Vec<&str> = nobody.trim().split(':').collect();
+    anyhow::ensure!(fields.len() == 7, "{nobody}");
+    let nobody = format!("{}:{}:{}", fields[5], fields[0], fields[0]);
+    for (as_user, expected, variables) in [
+        (true, ["65534", "65533"], &*nobody),
+        (false, ["0", "0"], "/caller:caller:caller"),
+    ] {
         let shop = Workshop::new()?;
         let mut aiprof = Aiprof::counting()
             .option("-o")
@@ -152,6 +160,9 @@ fn command_as_the_sudo_user() -> anyhow::Result<()> {
             .to_command()?
             .env("SUDO_UID", "65534")
             .env("SUDO_GID", "65533")
+            .env("HOME", "/caller")
+            .env("USER", "caller")
+            .env("LOGNAME", "caller")
             .output()?;
         let (stdout, stderr) = (
             String::from_utf8_lossy(&output.stdout),
@@ -159,7 +170,8 @@ fn command_as_the_sudo_user() -> anyhow::Result<()> {
         );
         anyhow::ensure!(output.status.success(), "{}\n{stderr}", output.status);
         let lines: Vec<_> = stdout.lines().collect();
-        anyhow::ensure!(lines.len() == 3 && lines[..2] == expected, "{stdout}");
+        anyhow::ensure!(lines.len() == 4 && lines[..2] == expected, "{stdout}");
+        anyhow::ensure!(lines[3] == variables, "{stdout}");
         let powerless = lines[2]
             .trim_start_matches("CapEff:")
             .trim_matches(['\t', '0']);

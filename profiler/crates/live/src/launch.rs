@@ -23,7 +23,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::ffi::{CStr, CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use tokio::io::unix::AsyncFd;
 
 /// Why the command did not run.
@@ -81,19 +81,40 @@ pub struct Credentials {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+    /// `HOME`, `USER` and `LOGNAME`, where the user database has them.
+    variables: Vec<(OsString, OsString)>,
 }
 
 impl Credentials {
     /// The user `uid` with primary group `gid` and the groups that the user
     /// database lists; a user that it does not know has `gid` alone.
     pub fn of_user(uid: u32, gid: u32) -> Self {
-        let groups = user_name(uid).map_or_else(|| vec![gid], |name| groups_of(&name, gid));
-        Self { uid, gid, groups }
+        let Some((name, home)) = name_and_home(uid) else {
+            return Self {
+                uid,
+                gid,
+                groups: vec![gid],
+                variables: Vec::new(),
+            };
+        };
+        let groups = groups_of(&name, gid);
+        let variables = [("HOME", home), ("USER", name.clone()), ("LOGNAME", name)];
+        let variables = variables.map(|(variable, value)| {
+            let value = OsString::from_vec(value.into_bytes());
+            (variable.into(), value)
+        });
+        Self {
+            uid,
+            gid,
+            groups,
+            variables: variables.into(),
+        }
     }
 }
 
-fn user_name(uid: u32) -> Option<CString> {
-    // Longer entries than this are refused by getpwuid_r: then no groups.
+/// A user's name and home directory, by the user database.
+fn name_and_home(uid: u32) -> Option<(CString, CString)> {
+    // Longer entries than this are refused by getpwuid_r: then the user is not known.
     let mut buffer = vec![0; 64 * 1024];
     let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
     let mut found = std::ptr::null_mut();
@@ -110,9 +131,11 @@ fn user_name(uid: u32) -> Option<CString> {
     if status != 0 || found.is_null() {
         return None;
     }
-    // SAFETY: a non-null result means that the entry was filled in, with pw_name
-    // pointing to a string in the buffer, which is still alive.
-    Some(unsafe { CStr::from_ptr((*found).pw_name) }.to_owned())
+    // SAFETY: a non-null result means that the entry was filled in, with pw_name and pw_dir
+    // pointing to strings in the buffer, which is still alive.
+    let strings = unsafe { [(*found).pw_name, (*found).pw_dir].map(|text| CStr::from_ptr(text)) };
+    let [name, home] = strings.map(CStr::to_owned);
+    Some((name, home))
 }
 
 fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
@@ -368,11 +391,14 @@ impl Start {
     fn new(command: &[OsString], options: &LaunchOptions) -> Result<Self, LaunchError> {
         let helpers = &options.helpers;
         let added = [&options.environment[..], &helpers.added].concat();
+        let user = options.as_user.as_ref();
+        let of_user = user.map_or(&[][..], |user| &user.variables);
+        let replaced = [of_user, &helpers.replaced].concat();
         Ok(Self {
             argv: Strings::command(command)?,
-            environment: Strings::environment(&options.environment, &[])?,
+            environment: Strings::environment(&options.environment, of_user)?,
             helpers: HelperPaths::new(&helpers.files)?,
-            helped: Strings::environment(&added, &helpers.replaced)?,
+            helped: Strings::environment(&added, &replaced)?,
         })
     }
 }

@@ -66,7 +66,7 @@ pub(crate) struct RecordArgs {
           value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 
-    /// Run COMMAND as the user who called sudo, not as root
+    /// Run COMMAND as the user who called sudo, in that user's HOME, not as root
     #[arg(long, requires = "command")]
     as_user: bool,
 
