@@ -14,7 +14,7 @@ pub(super) const ENTRY: TableEntry = TableEntry {
 };
 
 fn make(request: &Request<'_>) -> Vec<Table> {
-    let report = PairReport::new(request.timeline);
+    let report = PairReport::new(request.timeline, request.torch_index());
     let rows = report.pairs.iter().map(|pairs| {
         vec![
             pairs.forward.as_str().into(),

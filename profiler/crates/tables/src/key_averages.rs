@@ -55,7 +55,12 @@ impl TorchLayout {
 
 fn make(request: &Request<'_>) -> Vec<Table> {
     let options = request.options;
-    let averages = Averages::new(request.timeline, options.by_shape, options.group_by_stack);
+    let averages = Averages::new(
+        request.timeline,
+        request.torch_index(),
+        options.by_shape,
+        options.group_by_stack,
+    );
     let parts = Parts::of(&averages, options.by_shape);
     let sums = (
         sum(&averages.rows, |row| row.self_cpu),

@@ -36,6 +36,7 @@ use aiprof_model::timeline::{Id, Timeline};
 use aiprof_trace::analyze::pipeline::Outcome;
 use aiprof_trace::analyze::report::Report;
 use aiprof_trace::critical::{PathOptions, WhatIf};
+use aiprof_trace::torch::TorchIndex;
 use aiprof_trace::work::{SharedWork, WorkIndex};
 use key_averages::TorchLayout;
 use roofline::DevicePeaks;
@@ -61,6 +62,11 @@ impl<'a> Request<'a> {
     /// What ran on devices: found once for all tables.
     fn index(&self) -> &'a WorkIndex {
         self.shared.work_index(self.timeline)
+    }
+
+    /// The calls that torch's own tables count: found once for all tables.
+    fn torch_index(&self) -> &'a TorchIndex {
+        self.shared.torch_index(self.timeline)
     }
 }
 

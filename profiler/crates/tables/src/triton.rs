@@ -13,7 +13,7 @@ pub(super) const ENTRY: TableEntry = TableEntry {
 };
 
 fn make(request: &Request<'_>) -> Vec<Table> {
-    let kernels = triton::kernels(request.timeline);
+    let kernels = triton::kernels(request.timeline, request.torch_index());
     let given = |text: &str| -> Cell { (!text.is_empty()).then_some(text).into() };
     let rows = kernels.iter().map(|kernel| {
         vec![

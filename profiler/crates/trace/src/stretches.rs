@@ -23,7 +23,10 @@ impl Stretches {
 
     /// One of them.
     pub(crate) fn one(from: Time, to: Time) -> Self {
-        Self::of([(from, to)])
+        match from < to {
+            true => Self(vec![(from, to)]),
+            false => Self::default(),
+        }
     }
 
     /// Whether there is none.

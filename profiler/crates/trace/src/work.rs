@@ -3,6 +3,7 @@
 
 use crate::analyze::identity::file_of;
 use crate::stretches::Stretches;
+use crate::torch::TorchIndex;
 use aiprof_model::kernel_classes::KernelClass;
 use aiprof_model::probes::CallKind;
 use aiprof_model::timeline::{
@@ -135,13 +136,21 @@ pub struct RankWork {
 }
 
 /// What the findings and tables of one timeline share: filled by the first that needs it.
-#[derive(Debug, Default)]
-pub struct SharedWork(OnceLock<WorkIndex>);
+#[derive(Default)]
+pub struct SharedWork {
+    work: OnceLock<WorkIndex>,
+    torch: OnceLock<TorchIndex>,
+}
 
 impl SharedWork {
     /// What ran on devices.
     pub fn work_index(&self, timeline: &Timeline) -> &WorkIndex {
-        self.0.get_or_init(|| WorkIndex::new(timeline))
+        self.work.get_or_init(|| WorkIndex::new(timeline))
+    }
+
+    /// The calls that torch's own tables count.
+    pub fn torch_index(&self, timeline: &Timeline) -> &TorchIndex {
+        self.torch.get_or_init(|| TorchIndex::new(timeline))
     }
 }
 
@@ -538,7 +547,7 @@ const LINKS: usize = 8;
 fn links_of(timeline: &Timeline, event: &Event) -> impl Iterator<Item = LaunchLink> {
     let is_own = is_recording(timeline, event);
     // Rows of devices are not of the process; their events name it.
-    let given = |key: &str| timeline.arg(event, key).filter(|_| is_own);
+    let given = |key: &str| is_own.then(|| timeline.arg(event, key)).flatten();
     let process = given("pid").and_then(|text| text.parse().ok());
     let process = process.map(Id::Number).unwrap_or(timeline.pid(event));
     let process = is_own.then(|| ProcessKey::of_pid(process));

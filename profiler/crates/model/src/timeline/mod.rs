@@ -416,9 +416,22 @@ impl Timeline {
 /// The value of a member in a text of `"key":value` with commas between them, all
 /// of it valid JSON without white space outside of values.
 pub fn member<'a>(members: &'a str, key: &str) -> Option<&'a str> {
-    self::members(members)
-        .find(|(name, _)| *name == key)
-        .map(|(_, value)| value)
+    for colon in memchr::memchr_iter(b':', members.as_bytes()) {
+        let before = members.get(..colon).and_then(|text| text.strip_suffix('"'));
+        let before = before.and_then(|text| text.strip_suffix(key)?.strip_suffix('"'));
+        // In a text, a quote has a backslash before it: this is a key, and not a part of a value.
+        let Some(before) = before.filter(|text| !text.ends_with('\\')) else {
+            continue;
+        };
+        // It is of the object itself if none began before it.
+        if memchr::memchr2(b'{', b'[', before.as_bytes()).is_some() {
+            let mut all = self::members(members);
+            return all.find(|(name, _)| *name == key).map(|(_, value)| value);
+        }
+        let value = members.get(colon + 1..)?;
+        return value.get(..value_len(value));
+    }
+    None
 }
 
 /// Keys, as they stand between their quotes, and values of such a text.
@@ -499,8 +512,13 @@ mod tests {
             ("g", Some(r#""\\""#)),
             ("h", Some("null")),
             ("z", None),
+            ("", None),
         ] {
             assert_eq!(member(text, key), value, "{key}");
+        }
+        let text = r#""x":"a","xa":"a,","a":2,"":3,"b":"{","k\"a":4,"c":5,"a":6"#;
+        for (key, value) in [("a", "2"), ("", "3"), ("c", "5"), ("k\\\"a", "4")] {
+            assert_eq!(member(text, key), Some(value), "{key}");
         }
         for broken in ["", "\"a", "\"a\"", "\"a\":", "x", "\"a\":1,"] {
             assert_eq!(member(broken, "b"), None, "{broken}");

@@ -213,9 +213,9 @@ impl GapShares<'_> {
 
     /// Gives all that is left a reason.
     fn rest(&mut self, blame: IdleBlame, place: IdlePlace) {
-        let left = std::mem::take(&mut self.left);
-        self.left = left.clone();
-        self.take(blame, &left, place);
+        for time in std::mem::take(&mut self.left).iter() {
+            self.into.push(self.stretch(blame, time, place));
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `key_averages()`: calls by their names, with time, memory and operations.
 
-use super::calls::{CallRole, TorchCall, TorchCalls, is_of_kineto};
-use super::nesting::{Cost, Nested};
+use super::calls::{CallRole, TorchCall, is_of_kineto};
+use super::nesting::{Cost, TorchIndex};
 use super::stacks::PythonStacks;
 use super::{flops, shapes};
 use aiprof_model::timeline::{Dialect, Event, Job, Sym, Timeline};
@@ -66,14 +66,16 @@ type AverageKey = (Option<Sym>, bool, bool, Option<String>, usize);
 impl Averages {
     /// Those of a timeline. Shapes keep calls apart if `by_shape`, and so do the innermost `frames`
     /// of Python.
-    pub fn new(timeline: &Timeline, by_shape: bool, frames: usize) -> Self {
-        let mut calls = TorchCalls::new(timeline);
-        let nested = Nested::new(&mut calls);
-        let costs = nested.costs(&calls);
+    pub fn new(timeline: &Timeline, index: &TorchIndex, by_shape: bool, frames: usize) -> Self {
+        let TorchIndex {
+            calls,
+            nested,
+            costs,
+        } = index;
         let mut grouping = Grouping {
             timeline,
             by_shape,
-            stacks: (frames > 0).then(|| PythonStacks::new(timeline, &calls, &nested, frames)),
+            stacks: (frames > 0).then(|| PythonStacks::new(timeline, calls, nested, frames)),
             places: FxHashMap::default(),
             averages: Self {
                 rows: Vec::new(),
@@ -84,12 +86,7 @@ impl Averages {
                 is_kineto: true,
             },
         };
-        let all = calls
-            .all
-            .iter()
-            .zip(&costs)
-            .zip(&nested.is_gone)
-            .enumerate();
+        let all = calls.all.iter().zip(costs).zip(&nested.is_gone).enumerate();
         for (index, ((call, cost), _)) in all.filter(|(_, (_, is_gone))| !**is_gone) {
             grouping.add(index, call, cost);
         }
@@ -224,7 +221,7 @@ mod tests {
     fn of(text: &str) -> Averages {
         let mut timeline = Timeline::default();
         json::read(text.as_bytes(), "x.json", &mut timeline).unwrap();
-        Averages::new(&timeline, false, 0)
+        Averages::new(&timeline, &TorchIndex::new(&timeline), false, 0)
     }
 
     fn row<'a>(averages: &'a Averages, name: &str, is_device: bool) -> &'a Average {

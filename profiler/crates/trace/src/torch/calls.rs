@@ -2,6 +2,7 @@
 //! function events.
 
 use super::memory::{Allocation, MemoryLedger};
+use super::sums::Compensated;
 use crate::work::STEP;
 use aiprof_model::timeline::{Dialect, Event, Kinds, NONE, Ph, Sym, Timeline, TrackKind};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -72,8 +73,8 @@ impl TorchCall {
 #[derive(Debug, Default)]
 pub(super) struct TorchCalls {
     pub(super) all: Vec<TorchCall>,
-    /// Lengths of the device spans that each launched, microseconds.
-    pub(super) launched: Vec<Vec<f64>>,
+    /// Device time that each launched, microseconds.
+    pub(super) launched: Vec<Compensated>,
     /// There were allocations.
     pub(super) has_memory: bool,
 }
@@ -256,7 +257,7 @@ impl<'t> CallReader<'t> {
                 operators.entry((one.job, one.id)).or_insert(index);
             }
         }
-        let mut launched = vec![Vec::new(); self.found.len()];
+        let mut launched = vec![Compensated::default(); self.found.len()];
         self.find_owners(&operators);
         self.place_threads(&operators);
         self.measure();
@@ -265,14 +266,14 @@ impl<'t> CallReader<'t> {
             if one.call.role == CallRole::Device
                 && let Some(owner) = owner.and_then(|owner| launched.get_mut(owner))
             {
-                owner.push(one.call.length());
+                owner.add(one.call.length());
             }
         }
         let has_memory = !self.allocations.is_empty();
         self.allocate();
-        launched.resize(self.found.len(), Vec::new());
+        launched.resize(self.found.len(), Compensated::default());
         let all = self.found.into_iter().map(|one| one.call);
-        let mut both: Vec<(TorchCall, Vec<f64>)> = all.zip(launched).collect();
+        let mut both: Vec<(TorchCall, Compensated)> = all.zip(launched).collect();
         both.sort_by(|(a, _), (b, _)| {
             let ends = b.end.total_cmp(&a.end);
             // Kineto adds notes of the device behind all of the device's work.

@@ -26,5 +26,6 @@ pub mod triton;
 
 pub use inputs::ElementType;
 pub(crate) use modules::{MODULE, frames};
+pub use nesting::TorchIndex;
 pub(crate) use pairs::EVALUATE;
 pub use phases::WorkPhase;

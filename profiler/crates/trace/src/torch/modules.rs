@@ -73,7 +73,10 @@ impl ModuleReport {
     /// Those of a timeline.
     pub fn new(timeline: &Timeline, index: &WorkIndex) -> Self {
         let mut frames = frames(timeline, index);
-        let backward = backward(timeline);
+        let backward = match frames.is_empty() {
+            true => FxHashMap::default(),
+            false => backward(timeline),
+        };
         let mut report = Self::default();
         for (at, rank) in index.ranks.iter().enumerate() {
             let frames = frames.remove(&at).unwrap_or_default();

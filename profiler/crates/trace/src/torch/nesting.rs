@@ -2,9 +2,32 @@
 
 use super::calls::{CallRole, TorchCall, TorchCalls};
 use super::sums::Compensated;
+use aiprof_model::timeline::Timeline;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
+
+/// A timeline's calls, nested, with the cost of each: what all of torch's tables are made of.
+pub struct TorchIndex {
+    pub(super) calls: TorchCalls,
+    pub(super) nested: Nested,
+    /// By call.
+    pub(super) costs: Vec<Cost>,
+}
+
+impl TorchIndex {
+    /// Those of a timeline.
+    pub fn new(timeline: &Timeline) -> Self {
+        let mut calls = TorchCalls::new(timeline);
+        let nested = Nested::new(&mut calls);
+        let costs = nested.costs(&calls);
+        Self {
+            calls,
+            nested,
+            costs,
+        }
+    }
+}
 
 /// What a call took, microseconds and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -112,7 +135,7 @@ impl Nested {
             let Some(operator) = operator.filter(|operator| served.insert(*operator)) else {
                 continue;
             };
-            let work = calls.launched.get(operator).cloned().unwrap_or_default();
+            let work = calls.launched.get(operator).copied().unwrap_or_default();
             if let Some(own) = calls.launched.get_mut(index) {
                 *own = work;
             }
@@ -183,8 +206,7 @@ impl Nested {
         let below = || below().filter_map(|child| costs.get(*child));
         let cpu: Compensated = below().map(|cost| cost.cpu).collect();
         let of_children: Compensated = below().map(|cost| cost.device).collect();
-        let work = calls.launched.get(index).map(Vec::as_slice);
-        let own: Compensated = work.unwrap_or_default().iter().copied().collect();
+        let own = calls.launched.get(index).copied().unwrap_or_default();
         let device = own.value() + of_children.value();
         let mut self_memory = call.memory;
         for cost in below() {

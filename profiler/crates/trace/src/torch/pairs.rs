@@ -6,7 +6,7 @@
 //! made the node.
 
 use super::calls::{CallRole, TorchCall, TorchCalls};
-use super::nesting::{Cost, Nested};
+use super::nesting::{Cost, TorchIndex};
 use aiprof_model::timeline::{Event, Sym, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -57,13 +57,11 @@ pub(super) struct Numbered {
 
 impl PairReport {
     /// Those of a timeline.
-    pub fn new(timeline: &Timeline) -> Self {
-        let mut calls = TorchCalls::new(timeline);
-        let nested = Nested::new(&mut calls);
-        let costs = nested.costs(&calls);
+    pub fn new(timeline: &Timeline, index: &TorchIndex) -> Self {
+        let TorchIndex { calls, costs, .. } = index;
         let mut report = Self::default();
         let mut places: FxHashMap<(Option<Sym>, Option<Sym>), usize> = FxHashMap::default();
-        for (backward, forward) in joined(timeline, &calls) {
+        for (backward, forward) in joined(timeline, calls) {
             let forward =
                 forward.and_then(|forward| calls.all.get(forward).zip(costs.get(forward)));
             let backward = calls.all.get(backward).zip(costs.get(backward));

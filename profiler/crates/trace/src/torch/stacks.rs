@@ -290,7 +290,9 @@ mod tests {
         let text = format!("[{}]", events.join(","));
         json::read(text.as_bytes(), "x.json", &mut timeline).unwrap();
         let found = |frames: usize| -> Vec<(String, String)> {
-            let rows = Averages::new(&timeline, false, frames).rows.into_iter();
+            let rows = Averages::new(&timeline, &TorchIndex::new(&timeline), false, frames)
+                .rows
+                .into_iter();
             rows.map(|row| (row.name, row.stack.join(";"))).collect()
         };
         let wanted = [

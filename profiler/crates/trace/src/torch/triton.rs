@@ -2,7 +2,7 @@
 //! they were generated into.
 
 use super::calls::{CallRole, TorchCalls};
-use super::nesting::Nested;
+use super::nesting::{Nested, TorchIndex};
 use aiprof_model::timeline::{Event, Sym, Timeline};
 use rustc_hash::FxHashMap;
 
@@ -68,15 +68,13 @@ impl<'t> TritonAround<'t> {
 }
 
 /// Those of a timeline, in the order of their first launches.
-pub fn kernels(timeline: &Timeline) -> Vec<TritonKernel> {
-    let mut calls = TorchCalls::new(timeline);
-    let nested = Nested::new(&mut calls);
-    let costs = nested.costs(&calls);
+pub fn kernels(timeline: &Timeline, index: &TorchIndex) -> Vec<TritonKernel> {
+    let calls = &index.calls;
     let mut kernels: Vec<TritonKernel> = Vec::new();
-    let around = TritonAround::new(timeline, &calls, &nested);
+    let around = TritonAround::new(timeline, calls, &index.nested);
     let mut places: FxHashMap<TritonKey<'_>, usize> = FxHashMap::default();
-    for (index, cost) in costs.iter().enumerate() {
-        let Some(launch) = launch(timeline, &calls, index) else {
+    for (index, cost) in index.costs.iter().enumerate() {
+        let Some(launch) = launch(timeline, calls, index) else {
             continue;
         };
         let compiled = around.compiled.get(index).copied().flatten();

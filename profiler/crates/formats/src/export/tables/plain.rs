@@ -5,6 +5,7 @@ use super::unitrace;
 use aiprof_model::{csv, visible};
 use aiprof_tables::{Cell, Column, Layout, Table};
 use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 /// Length of a name in text, characters; longer ones are cut.
@@ -60,39 +61,53 @@ pub fn write(tables: &[Table], format: TableFormat, out: &mut dyn Write) -> io::
 
 fn write_text(table: &Table, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", visible::one_line(&table.title))?;
-    let cells: Vec<Vec<String>> = table
+    let mut shown = ShownCells::default();
+    for column in &table.columns {
+        shown.cell(|text| text.push_str(&head(*column)));
+    }
+    for row in &table.rows {
+        for (cell, column) in row.iter().zip(&table.columns) {
+            shown.cell(|text| show(cell, *column, text));
+        }
+    }
+    let lengths = table
         .rows
         .iter()
-        .map(|row| {
-            let cells = row.iter().zip(&table.columns);
-            cells.map(|(cell, column)| shown(cell, *column)).collect()
-        })
+        .map(|row| row.len().min(table.columns.len()));
+    let lengths: Vec<usize> = std::iter::once(table.columns.len())
+        .chain(lengths)
         .collect();
-    let heads: Vec<String> = table.columns.iter().map(|one| head(*one)).collect();
-    let widths: Vec<usize> = heads
-        .iter()
-        .enumerate()
-        .map(|(index, head)| {
-            let cells = cells.iter().filter_map(|row| row.get(index));
-            let widest = cells.map(|cell| cell.chars().count()).max();
-            widest.unwrap_or(0).max(head.chars().count())
-        })
-        .collect();
+    let mut widths = vec![0; table.columns.len()];
+    let mut cells = shown.cells();
+    for length in &lengths {
+        for (width, cell) in widths.iter_mut().zip(cells.by_ref().take(*length)) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
     // Names stand on the left, numbers on the right.
     let is_name = |index: usize| {
         let mut cells = table.rows.iter().filter_map(|row| row.get(index));
         cells.any(|cell| matches!(cell, Cell::Text(_)))
     };
-    let left: Vec<bool> = (0..heads.len()).map(is_name).collect();
-    for row in std::iter::once(&heads).chain(&cells) {
-        let mut line = String::new();
-        for ((cell, width), left) in row.iter().zip(&widths).zip(&left) {
-            let cell = match left {
-                true => format!("{cell:<width$}"),
-                false => format!("{cell:>width$}"),
-            };
+    let left: Vec<bool> = (0..widths.len()).map(is_name).collect();
+    let mut cells = shown.cells();
+    let mut line = String::new();
+    for length in &lengths {
+        line.clear();
+        let columns = widths.iter().zip(&left);
+        for (cell, (width, left)) in cells.by_ref().take(*length).zip(columns) {
+            let rest = std::iter::repeat_n(' ', width - cell.chars().count());
             line.push_str("  ");
-            line.push_str(&cell);
+            match left {
+                true => {
+                    line.push_str(cell);
+                    line.extend(rest);
+                }
+                false => {
+                    line.extend(rest);
+                    line.push_str(cell);
+                }
+            }
         }
         writeln!(out, "{}", line.trim_end())?;
     }
@@ -100,6 +115,27 @@ fn write_text(table: &Table, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "  ({})", visible::one_line(note))?;
     }
     Ok(())
+}
+
+/// Cells as they are shown, one behind the other: tables have millions.
+#[derive(Default)]
+struct ShownCells {
+    text: String,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+impl ShownCells {
+    fn cell(&mut self, write: impl FnOnce(&mut String)) {
+        write(&mut self.text);
+        self.ends.push(self.text.len());
+    }
+
+    fn cells(&self) -> impl Iterator<Item = &str> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let cells = starts.zip(&self.ends);
+        cells.filter_map(|(start, end)| self.text.get(start..*end))
+    }
 }
 
 /// A column's name for people.
@@ -112,26 +148,28 @@ fn head(column: Column) -> String {
     }
 }
 
-fn shown(cell: &Cell, column: Column) -> String {
-    match cell {
-        Cell::None => "-".to_owned(),
-        Cell::Count(count) => count.to_string(),
+fn show(cell: &Cell, column: Column, to: &mut String) {
+    // Writing to a text does not fail.
+    let _ = match cell {
+        Cell::None => write!(to, "-"),
+        Cell::Count(count) => write!(to, "{count}"),
         Cell::Number(number) => {
             let digits = column.digits;
             // Points are differences, but for how far they may be off.
             match column.unit == "points" && !column.name.ends_with("_error") {
-                true => format!("{number:+.digits$}"),
-                false => format!("{number:.digits$}"),
+                true => write!(to, "{number:+.digits$}"),
+                false => write!(to, "{number:.digits$}"),
             }
         }
         Cell::Text(text) => {
             let text = visible::one_line(text);
             match text.chars().count() > NAME {
-                true => text.chars().take(NAME - 4).chain("[..]".chars()).collect(),
-                false => text.to_string(),
+                true => to.extend(text.chars().take(NAME - 4).chain("[..]".chars())),
+                false => to.push_str(&text),
             }
+            Ok(())
         }
-    }
+    };
 }
 
 fn write_csv(table: &Table, out: &mut dyn Write) -> io::Result<()> {
