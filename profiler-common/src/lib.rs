@@ -178,8 +178,8 @@ pub const CFA_SIGNAL: u8 = 7;
 pub const CFA_UNSUPPORTED: u8 = 8;
 /// A function of Go's runtime that changes stacks; `rbp` is one of the `GO_*` constants.
 /// `cfa_off` has four numbers of words, a byte each, the lowest first: `a`, `b`, `c`, `d`.
-/// `rbp_off` is the offset of the thread's goroutine `g` from the thread's fs base. The
-/// caller's rbp is not known.
+/// `rbp_off` is the offset of the thread's goroutine `g` from the thread's fs base, or leads to
+/// it if `rbp` has one of the `GO_PAGE_*` flags. The caller's rbp is not known.
 pub const CFA_GO: u8 = 9;
 /// Code without unwind data whose instructions user space has not read yet. The unwinder
 /// reports it like an absent page.
@@ -206,6 +206,16 @@ pub const GO_CALLS_C: u8 = 3;
 pub const GO_INJECTED: u8 = 4;
 /// `c` of a [`CFA_GO`] rule without this step.
 pub const GO_NO_STEP: u8 = 255;
+/// The bits of a [`CFA_GO`] rule's `rbp` that are one of these flags. With one, the offset of
+/// `g` is in a word that the loader sets. `rbp_off`, unsigned, is the place in a table page of
+/// the 4 bytes by which an instruction addresses that word, counted from their end.
+pub const GO_PAGE_FLAGS: u8 = 0xc0;
+/// The instruction is in the page before the rule's.
+pub const GO_PAGE_BEFORE: u8 = 0x40;
+/// In the rule's page.
+pub const GO_PAGE_SAME: u8 = 0x80;
+/// In the page after it.
+pub const GO_PAGE_AFTER: u8 = 0xc0;
 
 /// Caller's rbp is the current rbp.
 pub const RBP_SAME: u8 = 0;

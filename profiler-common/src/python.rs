@@ -73,10 +73,28 @@ pub const PYTHON_AT_UNITS: u8 = 1;
 /// Instructions are identified by their address (3.11 and newer).
 pub const PYTHON_AT_ADDRESS: u8 = 2;
 
-/// The C library keeps thread-specific values as glibc does.
+/// A thread's state is a value under a key (3.8 to 3.14). The C library keeps such values as glibc
+/// does.
 pub const TSS_GLIBC: u8 = 0;
 /// As musl does.
 pub const TSS_MUSL: u8 = 1;
+/// A thread's state is in a variable of the thread (3.15 and newer), at a known offset from the
+/// thread's fs base.
+pub const TSS_STATIC: u8 = 2;
+/// The loader has written that offset to a word.
+pub const TSS_LOADED: u8 = 3;
+/// The variable is in the block of a library, which the C library has found as glibc does.
+pub const TSS_DYNAMIC: u8 = 4;
+/// As musl does.
+pub const TSS_DYNAMIC_MUSL: u8 = 5;
+/// Only the lists of interpreters and threads lead to a thread's state.
+pub const TSS_LIST: u8 = 6;
+
+/// Most interpreters that have Python frames in one stack.
+pub const MAX_PYTHON_STATES: u32 = 8;
+/// Most steps to the next interpreter of a stack: interpreters, threads, and frames until the
+/// first mark.
+pub const MAX_PYTHON_SEARCH: u32 = 4096;
 
 /// A field that this version does not have.
 pub const PYTHON_NO_FIELD: u16 = u16::MAX;
@@ -91,10 +109,23 @@ pub struct PythonLayout {
     pub owner: u32,
     /// [`PYTHON_FRAMES`], [`PYTHON_ENTRIES`] or [`PYTHON_SHIMS`].
     pub kind: u32,
-    /// Address of `_PyRuntime.gilstate.autoTSSkey`.
+    /// By `tss`: the address of `_PyRuntime.gilstate.autoTSSkey`; the offset from the fs
+    /// base, or the address of the word that has it; the address of a `tls_index`.
     pub key: u64,
+    /// What is added to where a `tls_index` leads.
+    pub tls_offset: u64,
+    /// Address of `_PyRuntime.interpreters.head`; 0: not known.
+    pub interpreters: u64,
     /// Address of `PyCode_Type`.
     pub code_type: u64,
+    /// `PyInterpreterState.next`.
+    pub interp_next: u16,
+    /// `PyInterpreterState.threads.head`.
+    pub interp_threads: u16,
+    /// `PyThreadState.next`.
+    pub thread_next: u16,
+    /// `PyThreadState.base_frame`, or none: it ends the chain, and is no mark.
+    pub thread_base: u16,
     /// `PyThreadState.thread_id`.
     pub thread_id: u16,
     /// `PyThreadState`: the innermost frame, or the `_PyCFrame`.
@@ -151,12 +182,12 @@ pub struct PythonLayout {
     pub first_shim: u8,
     /// One of the `PYTHON_AT_*` constants.
     pub instruction: u8,
-    /// [`TSS_GLIBC`] or [`TSS_MUSL`].
+    /// One of the `TSS_*` constants.
     pub tss: u8,
     /// 1: `state` has whole bytes (builds without the GIL).
     pub wide_state: u8,
     /// Zero.
-    pub reserved: [u64; 6],
+    pub reserved: [u64; 3],
 }
 const _: () = assert!(size_of::<PythonLayout>() == 128);
 

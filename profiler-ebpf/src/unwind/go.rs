@@ -12,6 +12,7 @@ use super::{
     NO_STOP, Walk,
     apply::{RBP_UNKNOWN, user_register},
     read_kernel,
+    tables::page_address,
 };
 use crate::{maps::Scratch, setting};
 
@@ -32,19 +33,22 @@ pub(super) fn follow(scratch: *mut Scratch) -> u32 {
 #[inline(always)]
 fn try_follow(w: &mut Walk) -> Result<(), u8> {
     let rule = w.rule;
-    w.exact = u32::from(rule.rbp == GO_INJECTED);
+    let what = rule.rbp & !GO_PAGE_FLAGS;
+    // Before the walk moves on.
+    let page = page_address(w);
+    w.exact = u32::from(what == GO_INJECTED);
     w.guessed = 0;
     w.rbp = RBP_UNKNOWN;
-    let cfa = match rule.rbp {
+    let cfa = match what {
         GO_INJECTED => w.rsp.wrapping_add(i64::from(rule.cfa_off) as u64),
         GO_CALLS_C => to_caller_of_c(w)?,
         GO_RESUMES => {
-            let kept = thread_word(w)?;
+            let kept = thread_word(w, page)?;
             w.rsp = read_word(kept)?;
             w.rip = read_word(kept.wrapping_add(8))?;
             return Ok(());
         }
-        GO_RETURNS | GO_CALLBACK => to_own_stack(w)?,
+        GO_RETURNS | GO_CALLBACK => to_own_stack(w, what == GO_CALLBACK, page)?,
         _ => return Err(STOP_UNSUPPORTED),
     };
     w.rip = read_word(cfa.wrapping_sub(8))?;
@@ -68,8 +72,7 @@ fn to_caller_of_c(w: &Walk) -> Result<u64, u8> {
 
 /// The CFA on the stack from which the function came.
 #[inline(always)]
-fn to_own_stack(w: &mut Walk) -> Result<u64, u8> {
-    let is_callback = w.rule.rbp == GO_CALLBACK;
+fn to_own_stack(w: &mut Walk, is_callback: bool, page: u64) -> Result<u64, u8> {
     let sp = if is_callback && w.go.sp != 0 {
         read_word(w.go.sp)?
     } else {
@@ -81,7 +84,7 @@ fn to_own_stack(w: &mut Walk) -> Result<u64, u8> {
         if !is_callback {
             w.go.used |= used;
         }
-        let word = thread_word(w)?;
+        let word = thread_word(w, page)?;
         let sp = if has_step { read_word(word)? } else { word };
         // The thread is in this very function and has not left the stack yet. The value belongs
         // to the call inside of the one that is searched for.
@@ -97,14 +100,30 @@ fn to_own_stack(w: &mut Walk) -> Result<u64, u8> {
     Ok(sp.wrapping_add(step(w.rule, 3)))
 }
 
+/// The offset of the thread's goroutine from its fs base. `page`: the address of the rule's page.
+#[inline(always)]
+fn goroutine_offset(rule: Rule, page: u64) -> Result<u64, u8> {
+    let pages = u64::from(rule.rbp / GO_PAGE_BEFORE);
+    if pages == 0 {
+        return Ok(i64::from(rule.rbp_off) as u64);
+    }
+    let page = page.wrapping_add(pages << PAGE_SHIFT);
+    let by = page
+        .wrapping_sub(2 << PAGE_SHIFT)
+        .wrapping_add(u64::from(rule.rbp_off as u16));
+    // 4 bytes are enough of these 8: the word is not at distance 0.
+    let distance = i64::from(read_word(by)? as u32 as i32) as u64;
+    read_word(by.wrapping_add(4).wrapping_add(distance))
+}
+
 /// The address of a word of `x` (see [`GO_RETURNS`]); `x` itself if the rule has no such step.
 #[inline(always)]
-fn thread_word(w: &Walk) -> Result<u64, u8> {
+fn thread_word(w: &Walk, page: u64) -> Result<u64, u8> {
     // SAFETY: always valid in a tracing program.
     let task = unsafe { bpf_get_current_task_btf() } as u64;
     let base = read_kernel(task, setting!(task_fsbase));
     let to_thread = step(w.rule, 0);
-    let goroutine = read_word(base.wrapping_add(i64::from(w.rule.rbp_off) as u64))?;
+    let goroutine = read_word(base.wrapping_add(goroutine_offset(w.rule, page)?))?;
     let thread = read_word(goroutine.wrapping_add(to_thread))?;
     let found = read_word(thread.wrapping_add(step(w.rule, 1)))?;
     let last = step(w.rule, 2);

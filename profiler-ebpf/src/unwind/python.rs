@@ -1,7 +1,8 @@
 //! The chain of Python frames of the current thread (see `PythonLayout`).
 //!
 //! The thread state is the one that the thread is bound to (`autoTSSkey`). It exists even while
-//! the interpreter's lock is released, in waits and in calls into runtimes. All memory that is
+//! the interpreter's lock is released, in waits and in calls into runtimes. A thread that runs
+//! another interpreter has a further thread state for each one around it ([`states`]). All memory that is
 //! read here is the program's, which may write anything to it. So every chain is bounded, and a
 //! thread state counts only if its `thread_id` is this thread's.
 
@@ -21,6 +22,7 @@ use crate::{
 };
 
 mod code;
+mod states;
 
 /// Bytes of a frame that are read: in 3.8 to 3.10, and in later versions.
 const FRAME_BYTES: [u32; 2] = [112, 88];
@@ -57,6 +59,11 @@ pub struct NewCode {
 pub struct Python {
     /// A copy, so that it does not change meanwhile.
     layout: PythonLayout,
+    /// The thread's fs base, by which its states are known.
+    thread: u64,
+    search: states::StateSearch,
+    /// The frame that ends the chain without being a mark; 0: none.
+    base: u64,
     /// The next frame, then the next `_PyCFrame`.
     frame: u64,
     cframe: u64,
@@ -123,12 +130,8 @@ pub fn walk_python(scratch: *mut Scratch, reference: PoolRef, ring: Ring) {
     // SAFETY: the callbacks have bpf_loop's signature; the context lives on this frame's
     // stack for the whole call.
     unsafe {
-        bpf_loop(
-            MAX_PYTHON_WORDS as u32,
-            step as *mut c_void,
-            (&raw mut context).cast(),
-            0,
-        );
+        read_chain(&raw mut context);
+        states::read_others(&raw mut context);
         let p = &mut (*scratch).python;
         (*scratch).header.python_len = p.len as u16;
         if p.marks > 0 {
@@ -148,6 +151,20 @@ pub fn walk_python(scratch: *mut Scratch, reference: PoolRef, ring: Ring) {
     }
 }
 
+/// Reads the frames from the next one to the end of their chain.
+#[inline(always)]
+unsafe fn read_chain(context: *mut Context) {
+    // SAFETY: the callback has bpf_loop's signature; the context is walk_python's.
+    unsafe {
+        bpf_loop(
+            MAX_PYTHON_WORDS as u32,
+            step as *mut c_void,
+            context.cast(),
+            0,
+        );
+    }
+}
+
 /// Finds the thread's innermost frame.
 #[inline(never)]
 fn begin(scratch: *mut Scratch, reference: PoolRef) -> u32 {
@@ -157,6 +174,7 @@ fn begin(scratch: *mut Scratch, reference: PoolRef) -> u32 {
     p.placed = 0;
     p.new_len = 0;
     p.frame = 0;
+    p.base = 0;
     let Some(block) = Block::get(reference) else {
         return 0;
     };
@@ -168,7 +186,14 @@ fn begin(scratch: *mut Scratch, reference: PoolRef) -> u32 {
     // SAFETY: always valid in a tracing program.
     let task = unsafe { bpf_get_current_task_btf() } as u64;
     let thread = read_kernel(task, setting!(task_fsbase));
-    let state = thread_state(p, thread);
+    p.thread = thread;
+    if p.layout.tss == TSS_LIST {
+        return FOUND;
+    }
+    let state = match p.layout.tss {
+        TSS_GLIBC | TSS_MUSL => under_key(p, thread),
+        _ => in_variable(p, thread),
+    };
     if state == 0 || at(state, p.layout.thread_id) != thread {
         return 0;
     }
@@ -179,12 +204,34 @@ fn begin(scratch: *mut Scratch, reference: PoolRef) -> u32 {
         p.cframe = frame;
         p.frame = at(frame, p.layout.cframe_frame);
     }
+    if p.layout.thread_base != PYTHON_NO_FIELD {
+        p.base = at(state, p.layout.thread_base);
+    }
     FOUND
 }
 
-/// The thread state that a thread is bound to; 0: none.
+/// The thread state in a variable of the thread; 0: none.
 #[inline(always)]
-fn thread_state(p: &Python, thread: u64) -> u64 {
+fn in_variable(p: &Python, thread: u64) -> u64 {
+    let key = p.layout.key;
+    match p.layout.tss {
+        TSS_STATIC => user(thread.wrapping_add(key)),
+        TSS_LOADED => user(thread.wrapping_add(user(key))),
+        tss => {
+            // tls_index: the library's number, and an offset in its block. The table of blocks
+            // (dtv) has an address for each, in glibc with another word behind it.
+            let module = user(key);
+            let offset = user(key.wrapping_add(8)).wrapping_add(p.layout.tls_offset);
+            let bytes = if tss == TSS_DYNAMIC { 16 } else { 8 };
+            let block = user(user(thread.wrapping_add(8)).wrapping_add(module.wrapping_mul(bytes)));
+            user(block.wrapping_add(offset))
+        }
+    }
+}
+
+/// The thread state under a key; 0: none.
+#[inline(always)]
+fn under_key(p: &Python, thread: u64) -> u64 {
     // Py_tss_t: a flag whether it is initialized, then the key.
     let tss = user(p.layout.key);
     let key = tss >> 32;
@@ -250,6 +297,9 @@ pub extern "C" fn take_frame(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
     let p = &mut s.python;
+    if p.frame == p.base {
+        p.frame = 0;
+    }
     if p.frame == 0 || p.len >= MAX_PYTHON_WORDS as u32 {
         return 0;
     }

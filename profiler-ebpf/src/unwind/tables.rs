@@ -19,6 +19,13 @@ fn lookup_address(w: &Walk) -> u64 {
     }
 }
 
+/// The address of the first byte of the table page that has the rule for the current address.
+#[inline(always)]
+pub(super) fn page_address(w: &Walk) -> u64 {
+    let rel = lookup_address(w).wrapping_sub(w.map.bias);
+    w.map.bias.wrapping_add(rel & !(PAGE_SIZE - 1))
+}
+
 /// Sets `map_*` to the mapping that holds the current address.
 #[inline(never)]
 pub(super) fn find_mapping(scratch: *mut Scratch) -> u32 {

@@ -66,6 +66,49 @@ fn files_decode_to_what_was_recorded() {
     assert_eq!(labels, expected);
 }
 
+#[test]
+fn the_program_s_file_comes_first_and_is_no_longer_marked() {
+    let mut fixture = fixtures::Fixture::new();
+    let native = aiprof::profile::FrameKind::Native;
+    let libc = fixture.location(
+        Some(("/lib/libc.so.6", b"1")),
+        1,
+        &[("start", native, None)],
+    );
+    let other = fixture.location(Some(("/usr/bin/other", b"2")), 1, &[("f", native, None)]);
+    let long = "/opt/long_name_of_a_server (deleted)";
+    let server = fixture.location(Some((long, b"3")), 1, &[("main", native, None)]);
+    fixture.samples(7, "other", &[libc, other], 2);
+    // The kernel keeps 15 bytes of the name.
+    fixture.samples(8, "long_name_of_a_", &[libc, server], 5);
+    let profile = fixture.builder.finish();
+    let bytes = export(&profile, &formats::PPROF, &ExportOptions::default());
+    let mut raw = Vec::new();
+    GzDecoder::new(&bytes[..]).read_to_end(&mut raw).unwrap();
+    let profile = proto::PprofProfile::decode(&raw[..]).unwrap();
+    let names = profile.mapping.iter().map(|mapping| {
+        let name = profile.string_table[mapping.filename as usize].as_str();
+        (mapping.id, name)
+    });
+    let names: Vec<_> = names.collect();
+    let expected = [
+        (1, "/opt/long_name_of_a_server"),
+        (2, "/lib/libc.so.6"),
+        (3, "/usr/bin/other"),
+    ];
+    assert_eq!(names, expected);
+    for location in &profile.location {
+        let function = &profile.function[location.line[0].function_id as usize - 1];
+        let name = profile.string_table[function.name as usize].as_str();
+        let file = match name {
+            "main" => 1,
+            "start" => 2,
+            _ => 3,
+        };
+        assert_eq!(location.mapping_id, file, "{name}");
+    }
+}
+
 /// Output of `go tool pprof`, `None` if go is not installed.
 pub(crate) fn go_pprof(file: &[u8], arguments: &[&str]) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();

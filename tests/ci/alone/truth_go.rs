@@ -7,6 +7,7 @@ use aiprof_tests::aiprof::{Aiprof, Run};
 use aiprof_tests::chain::{check, check_reached};
 use aiprof_tests::folded::{Line, base};
 use aiprof_tests::need::{Need, skip_unless};
+use aiprof_tests::python::{Frame, interpreters};
 use aiprof_tests::workload::{Workshop, checked, source_path};
 
 const GO: [Need; 2] = [Need::Root, Need::Tool("go")];
@@ -28,7 +29,7 @@ const ROOTS: [&str; 7] = [
 ];
 
 fn build(shop: &Workshop, source: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
-    let program = shop.path(source.trim_end_matches(".go"));
+    let program = shop.path(&source.replace('.', "-"));
     checked(
         Command::new("go")
             .args(["build", "-o"])
@@ -112,4 +113,90 @@ fn go_and_c_call_each_other() -> anyhow::Result<()> {
     check_reached("Go called by C called by Go", &run.folded, 0.05, |line| {
         has_in_order(line, &back)
     })
+}
+
+/// What Go's library does, by what the program called.
+const IN_LIBRARY: [(&str, &[&str]); 4] = [
+    (
+        "calls_spin",
+        &["GoSpin", "runtime.cgocallback", "main.spin"],
+    ),
+    (
+        "calls_fill",
+        &["GoFill", "runtime.cgocallback", "main.fill"],
+    ),
+    (
+        "calls_through",
+        &[
+            "GoThrough",
+            "main.through",
+            "runtime.asmcgocall",
+            "call_back",
+        ],
+    ),
+    (
+        "called_back",
+        &[
+            "GoThrough",
+            "call_back",
+            "GoSpin",
+            "runtime.cgocallback",
+            "main.spin",
+        ],
+    ),
+];
+
+#[test]
+fn go_in_a_library_is_called_by_c() -> anyhow::Result<()> {
+    skip_unless!(&CGO);
+    let shop = Workshop::new()?;
+    let library = build(&shop, "golibrary.go", &["-buildmode=c-shared"])?;
+    let program = shop.build("golibrary.c", "golibrary", &["-O1", "-ldl"])?;
+    let run = Aiprof::counting()
+        .command(program, &[library.as_os_str(), SECONDS.as_ref()])
+        .record_one()?;
+    check("whole stacks", &run.folded, LEAST, is_whole)?;
+    for (caller, inside) in IN_LIBRARY {
+        let chain = [&["_start", "main"], &[caller][..]].concat();
+        check_reached(caller, &run.folded, 0.02, |line| {
+            has_in_order(line, &chain) && has_in_order(line, inside)
+        })?;
+    }
+    // The runtime's own stack, on which memory is got and garbage is collected.
+    let inside = [
+        "_start",
+        "main",
+        "calls_fill",
+        "main.fill",
+        "runtime.systemstack",
+    ];
+    check_reached("on another stack", &run.folded, 0.005, |line| {
+        has_in_order(line, &inside)
+    })
+}
+
+#[test]
+fn go_in_a_library_is_called_by_python() -> anyhow::Result<()> {
+    skip_unless!(&CGO);
+    let shop = Workshop::new()?;
+    let library = build(&shop, "golibrary.go", &["-buildmode=c-shared"])?;
+    let Some(python) = interpreters().pop() else {
+        anyhow::bail!("no Python");
+    };
+    let script = source_path("golibrary.py");
+    let args = [script.as_os_str(), library.as_os_str(), SECONDS.as_ref()];
+    let run = Aiprof::counting()
+        .command(&python.program, &args)
+        .record_one()?;
+    let functions = |line: &Line| -> Vec<String> {
+        let frames = line.frames.iter().filter_map(|frame| Frame::parse(frame));
+        frames.map(|frame| frame.function().to_owned()).collect()
+    };
+    for (caller, inside) in IN_LIBRARY {
+        check_reached(caller, &run.folded, 0.02, |line| {
+            let python = functions(line);
+            python.iter().any(|name| name == caller) && has_in_order(line, inside) && !line.is_cut()
+        })?;
+    }
+    check("whole stacks", &run.folded, LEAST, |line| !line.is_cut())
 }

@@ -8,6 +8,7 @@ use aiprof_model::{
 };
 use aiprof_symbols::{python::Version, unwind::address_of};
 use rustc_hash::FxHashSet;
+use std::ops::Range;
 
 /// What was reported of interpreters.
 #[derive(Debug, Default)]
@@ -32,9 +33,8 @@ impl Pythons {
             let address = address_of(&binary.text, map.file_offset)?;
             let bias = map.start.wrapping_sub(address);
             let eval = python.eval.start.wrapping_add(bias);
-            (map.start..map.end)
-                .contains(&eval)
-                .then_some((map, python, bias))
+            let is_it = python.eval.is_empty() || (map.start..map.end).contains(&eval);
+            is_it.then_some((map, python, bias))
         });
         let (map, python, bias) = found?;
         let is_musl = maps.iter().any(|map| {
@@ -45,18 +45,21 @@ impl Pythons {
         let layout = python.layout(bias, is_musl);
         if layout.is_none() && self.unknown.insert(python.version) {
             tracing::warn!(
-                "Python {} is not supported (supported: 3.8 to 3.14); its stacks show C functions",
+                "Python {} is not supported (supported: 3.8 to 3.15); its stacks show C functions",
                 python.version
             );
         }
         let layout = layout?;
-        let eval = python.eval.start.wrapping_add(bias)..python.eval.end.wrapping_add(bias);
+        let placed = |code: &Range<u64>| code.start.wrapping_add(bias)..code.end.wrapping_add(bias);
         let found = PythonFound {
             time_ns: 0,
             pid: 0,
             version: python.version.to_string(),
-            text: map.start..map.end,
-            eval,
+            text: match &python.functions {
+                functions if functions.is_empty() => map.start..map.end,
+                functions => placed(functions),
+            },
+            eval: placed(&python.eval),
             one_each: layout.kind == PYTHON_FRAMES,
         };
         Some((layout, found))

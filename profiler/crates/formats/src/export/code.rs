@@ -32,7 +32,7 @@ pub(super) fn ranges(profile: &Profile) -> Vec<CodeRange> {
     let pages = |limit: u64| limit.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
     let binaries = profile.binaries.iter().zip(limits);
     let binaries = binaries.map(|(binary, limit)| CodeRange {
-        name: binary.path.clone(),
+        name: file_name(&binary.path).to_owned(),
         limit: pages(limit),
         build_id: binary.build_id,
     });
@@ -45,6 +45,11 @@ pub(super) fn ranges(profile: &Profile) -> Vec<CodeRange> {
         build_id: None,
     });
     binaries.chain(devices).collect()
+}
+
+/// The path of a binary, without the Linux kernel's mark that the file is deleted.
+pub(super) fn file_name(path: &str) -> &str {
+    path.strip_suffix(" (deleted)").unwrap_or(path)
 }
 
 /// Whether a location is code of a device that is in no file.

@@ -14,12 +14,11 @@ mod header;
 mod info;
 mod read;
 mod tables;
+mod words;
 
 pub(crate) use code::{CodeFile, CodeTables, FileSpan, each_relocation};
 pub use code::{TextSegment, address_of, bytes_from, offset_of};
-pub(crate) use dynamic::Dynamic;
-#[cfg(test)]
-pub(crate) use dynamic::DynamicSymbol;
+pub(crate) use dynamic::{Dynamic, DynamicSymbol};
 pub(crate) use header::ElfHeader;
 pub(crate) use info::{AltLink, DEBUG_SECTIONS, DebugLink, DebugSection, Packing};
 pub use info::{ElfInfo, PltSection, inspect, run_path};
@@ -27,3 +26,4 @@ pub use read::{ElfError, FileRange, ReadAt};
 pub(crate) use read::{ReadWindow, i32_at, read_full, u16_at, u32_at, u64_at};
 pub use tables::{ElfSymbol, Entries, RelaTable, Relocation, SymbolNames, SymbolTable};
 pub(crate) use tables::{R_X86_64_IRELATIVE, STB_GLOBAL, STB_LOCAL, STT_NOTYPE};
+pub(crate) use words::{each_relative, each_word};

@@ -138,8 +138,12 @@ impl ElfSymbol {
     /// Whether a function may begin at it: assembly leaves the type out, but what other files may
     /// use is no label of its own.
     pub(crate) fn may_be_function(&self) -> bool {
-        let is_shared = matches!(self.binding, STB_GLOBAL | STB_WEAK);
-        self.is_function() || self.kind == STT_NOTYPE && is_shared
+        self.is_function() || self.kind == STT_NOTYPE && self.is_shared()
+    }
+
+    /// Whether other files of the program may use it.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.binding, STB_GLOBAL | STB_WEAK)
     }
 
     /// Whether it lies in a section of the file.

@@ -5,9 +5,7 @@
 //! marked with a note.
 
 use super::table::{GoReader, GoTable, MAX_HEADER, Version};
-use crate::elf::{
-    CodeFile, FileRange, FileSpan, ReadAt, Relocation, each_relocation, read_full, u32_at, u64_at,
-};
+use crate::elf::{CodeFile, FileSpan, ReadAt, each_relative, each_word, read_full, u32_at, u64_at};
 use std::io;
 
 /// Names of the table's section.
@@ -17,10 +15,6 @@ const NOTES: usize = 8192;
 /// A note's name and its size, behind its own size and before its type's number:
 /// `cmd/link` writes the program's build id so.
 const NOTE_TYPE_AND_NAME: [u8; 8] = [4, 0, 0, 0, b'G', b'o', 0, 0];
-/// Most bytes of data that are searched, and of relocations.
-const MAX_SEARCHED: u64 = 128 << 20;
-/// Bytes that are searched at once.
-const CHUNK: usize = 1 << 20;
 /// Most places that may be a program's module data.
 const MAX_PLACES: usize = 16;
 /// Words of module data that are read, and the indices of those that are needed. These are the
@@ -155,29 +149,6 @@ fn plain_loads(elf: &CodeFile) -> impl Iterator<Item = FileSpan> {
     elf.loads.iter().filter(move |load| !is_text(load)).copied()
 }
 
-/// Calls a function with each word of a span and its address.
-fn each_word<R: ReadAt>(
-    source: &R,
-    span: FileSpan,
-    mut found: impl FnMut(u64, u64),
-) -> io::Result<()> {
-    let skip = span.vaddr.next_multiple_of(8) - span.vaddr;
-    let mut bytes = vec![0; CHUNK];
-    let mut at = skip;
-    while at < span.size.min(MAX_SEARCHED) {
-        let length = (span.size - at).min(CHUNK as u64) as usize;
-        let chunk = bytes.get_mut(..length).unwrap_or_default();
-        let n = read_full(source, chunk, span.offset.saturating_add(at))?;
-        let words = chunk.get(..n).unwrap_or_default().as_chunks::<8>().0;
-        for (i, word) in words.iter().enumerate() {
-            let address = span.vaddr.saturating_add(at + 8 * i as u64);
-            found(address, u64::from_le_bytes(*word));
-        }
-        at += CHUNK as u64;
-    }
-    Ok(())
-}
-
 /// The words of all that may be module data: they begin with the table's address.
 fn modules<R: ReadAt>(source: &R, elf: &CodeFile, table: u64) -> io::Result<Vec<Vec<u64>>> {
     let mut places = Vec::new();
@@ -219,17 +190,4 @@ fn modules<R: ReadAt>(source: &R, elf: &CodeFile, table: u64) -> io::Result<Vec<
         }
     })?;
     Ok(modules)
-}
-
-/// Calls a function with each address that is set when the file is loaded, and with its new value.
-fn each_relative<R: ReadAt>(
-    source: &R,
-    tables: &[FileRange],
-    mut found: impl FnMut(u64, u64),
-) -> io::Result<()> {
-    each_relocation(source, tables, MAX_SEARCHED, |relocation| {
-        if relocation.kind == Relocation::RELATIVE {
-            found(relocation.place, relocation.addend);
-        }
-    })
 }

@@ -16,6 +16,13 @@ const FIRST_SHIM: u8 = 3;
 /// Most of a frame, and of a code object, that the programs copy.
 const MAX_FRAME_FIELD: u16 = 88 - 8;
 const MAX_CODE_FIELD: u16 = 176 - 8;
+/// Largest offset of the first interpreter.
+const MAX_HEAD: u64 = 1 << 16;
+/// Words of `_Py_DebugOffsets` that are the same in all versions: the first interpreter, the next
+/// one, and the first thread of one.
+const INTERPRETERS: usize = 5;
+const INTERPRETER_NEXT: usize = 8;
+const INTERPRETER_THREADS: usize = 9;
 
 /// The layout of a version, without addresses.
 pub(super) fn of(version: Version, debug: &[u64]) -> Option<PythonLayout> {
@@ -29,6 +36,17 @@ pub(super) fn of(version: Version, debug: &[u64]) -> Option<PythonLayout> {
         12 => Some(shims()),
         13 => described(debug, &WORDS_3_13).filter(is_possible),
         14 => described(debug, &WORDS_3_14).filter(is_possible),
+        15 => described(debug, &WORDS_3_15).filter(is_possible),
+        _ => None,
+    }
+}
+
+/// Where `_PyRuntime` has the first of its interpreters (`interpreters.head`); `None`: threads
+/// are not looked for in its lists.
+pub(super) fn interpreters(version: Version, debug: &[u64]) -> Option<u64> {
+    match version.minor {
+        12 => Some(40),
+        13.. => debug.get(INTERPRETERS).copied().filter(|&at| at < MAX_HEAD),
         _ => None,
     }
 }
@@ -79,6 +97,8 @@ fn entries() -> PythonLayout {
 fn shims() -> PythonLayout {
     PythonLayout {
         kind: PYTHON_SHIMS,
+        interp_threads: 72,
+        thread_next: 8,
         thread_id: 136,
         thread_frame: 56,
         cframe_frame: 0,
@@ -122,13 +142,16 @@ fn objects() -> PythonLayout {
         string_compact: 72,
         dict_keys: 32,
         code_bytecodes: PYTHON_NO_FIELD,
+        thread_base: PYTHON_NO_FIELD,
         ..PythonLayout::default()
     }
 }
 
 /// Which word of `_Py_DebugOffsets` a field is.
 struct OffsetWords {
+    thread_next: usize,
     thread_frame: usize,
+    thread_base: Option<usize>,
     thread_id: usize,
     frame_previous: usize,
     frame_code: usize,
@@ -152,7 +175,9 @@ struct OffsetWords {
 }
 
 const WORDS_3_13: OffsetWords = OffsetWords {
+    thread_next: 21,
     thread_frame: 23,
+    thread_base: None,
     thread_id: 24,
     frame_previous: 29,
     frame_code: 30,
@@ -176,7 +201,9 @@ const WORDS_3_13: OffsetWords = OffsetWords {
 };
 
 const WORDS_3_14: OffsetWords = OffsetWords {
+    thread_next: 24,
     thread_frame: 26,
+    thread_base: None,
     thread_id: 27,
     frame_previous: 32,
     frame_code: 33,
@@ -199,6 +226,32 @@ const WORDS_3_14: OffsetWords = OffsetWords {
     string_head: 80,
 };
 
+const WORDS_3_15: OffsetWords = OffsetWords {
+    thread_next: 24,
+    thread_frame: 26,
+    thread_base: Some(27),
+    thread_id: 30,
+    frame_previous: 40,
+    frame_code: 41,
+    frame_instruction: 42,
+    frame_owner: 44,
+    frame_bytecode: Some(46),
+    code_filename: 48,
+    code_name: 49,
+    code_qualname: 50,
+    code_lines: 51,
+    code_first_line: 52,
+    code_instructions: 56,
+    code_bytecodes: Some(57),
+    object_type: 59,
+    dict_keys: 79,
+    bytes_size: 87,
+    bytes_data: 88,
+    string_state: 90,
+    string_length: 91,
+    string_head: 92,
+};
+
 /// The layout that an interpreter describes itself.
 fn described(debug: &[u64], words: &OffsetWords) -> Option<PythonLayout> {
     let field = |index: usize| u16::try_from(*debug.get(index)?).ok();
@@ -210,13 +263,20 @@ fn described(debug: &[u64], words: &OffsetWords) -> Option<PythonLayout> {
     let head = field(words.string_head)?;
     Some(PythonLayout {
         kind: PYTHON_SHIMS,
+        interp_next: field(INTERPRETER_NEXT)?,
+        interp_threads: field(INTERPRETER_THREADS)?,
+        thread_next: field(words.thread_next)?,
         thread_id: field(words.thread_id)?,
         thread_frame: field(words.thread_frame)?,
+        thread_base: match words.thread_base {
+            Some(index) => field(index)?,
+            None => PYTHON_NO_FIELD,
+        },
         cframe_frame: PYTHON_NO_FIELD,
         cframe_previous: PYTHON_NO_FIELD,
         frame_previous: field(words.frame_previous)?,
         frame_code: field(words.frame_code)?,
-        // Not in the list; the same in both versions.
+        // Not in the list; the same in all versions.
         frame_globals: 24,
         frame_instruction: field(words.frame_instruction)?,
         frame_owner: field(words.frame_owner)?,

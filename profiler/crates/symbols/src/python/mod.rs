@@ -6,9 +6,12 @@
 
 mod key;
 mod layout;
+mod names;
 
-use crate::elf::{Dynamic, ReadAt};
+use crate::elf::ReadAt;
 use aiprof_common::PythonLayout;
+use key::StatePlace;
+use names::PythonNames;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -16,8 +19,8 @@ use std::ops::Range;
 const DEBUG_WORDS: usize = 128;
 /// `_Py_DebugOffsets.cookie`.
 const COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
-/// The variable that every interpreter has, and exports.
-const RUNTIME: &[u8] = b"_PyRuntime";
+/// The first version whose native frames have marks.
+const FIRST_MARKED: u8 = 11;
 
 /// A version of CPython.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -42,10 +45,15 @@ impl std::fmt::Display for Version {
 pub struct Interpreter {
     /// Its version.
     pub version: Version,
-    /// The function that runs Python code (`_PyEval_EvalFrameDefault`).
+    /// The function that runs Python code (`_PyEval_EvalFrameDefault`); empty: not known.
     pub eval: Range<u64>,
-    /// `_PyRuntime.gilstate.autoTSSkey`; `None`: it could not be found.
-    key: Option<u64>,
+    /// The interpreter's own functions, if those of the program that embeds it are in the same
+    /// file; empty: all of the file are its own.
+    pub functions: Range<u64>,
+    /// Where threads have their states; `None`: it could not be found.
+    state: Option<StatePlace>,
+    /// `_PyRuntime`.
+    runtime: u64,
     /// `PyCode_Type`.
     code_type: u64,
     /// `_Py_DebugOffsets`, from 3.13 on.
@@ -55,25 +63,28 @@ pub struct Interpreter {
 impl Interpreter {
     /// The interpreter in a file; `None`: there is none.
     pub fn find(file: &impl ReadAt) -> Option<Self> {
-        let symbols = Dynamic::read(file)?;
-        let runtime = symbols.find(RUNTIME)?;
-        let code_type = symbols.find(b"PyCode_Type")?;
-        let eval = symbols.find(b"_PyEval_EvalFrameDefault")?;
-        let debug = debug_offsets(&symbols, runtime.address);
-        let version = version(&symbols, &debug)?;
-        let key = symbols
-            .find(b"PyGILState_GetThisThreadState")
-            .and_then(|function| {
-                let code = symbols.bytes(function.address, key::CODE_BYTES)?;
-                key::offset(&code, function.address, runtime.address)
-            })
-            .or_else(|| key::usual(version))
-            .map(|offset| runtime.address.wrapping_add(offset));
+        let names = PythonNames::read(file)?;
+        let debug = debug_offsets(&names);
+        let version = version(&names, &debug).or_else(|| unnamed_version(&names))?;
+        let eval = names.find(b"_PyEval_EvalFrameDefault");
+        let eval = match eval {
+            Some(eval) => eval.address..eval.address.saturating_add(eval.size.max(1)),
+            None if names.is_stripped() && version.minor >= FIRST_MARKED => 0..0,
+            None => return None,
+        };
+        let code_type = match names.find(b"PyCode_Type") {
+            Some(code_type) => code_type.address,
+            None => {
+                names.unnamed_code_type(layout::of(version, &debug)?.code_instructions.into())?
+            }
+        };
         Some(Self {
             version,
-            eval: eval.address..eval.address.saturating_add(eval.size.max(1)),
-            key,
-            code_type: code_type.address,
+            eval,
+            functions: names.functions.clone(),
+            state: state_place(&names, version, &debug),
+            runtime: names.runtime,
+            code_type,
             debug,
         })
     }
@@ -83,23 +94,53 @@ impl Interpreter {
     /// musl's C library and not glibc's.
     pub fn layout(&self, bias: u64, is_musl: bool) -> Option<PythonLayout> {
         let layout = layout::of(self.version, &self.debug)?;
+        let interpreters = layout::interpreters(self.version, &self.debug);
+        let interpreters = interpreters.map(|offset| self.runtime.wrapping_add(offset));
+        let state = self.state.clone().or(match interpreters {
+            Some(_) => Some(StatePlace::List),
+            None => None,
+        })?;
+        let (tss, key, tls_offset) = state.located(bias, is_musl);
         Some(PythonLayout {
-            key: self.key?.wrapping_add(bias),
+            key,
+            tls_offset,
+            tss,
             code_type: self.code_type.wrapping_add(bias),
-            tss: if is_musl {
-                aiprof_common::TSS_MUSL
-            } else {
-                aiprof_common::TSS_GLIBC
-            },
+            interpreters: interpreters.map_or(0, |at| at.wrapping_add(bias)),
             ..layout
         })
     }
 }
 
+/// Where threads have their states.
+fn state_place<R: ReadAt>(
+    names: &PythonNames<'_, R>,
+    version: Version,
+    debug: &[u64],
+) -> Option<StatePlace> {
+    let function = names.find(b"PyGILState_GetThisThreadState");
+    let code = function.and_then(|function| {
+        let code = names.bytes(function.address, key::CODE_BYTES)?;
+        Some((code, function.address))
+    });
+    let code = code
+        .as_ref()
+        .map(|(code, address)| (code.as_slice(), *address));
+    if version.minor >= key::FIRST_WITHOUT {
+        return code.and_then(|(code, address)| key::variable(code, address));
+    }
+    let offset = code.and_then(|(code, address)| key::offset(code, address, names.runtime));
+    // Without names, the release is not known: then lists are better.
+    let is_usual = !names.is_stripped() || layout::interpreters(version, debug).is_none();
+    let usual = || key::usual(version).filter(|_| is_usual);
+    let offset = offset.or_else(usual)?;
+    Some(StatePlace::Key(names.runtime.wrapping_add(offset)))
+}
+
 /// The words of `_Py_DebugOffsets`, with which `_PyRuntime` begins from 3.13 on; none
 /// before.
-fn debug_offsets<R: ReadAt>(symbols: &Dynamic<'_, R>, runtime: u64) -> Vec<u64> {
-    let Some(bytes) = symbols.bytes(runtime, DEBUG_WORDS * 8) else {
+fn debug_offsets<R: ReadAt>(names: &PythonNames<'_, R>) -> Vec<u64> {
+    let Some(bytes) = names.bytes(names.runtime, DEBUG_WORDS * 8) else {
         return Vec::new();
     };
     let words = bytes.chunks_exact(8).filter_map(|b| b.try_into().ok());
@@ -110,8 +151,9 @@ fn debug_offsets<R: ReadAt>(symbols: &Dynamic<'_, R>, runtime: u64) -> Vec<u64> 
     }
 }
 
-/// The version: from `Py_Version` (3.11 and later), else by functions that came with one.
-fn version<R: ReadAt>(symbols: &Dynamic<'_, R>, debug: &[u64]) -> Option<Version> {
+/// The version: from `Py_Version` (3.11 and later), else by functions that came with one. A file
+/// without names shows it from 3.13 on.
+fn version<R: ReadAt>(symbols: &PythonNames<'_, R>, debug: &[u64]) -> Option<Version> {
     let hex = match debug.get(1) {
         Some(&version) => u32::try_from(version).ok(),
         None => symbols
@@ -141,6 +183,22 @@ fn version<R: ReadAt>(symbols: &Dynamic<'_, R>, debug: &[u64]) -> Option<Version
         major: 3,
         minor: *minor,
         free_threaded: false,
+    })
+}
+
+/// The version of a file without names: before 3.13 the code objects' size shows it, which is
+/// another one in each version with marks.
+fn unnamed_version<R: ReadAt>(names: &PythonNames<'_, R>) -> Option<Version> {
+    let mut versions = (FIRST_MARKED..13).map(|minor| Version {
+        major: 3,
+        minor,
+        free_threaded: false,
+    });
+    versions.find(|version| {
+        let layout = layout::of(*version, &[]);
+        let size = layout.map(|layout| layout.code_instructions.into());
+        size.and_then(|size| names.unnamed_code_type(size))
+            .is_some()
     })
 }
 

@@ -2,6 +2,7 @@
 //! that reads its format.
 
 mod folded;
+mod program;
 pub mod proto;
 
 use super::code::{self, NO_STACK, is_device};
@@ -95,12 +96,12 @@ pub fn convert(profile: &profile::Profile, options: &ExportOptions) -> proto::Pp
     let mut writer = Converter::new(profile);
     writer.describe(chosen.line());
     writer.types(options);
-    writer.mappings();
-    for sample in &profile.samples {
-        if options.shown.includes(sample) && chosen.includes(profile, sample) {
-            writer.sample(sample);
-        }
-    }
+    let samples = profile.samples.iter();
+    let samples: Vec<&profile::Sample> = samples
+        .filter(|sample| options.shown.includes(sample) && chosen.includes(profile, sample))
+        .collect();
+    writer.mappings(&samples);
+    samples.into_iter().for_each(|sample| writer.sample(sample));
     writer.out
 }
 
@@ -119,8 +120,9 @@ pub(super) fn pack_unlabelled<'a>(
     writer.merged = Some(FxHashMap::default());
     writer.describe(None);
     writer.types(options);
-    writer.mappings();
-    samples.for_each(|sample| writer.sample(sample));
+    let samples: Vec<&profile::Sample> = samples.collect();
+    writer.mappings(&samples);
+    samples.into_iter().for_each(|sample| writer.sample(sample));
     let mut message = writer.out;
     let used: FxHashSet<u64> = message.location.iter().map(|at| at.mapping_id).collect();
     message.mapping.retain(|mapping| used.contains(&mapping.id));
@@ -134,6 +136,8 @@ struct Converter<'a> {
     profile: &'a profile::Profile,
     out: proto::PprofProfile,
     strings: FxHashMap<String, i64>,
+    /// Ids of the mappings of all binaries, then of all devices.
+    mappings: Vec<u64>,
     /// Id of each function by name and file.
     functions: FxHashMap<(i64, i64), u64>,
     /// Id of each location that a sample needed, by [`LocationId`]; 0: none yet.
@@ -155,6 +159,7 @@ impl<'a> Converter<'a> {
             profile,
             out: proto::PprofProfile::default(),
             strings: FxHashMap::default(),
+            mappings: Vec::new(),
             functions: FxHashMap::default(),
             locations: vec![0; profile.locations.len()],
             device_locations: FxHashMap::default(),
@@ -292,9 +297,17 @@ impl<'a> Converter<'a> {
         comments
     }
 
-    /// One mapping per binary and device: its id is its place plus 1.
-    fn mappings(&mut self) {
-        for (range, id) in code::ranges(self.profile).into_iter().zip(1..) {
+    /// One mapping per binary and device: its id is its place plus 1. That of the samples' program
+    /// comes first.
+    fn mappings(&mut self, samples: &[&profile::Sample]) {
+        let mut ranges: Vec<_> = code::ranges(self.profile).into_iter().enumerate().collect();
+        self.mappings = vec![0; ranges.len()];
+        let first = program::find(self.profile, samples).map(|id| id.0 as usize);
+        ranges.sort_by_key(|(index, _)| Some(*index) != first);
+        for ((index, range), id) in ranges.into_iter().zip(1..) {
+            if let Some(slot) = self.mappings.get_mut(index) {
+                *slot = id;
+            }
             let path = match range.name.as_str() {
                 "[kernel]" => KERNEL,
                 path => path,
@@ -490,7 +503,7 @@ impl<'a> Converter<'a> {
     }
 
     fn mapping_id(&self, index: usize) -> u64 {
-        self.out.mapping.get(index).map_or(0, |mapping| mapping.id)
+        self.mappings.get(index).copied().unwrap_or(0)
     }
 
     fn no_stack(&mut self) -> u64 {

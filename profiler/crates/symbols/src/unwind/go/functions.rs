@@ -1,7 +1,7 @@
 //! The rules of one function.
 
 use super::super::rule::{END, UNSUPPORTED};
-use super::switches::{Switches, switches};
+use super::switches::{ThreadFrame, switches};
 use super::{GoCode, GoUnwind, Ruled, frame};
 use crate::elf::ReadAt;
 use crate::go::GoReader;
@@ -193,15 +193,19 @@ fn switching<R: ReadAt>(
         "runtime.mcall" => {
             away(UNSUPPORTED).map(|rules| overlaid(rules, &behind_calls(start, &bytes)))
         }
-        "runtime.morestack" => match place.go.resuming(place.source) {
-            Some(rule) => away(rule),
-            None => away(UNSUPPORTED),
-        },
-        "runtime.cgocallback" => found.as_ref().map(Switches::callback_rules),
+        "runtime.morestack" => {
+            let resuming = place.go.resuming(place.source);
+            let rule = resuming.and_then(|frame| frame.rule(place.page));
+            away(rule.unwrap_or(UNSUPPORTED))
+        }
+        "runtime.cgocallback" => {
+            let found = found.as_ref();
+            found.map(|found| found.callback_rules(place.page))
+        }
         _ => {
             let resuming = place.go.resuming(place.source);
-            let tls = resuming.map(|rule| rule.rbp_off);
-            found.as_ref().map(|found| found.rules(tls))
+            let tls = resuming.map(|frame| frame.tls);
+            found.as_ref().map(|found| found.rules(tls, place.page))
         }
     };
     let all = place.function.start..place.function.end;
@@ -210,7 +214,7 @@ fn switching<R: ReadAt>(
 
 /// How a goroutine that has left its stack is resumed there. The code of `systemstack` shows where
 /// its registers are, and where a thread's goroutine is.
-pub(super) fn resuming<R: ReadAt>(go: &GoUnwind, source: &R) -> io::Result<Option<Rule>> {
+pub(super) fn resuming<R: ReadAt>(go: &GoUnwind, source: &R) -> io::Result<Option<ThreadFrame>> {
     let mut reader = GoReader::new(source, &go.table);
     for index in 0..go.table.len().min(MAX_SOUGHT) {
         let Some(function) = reader.function(index)? else {

@@ -19,6 +19,7 @@ use functions::{FunctionRole, rules_of};
 use std::io;
 use std::ops::Range;
 use std::sync::OnceLock;
+use switches::ThreadFrame;
 
 /// Most functions of a page: there is one for each 16 bytes of it.
 const MAX_PAGE_FUNCTIONS: u32 = 4096;
@@ -39,7 +40,7 @@ pub(super) struct GoUnwind {
     table: GoTable,
     text: Vec<TextSegment>,
     /// See [`functions::resuming`]; found when it is first needed.
-    resuming: OnceLock<Option<Rule>>,
+    resuming: OnceLock<Option<ThreadFrame>>,
 }
 
 /// What is known of a page.
@@ -86,6 +87,7 @@ impl GoUnwind {
                 source,
                 reader: &mut reader,
                 function,
+                page,
             };
             let (list, rules) = match rules_of(&mut place)? {
                 FunctionRole::Described(rules) => (&mut found.parts, rules),
@@ -142,7 +144,7 @@ impl GoUnwind {
         Ok(starts)
     }
 
-    fn resuming<R: ReadAt>(&self, source: &R) -> Option<Rule> {
+    fn resuming<R: ReadAt>(&self, source: &R) -> Option<ThreadFrame> {
         // If it cannot be read, only this rule is missing.
         let find = || functions::resuming(self, source).ok().flatten();
         *self.resuming.get_or_init(find)
@@ -161,6 +163,8 @@ struct GoCode<'a, 'r, R> {
     source: &'a R,
     reader: &'r mut GoReader<'a, R>,
     function: GoFunction,
+    /// The page whose rules are sought.
+    page: u64,
 }
 
 impl<R: ReadAt> GoCode<'_, '_, R> {

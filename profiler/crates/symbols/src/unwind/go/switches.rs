@@ -8,10 +8,10 @@ use super::super::rule::{UNSUPPORTED, dereference};
 use super::Ruled;
 use super::frame;
 use super::functions::overlaid;
-use super::symbolic::{SymbolicRegisters, SymbolicValue, is_word};
+use super::symbolic::{GoroutineOffset, SymbolicRegisters, SymbolicValue, is_word};
 use aiprof_common::{
-    CFA_DEREF_RSP, CFA_GO, GO_CALLBACK, GO_CALLS_C, GO_NO_STEP, GO_RESUMES, GO_RETURNS,
-    RBP_UNDEFINED, Rule,
+    CFA_DEREF_RSP, CFA_GO, GO_CALLBACK, GO_CALLS_C, GO_NO_STEP, GO_PAGE_AFTER, GO_PAGE_BEFORE,
+    GO_PAGE_SAME, GO_RESUMES, GO_RETURNS, PAGE_SIZE, RBP_UNDEFINED, Rule,
 };
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
@@ -41,9 +41,45 @@ pub(super) struct Switches<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FarFrame {
     /// Where the thread's data lead.
-    Thread(Rule),
+    Thread(ThreadFrame),
     /// Where words on the other stack lead, from the call on.
     Stack(Rule),
+}
+
+/// A frame to which the thread's data lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ThreadFrame {
+    /// Its rule, without the thread's goroutine.
+    steps: Rule,
+    pub(super) tls: GoroutineOffset,
+}
+
+impl ThreadFrame {
+    /// The rule as it is in a page; `None`: what it needs is too far from there.
+    pub(super) fn rule(&self, page: u64) -> Option<Rule> {
+        let by = match self.tls {
+            GoroutineOffset::Known(rbp_off) => {
+                return Some(Rule {
+                    rbp_off,
+                    ..self.steps
+                });
+            }
+            GoroutineOffset::Loaded(by) => by,
+        };
+        let pages = by & !(PAGE_SIZE - 1);
+        let flag = match pages.wrapping_sub(page).cast_signed() {
+            0 => GO_PAGE_SAME,
+            n if n == PAGE_SIZE.cast_signed() => GO_PAGE_AFTER,
+            n if n == -PAGE_SIZE.cast_signed() => GO_PAGE_BEFORE,
+            _ => return None,
+        };
+        let place = u16::try_from(by & (PAGE_SIZE - 1)).ok()?;
+        Some(Rule {
+            rbp_off: place.cast_signed(),
+            rbp: self.steps.rbp | flag,
+            ..self.steps
+        })
+    }
 }
 
 /// Follows a function's code. `None`: it does something that is not understood.
@@ -141,15 +177,15 @@ impl Switches<'_> {
         overlaid(own.collect(), away)
     }
 
-    /// The function's rules. `tls`: where a thread's goroutine is, from its fs base.
-    pub(super) fn rules(&self, tls: Option<i16>) -> Vec<Ruled> {
-        self.with_frames(tls, |frame| frame)
+    /// The function's rules in a page. `tls`: where a thread's goroutine is.
+    pub(super) fn rules(&self, tls: Option<GoroutineOffset>, page: u64) -> Vec<Ruled> {
+        self.with_frames(tls, page, |frame| frame)
     }
 
     /// The rules of the function through which C calls Go. The stack pointer that it goes
     /// back to is kept for the innermost such call; the one around it is on the stack
     /// there, at the stack pointer.
-    pub(super) fn callback_rules(&self) -> Vec<Ruled> {
+    pub(super) fn callback_rules(&self, page: u64) -> Vec<Ruled> {
         let restores = self.returns().any(|at| {
             let next = self.code.get(at + 1);
             next.is_some_and(|i| {
@@ -160,26 +196,30 @@ impl Switches<'_> {
                     && i.memory_displacement64() == 0
             })
         });
-        self.with_frames(None, |frame| match frame {
-            Some(FarFrame::Thread(rule)) if restores => Some(FarFrame::Thread(Rule {
-                rbp: GO_CALLBACK,
-                ..rule
-            })),
+        self.with_frames(None, page, |frame| match frame {
+            Some(FarFrame::Thread(frame)) if restores => {
+                let steps = Rule {
+                    rbp: GO_CALLBACK,
+                    ..frame.steps
+                };
+                Some(FarFrame::Thread(ThreadFrame { steps, ..frame }))
+            }
             _ => None,
         })
     }
 
     /// The rule that resumes a goroutine whose registers were kept when it left its stack.
-    pub(super) fn resuming(&self) -> Option<Rule> {
+    pub(super) fn resuming(&self) -> Option<ThreadFrame> {
         self.returns()
             .find_map(|at| match self.frame_of(at, None)? {
-                FarFrame::Thread(rule) => {
-                    let [a, b, c, _] = rule.cfa_off.to_le_bytes();
-                    Some(Rule {
+                FarFrame::Thread(frame) => {
+                    let [a, b, c, _] = frame.steps.cfa_off.to_le_bytes();
+                    let steps = Rule {
                         cfa_off: i32::from_le_bytes([a, b, c, 0]),
                         rbp: GO_RESUMES,
-                        ..rule
-                    })
+                        ..frame.steps
+                    };
+                    Some(ThreadFrame { steps, ..frame })
                 }
                 FarFrame::Stack(_) => None,
             })
@@ -187,7 +227,8 @@ impl Switches<'_> {
 
     fn with_frames(
         &self,
-        tls: Option<i16>,
+        tls: Option<GoroutineOffset>,
+        page: u64,
         choose: impl Fn(Option<FarFrame>) -> Option<FarFrame>,
     ) -> Vec<Ruled> {
         let frames: Vec<(usize, Option<FarFrame>)> = self
@@ -202,7 +243,10 @@ impl Switches<'_> {
             let next = frames.iter().find(|(back, _)| *back >= at);
             let found = next.or(frames.last());
             let rule = found.and_then(|(back, frame)| match (*frame)? {
-                FarFrame::Thread(rule) => (stacks == AWAY || is_of_thread(&rule)).then_some(rule),
+                FarFrame::Thread(frame) => {
+                    let applies = stacks == AWAY || is_of_thread(&frame.steps);
+                    frame.rule(page).filter(|_| applies)
+                }
                 FarFrame::Stack(rule) => {
                     let call = self.call_before(*back)?;
                     (stacks == AWAY && (call..=*back).contains(&at)).then_some(rule)
@@ -231,7 +275,7 @@ impl Switches<'_> {
     }
 
     /// Where the frame is, by an instruction that sets the stack pointer back.
-    fn frame_of(&self, back: usize, tls: Option<i16>) -> Option<FarFrame> {
+    fn frame_of(&self, back: usize, tls: Option<GoroutineOffset>) -> Option<FarFrame> {
         let call = self.call_before(back)?;
         let mut registers = SymbolicRegisters::new(0);
         let mut info = InstructionInfoFactory::new();
@@ -251,11 +295,12 @@ impl Switches<'_> {
                 length: 3,
             } => {
                 let steps = [m, g, sp, i32::try_from(added).ok()?];
-                Some(FarFrame::Thread(thread(GO_RETURNS, steps, registers.tls?)?))
+                let (steps, tls) = (stepping(GO_RETURNS, steps)?, registers.tls?);
+                Some(FarFrame::Thread(ThreadFrame { steps, tls }))
             }
             SymbolicValue::FromEnd { of, end, depth } => {
                 let steps = [of, depth, end, i32::try_from(added).ok()?];
-                Some(FarFrame::Stack(thread(GO_CALLS_C, steps, 0)?))
+                Some(FarFrame::Stack(stepping(GO_CALLS_C, steps)?))
             }
             SymbolicValue::Slot {
                 path: [at, _],
@@ -273,7 +318,7 @@ impl Switches<'_> {
 
     /// Where the frame is of a function that keeps its CFA in the thread's data before it
     /// leaves its stack, as those do that call the vDSO.
-    fn kept_frame(&self, tls: Option<i16>) -> Option<Rule> {
+    fn kept_frame(&self, tls: Option<GoroutineOffset>) -> Option<ThreadFrame> {
         // The stack pointer at the first instruction is the CFA less 8.
         let mut registers = SymbolicRegisters::new(-8);
         registers.set(
@@ -308,8 +353,11 @@ impl Switches<'_> {
         }
         let (m, cfa) = kept?;
         let steps = [m, cfa, i32::from(GO_NO_STEP) * 8, 0];
-        // The function may have it in a register only.
-        thread(GO_RETURNS, steps, registers.tls.or(tls)?)
+        Some(ThreadFrame {
+            steps: stepping(GO_RETURNS, steps)?,
+            // The function may have it in a register only.
+            tls: registers.tls.or(tls)?,
+        })
     }
 }
 
@@ -319,14 +367,14 @@ fn is_of_thread(rule: &Rule) -> bool {
 }
 
 /// A rule whose steps, in bytes, are words.
-fn thread(what: u8, steps: [i32; 4], tls: i16) -> Option<Rule> {
+fn stepping(what: u8, steps: [i32; 4]) -> Option<Rule> {
     let mut words = [0; 4];
     for (word, step) in words.iter_mut().zip(steps) {
         *word = u8::try_from(step / 8).ok().filter(|_| step % 8 == 0)?;
     }
     Some(Rule {
         cfa_off: i32::from_le_bytes(words),
-        rbp_off: tls,
+        rbp_off: 0,
         kind: CFA_GO,
         rbp: what,
     })

@@ -12,6 +12,8 @@ pub(super) const MAX_PATH: usize = 3;
 pub(super) enum SymbolicValue {
     Unknown,
     Constant(i64),
+    /// The word that an instruction addresses relative to itself, by the 4 bytes that are here.
+    Loaded(u64),
     /// The stack pointer at the beginning, plus this.
     Stack(i64),
     /// The thread's goroutine, and on from there: each is added to an address, and the
@@ -34,12 +36,22 @@ pub(super) enum SymbolicValue {
     },
 }
 
+/// Where the offset of a thread's goroutine from its fs base is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GoroutineOffset {
+    /// In the code: the program's own.
+    Known(i16),
+    /// In a word that the loader sets, as in libraries. The 4 bytes here address it, relative to
+    /// their end.
+    Loaded(u64),
+}
+
 /// The general registers, and where a thread's goroutine is.
 #[derive(Clone)]
 pub(super) struct SymbolicRegisters {
     values: [SymbolicValue; 16],
     /// Offset of the thread's goroutine from its fs base, once known.
-    pub(super) tls: Option<i16>,
+    pub(super) tls: Option<GoroutineOffset>,
 }
 
 impl SymbolicRegisters {
@@ -87,10 +99,13 @@ impl SymbolicRegisters {
     /// The word in memory that an instruction reads.
     fn load(&mut self, i: &Instruction) -> SymbolicValue {
         if i.memory_segment() == Register::FS {
-            let SymbolicValue::Constant(offset) = self.address(i) else {
-                return SymbolicValue::Unknown;
+            self.tls = match self.address(i) {
+                SymbolicValue::Constant(offset) => {
+                    i16::try_from(offset).ok().map(GoroutineOffset::Known)
+                }
+                SymbolicValue::Loaded(by) => Some(GoroutineOffset::Loaded(by)),
+                _ => None,
             };
-            self.tls = i16::try_from(offset).ok();
             return match self.tls {
                 Some(_) => SymbolicValue::Goroutine {
                     path: [0; MAX_PATH],
@@ -98,6 +113,10 @@ impl SymbolicRegisters {
                 },
                 None => SymbolicValue::Unknown,
             };
+        }
+        if i.memory_base() == Register::RIP {
+            // No operand follows the displacement.
+            return SymbolicValue::Loaded(i.next_ip().wrapping_sub(4));
         }
         let disp = i.memory_displacement64().cast_signed();
         let Ok(offset) = i32::try_from(disp) else {
@@ -209,6 +228,7 @@ fn plus(value: SymbolicValue, n: i64) -> SymbolicValue {
     match value {
         SymbolicValue::Stack(at) => SymbolicValue::Stack(at.saturating_add(n)),
         SymbolicValue::Constant(at) => SymbolicValue::Constant(at.wrapping_add(n)),
+        SymbolicValue::Loaded(_) if n == 0 => value,
         _ => SymbolicValue::Unknown,
     }
 }
