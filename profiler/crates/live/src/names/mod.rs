@@ -394,6 +394,7 @@ impl NameService {
                 dump: process.path.as_deref().map(str::to_owned),
                 java: javas.get(pid).map(|java| Box::new(java.clone())),
                 v8: v8::library(maps, binaries).map(|library| Box::new(library.clone())),
+                forked_from: jit::forked_from(pid, processes),
                 addresses,
             };
             let mut asked = asked(codes, job, None);

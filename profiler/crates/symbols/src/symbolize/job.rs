@@ -38,6 +38,9 @@ pub enum SymbolizeJob {
         java: Option<Box<HotSpot>>,
         /// The V8 in it.
         v8: Option<Box<V8Library>>,
+        /// The processes that it was forked from, the nearest first, if the forks were seen, and
+        /// no other program since.
+        forked_from: Vec<u32>,
         /// The addresses; of HotSpot's interpreter methods, of V8 functions, see
         /// [`aiprof_common::ADDR_METHOD`] and [`aiprof_common::ADDR_JS`].
         addresses: Vec<u64>,
