@@ -155,7 +155,7 @@ fn has_frame(rip: u64) -> u32 {
 }
 
 /// `bpf_loop` callback: searches 8 bytes for `push %rbp; mov %rsp, %rbp` (55 48 89 e5, 55 48 8b
-/// ec) and for `ret` (c3).
+/// ec; in programs of 32 bits 55 89 e5, 55 8b ec) and for `ret` (c3).
 extern "C" fn find_frame(index: u64, search: *mut Search) -> i64 {
     // SAFETY: the context is has_frame's.
     let search = unsafe { &mut *search };

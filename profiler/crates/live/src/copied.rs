@@ -38,18 +38,18 @@ pub(crate) struct CopiedText {
 impl CopiedText {
     /// A process is about to map something, which is anonymous memory.
     pub(crate) fn mapped(&mut self, pid: u32, map: &MapEvent, processes: &ProcessTable) {
-        let soon = Instant::now() + FIRST_WAIT;
+        let now = Instant::now();
         let is_known = self.candidates.contains_key(&pid);
         let has_room = is_known || self.candidates.len() < MAX_PROCESSES;
         if is_on_text(pid, map, processes) {
             let new = Candidate {
-                due: Some(soon),
+                due: Some(now + FIRST_WAIT),
                 looks: 0,
             };
             has_room.then(|| self.candidates.insert(pid, new));
         } else if let Some(due) = self.candidates.get_mut(&pid).map(|one| &mut one.due) {
             // It may have changed the protection of what it has filled.
-            *due = Some(due.map_or(soon, |due| due.min(soon)));
+            *due = Some(now);
         }
     }
 

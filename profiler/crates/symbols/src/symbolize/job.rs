@@ -69,7 +69,8 @@ pub struct AddressNames {
     pub frames: Vec<Vec<SymFrame>>,
     /// What the user should know.
     pub warnings: Vec<String>,
-    /// The debug file is being fetched: to be asked for again.
+    /// The debug file is being fetched, or the perf map not read to its end yet: to be asked for
+    /// again.
     pub is_fetching: bool,
     /// What was at addresses of JIT code, by address and time, ascending; of those that
     /// have any, `frames` are the last.

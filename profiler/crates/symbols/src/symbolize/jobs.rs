@@ -96,7 +96,8 @@ impl Jobs {
                 }
                 self.name_by_map(process, *uid, |_| true, (addresses, &mut answer));
                 self.name_inherited((process, *uid), forked_from, addresses, &mut answer);
-                let is_late = self.perf_maps.is_late(process) || self.dumps.is_late(process);
+                answer.is_fetching = self.perf_maps.is_late(process);
+                let is_late = answer.is_fetching || self.dumps.is_late(process);
                 for frames in answer.frames.iter_mut().filter(|f| f.is_empty() && is_late) {
                     frames.push(job.too_long());
                 }

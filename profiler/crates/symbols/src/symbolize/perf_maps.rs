@@ -65,16 +65,18 @@ pub(super) struct PerfMaps {
 }
 
 impl PerfMaps {
-    /// The frame of an address; none where the map does not name it.
+    /// The frame of an address; none where the map does not name it, or what was not read yet may
+    /// name it anew.
     pub(super) fn frames(&self, process: Jitted, address: u64) -> Vec<SymFrame> {
         let entry = self.maps.get(&process);
+        let entry = entry.filter(|entry| !entry.stats.read_error);
         let Some(name) = entry.and_then(|entry| entry.map.lookup(address)) else {
             return Vec::new();
         };
         vec![jit_names::frame(name)]
     }
 
-    /// Whether reading the map took so long that only its begin is known.
+    /// Whether reading the map takes so long that only its begin is known yet.
     pub(super) fn is_late(&self, process: Jitted) -> bool {
         let entry = self.maps.get(&process);
         entry.is_some_and(|entry| entry.stats.read_error)
@@ -312,6 +314,22 @@ mod tests {
         let shorter = read_on("5000 10 y\n", other);
         assert_eq!(shorter.map.lookup(0x1000), None);
         assert_eq!(shorter.map.lookup(0x5000), Some("y"));
+    }
+
+    /// A later line may name the same code anew.
+    #[test]
+    fn a_map_that_is_not_read_to_its_end_names_nothing() {
+        let process = (1, 1);
+        let mut maps = PerfMaps::default();
+        let mut entry = PerfMapEntry::default();
+        entry
+            .map
+            .read(&b"1000 10 old\n"[..], PerfMapLimits::default());
+        entry.stats.read_error = true;
+        maps.maps.insert(process, entry);
+        assert!(maps.is_late(process) && maps.frames(process, 0x1000).is_empty());
+        maps.maps.get_mut(&process).unwrap().stats.read_error = false;
+        assert_eq!(maps.frames(process, 0x1000)[0].name, "old");
     }
 
     #[test]
