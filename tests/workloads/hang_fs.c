@@ -18,6 +18,8 @@
  *   block-read     no answer to anything from the first read on, nor is it taken from
  *                  the kernel: processes that wait then can be killed.
  *   slow-N         every answer after N milliseconds.
+ *   own            as serve, but without the overlay: only the user may enter, not even
+ *                  root.
  *   root-DIR       the file, as root's: it is served at DIR first, where fusermount3
  *                  mounts it outside of these namespaces; a server may name any
  *                  owner there.
@@ -310,16 +312,17 @@ int main(int argc, char **argv)
 	need(!mount("none", point, "tmpfs", 0, "mode=755"), "tmpfs");
 	need(!chdir(point) && !mkdir("fuse", 0755) && !mkdir("empty", 0755), point);
 	char options[4096];
-	snprintf(options, sizeof options, "fd=%d,rootmode=40755,user_id=%u,group_id=%u,allow_other",
-		 fd, getuid(), getgid());
-	need(outside || !mount("hang_fs", "fuse", "fuse", MS_NODEV, options), "fuse");
+	int own = !strcmp(mode, "own");
+	snprintf(options, sizeof options, "fd=%d,rootmode=40755,user_id=%u,group_id=%u%s",
+		 fd, getuid(), getgid(), own ? "" : ",allow_other");
+	need(outside || !mount("hang_fs", own ? point : "fuse", "fuse", MS_NODEV, options), "fuse");
 	pid_t server = fork();
 	need(server >= 0, "fork");
 	if (!server)
 		serve(fd);
 	close(fd);
 	snprintf(options, sizeof options, "lowerdir=%s:empty", outside ? outside : "fuse");
-	need(!mount("hang_fs", point, "overlay", MS_NODEV, options), "overlay");
+	need(own || !mount("hang_fs", point, "overlay", MS_NODEV, options), "overlay");
 	need(!chdir("/"), "/");
 	printf("server %d\nready\n", (int)server);
 	fflush(stdout);

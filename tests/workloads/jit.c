@@ -3,13 +3,15 @@
  * compiler does, and names them in /tmp/perf-PID.map:
  *   jit_outer calls jit_inner; jit_inner spins, then calls back into C.
  * The second argument "corrupt" adds lines to the map that are no map lines;
- * with "nomap" no map is written.
+ * with "nomap" no map is written; "forked": a child does the work, which has no
+ * map of its own.
  */
 #include "known.h"
 #include "work.h"
 
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 static volatile unsigned long sink;
 
@@ -66,6 +68,14 @@ int main(int argc, char **argv)
 	fprintf(map, "%lx %zx jit_outer\n", (unsigned long)outer, outer_len);
 	fclose(map);
 
+	if (argc > 2 && !strcmp(argv[2], "forked")) {
+		printf("parent %d\n", (int)getpid());
+		fflush(stdout);
+		if (fork()) {
+			wait(NULL);
+			return 0;
+		}
+	}
 	wait_until_known();
 	work_begin(argc, argv);
 	while (work_left())

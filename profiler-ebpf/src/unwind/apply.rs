@@ -81,7 +81,7 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
         RBP_SAME => {}
         _ => w.rbp = RBP_UNKNOWN,
     }
-    w.rip = read_stack(w, cfa.wrapping_sub(8))?;
+    w.rip = read_stack(w, cfa.wrapping_sub(w.word))?;
     w.rsp = cfa;
     w.exact = 0;
     w.guessed = 0;
@@ -130,7 +130,7 @@ fn apply_signal(w: &mut Walk, uc: u64) -> Result<(), u8> {
     Ok(())
 }
 
-/// The 8 bytes of the user stack at `addr`.
+/// The address on the user stack at `addr`.
 #[inline(always)]
 pub(super) fn read_stack(w: &mut Walk, addr: u64) -> Result<u64, u8> {
     if load_stack(w, addr) == FOUND {
@@ -140,10 +140,25 @@ pub(super) fn read_stack(w: &mut Walk, addr: u64) -> Result<u64, u8> {
     }
 }
 
-/// Sets `value` to the 8 bytes of the user stack at `addr`, through the window. [`FOUND`], or 0
-/// if they cannot be read.
-#[inline(never)]
+/// Sets `value` to the address on the user stack at `addr`. [`FOUND`], or 0 if it cannot be
+/// read.
+#[inline(always)]
 fn load_stack(w: *mut Walk, addr: u64) -> u32 {
+    // SAFETY: part of a checked map value.
+    let word = unsafe { (*w).word };
+    let half = (8 - word) & addr;
+    let found = load_word(w, addr.wrapping_sub(half));
+    if word == 4 {
+        // SAFETY: as above.
+        let w = unsafe { &mut *w };
+        w.window.value = w.window.value >> (8 * half & 63) & 0xffff_ffff;
+    }
+    found
+}
+
+/// The same of 8 bytes, through the window.
+#[inline(never)]
+fn load_word(w: *mut Walk, addr: u64) -> u32 {
     // SAFETY: part of a checked map value.
     let w = unsafe { &mut *w };
     let mut off = addr.wrapping_sub(w.window.base);

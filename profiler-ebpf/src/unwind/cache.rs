@@ -122,6 +122,9 @@ fn move_window(w: &mut Walk, base: u64) -> u32 {
 #[inline(always)]
 pub(super) fn cache_rule(s: &mut Scratch) {
     let w = &s.walk;
+    if w.word != 8 {
+        return;
+    }
     let rule = w.rule;
     let below = -i32::from(rule.rbp_off);
     let saved = rule.rbp == RBP_AT_CFA && below > 0;

@@ -92,8 +92,17 @@ fn from_interrupted(w: &mut Walk) -> Result<bool, u8> {
     let first = code & 0xff;
     let returns = first == 0xc3 || first == 0xc2;
     let begins = first == 0x55 || code as u32 == 0xfa1e_0ff3;
-    let pushed = code & 0xff_ffff == 0xe5_8948 || code & 0xff_ffff == 0xec_8b48;
-    let at = if pushed { w.rsp.wrapping_add(8) } else { w.rsp };
+    let mut moves = code;
+    if w.word == 4 {
+        // Without the prefix for 64 bits.
+        moves = moves << 8 | 0x48;
+    }
+    let pushed = moves & 0xff_ffff == 0xe5_8948 || moves & 0xff_ffff == 0xec_8b48;
+    let at = if pushed {
+        w.rsp.wrapping_add(w.word)
+    } else {
+        w.rsp
+    };
     let address = read_stack(w, at)?;
     let call = call_before(address, w.rip, w.map.start, w.map.end);
     if returns || call == NEAR_CALL || call == SOME_CALL && (begins || pushed) {
@@ -146,7 +155,7 @@ fn has_frame(rip: u64) -> u32 {
 }
 
 /// `bpf_loop` callback: searches 8 bytes for `push %rbp; mov %rsp, %rbp` (55 48 89 e5, 55 48 8b
-/// ec) and for `ret` (c3).
+/// ec; in programs of 32 bits 55 89 e5, 55 8b ec) and for `ret` (c3).
 extern "C" fn find_frame(index: u64, search: *mut Search) -> i64 {
     // SAFETY: the context is has_frame's.
     let search = unsafe { &mut *search };
@@ -166,7 +175,10 @@ extern "C" fn find_frame(index: u64, search: *mut Search) -> i64 {
         if four as u8 == 0xc3 {
             return STOP;
         }
-        if four == 0xe589_4855 || four == 0xec8b_4855 {
+        let three = four & 0xff_ffff;
+        let makes_frame =
+            four == 0xe589_4855 || four == 0xec8b_4855 || three == 0xe5_8955 || three == 0xec_8b55;
+        if makes_frame {
             search.found = 1;
             return STOP;
         }
@@ -183,11 +195,11 @@ fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
     if frame == 0 && w.guessed == BY_FRAME_POINTER {
         return Err(STOP_END);
     }
-    if frame < w.rsp || frame & 7 != 0 {
+    if frame < w.rsp || frame & (w.word - 1) != 0 {
         return Err(STOP_FRAME_POINTER);
     }
     let caller = read_stack(w, frame).map_err(|_| STOP_FRAME_POINTER)?;
-    let at = frame.wrapping_add(8);
+    let at = frame.wrapping_add(w.word);
     let address = read_stack(w, at).map_err(|_| STOP_FRAME_POINTER)?;
     if address == 0 && w.guessed == BY_FRAME_POINTER {
         return Err(STOP_END);
@@ -204,7 +216,7 @@ fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
 #[inline(always)]
 fn go_to(w: &mut Walk, address: u64, at: u64, by: u32) {
     w.rip = address;
-    w.rsp = at.wrapping_add(8);
+    w.rsp = at.wrapping_add(w.word);
     w.exact = 0;
     w.guessed = by;
 }

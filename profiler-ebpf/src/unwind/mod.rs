@@ -172,6 +172,8 @@ pub struct Walk {
     rip: u64,
     rsp: u64,
     rbp: u64,
+    /// Bytes of an address on the stack: 8, or 4 in a program of 32 bits.
+    word: u64,
     map: LastMapping,
     process: WalkedProcess,
     heaps: Heaps,
@@ -252,6 +254,9 @@ impl Walk {
 const BY_FRAME_POINTER: u32 = 1;
 const BY_GENERATED: u32 = 2;
 
+/// The code segment of programs of 32 bits (`__USER32_CS` in the kernel's asm/segment.h).
+const USER32_CS: u64 = 0x23;
+
 /// Results of a step.
 const GO_ON: i64 = 0;
 const STOP: i64 = 1;
@@ -281,6 +286,7 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32),
     w.rip = r.rip;
     w.rsp = r.rsp;
     w.rbp = r.rbp;
+    w.word = if r.cs == USER32_CS { 4 } else { 8 };
     w.in_call = u32::from(r.orig_rax as i64 >= 0);
     // One by one, because the compiler would otherwise call memset.
     w.len = 0;

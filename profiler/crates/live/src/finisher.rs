@@ -98,7 +98,8 @@ impl Finisher {
         let pages = self.stacks.remove(&whose)?;
         let space = processes.get(sample.thread.pid).map(|p| &*p.space);
         let space = space.filter(|space| sample.space == 0 || sample.space == space.id);
-        let Some(space) = space else {
+        // Here addresses on a stack have 64 bits.
+        let Some(space) = space.filter(|space| !space.is_narrow()) else {
             self.held = self.held.saturating_sub(pages.len());
             return None;
         };

@@ -15,6 +15,7 @@
 //! * [`binaries`]: the mapped files, held open;
 //! * [`tables`]: the unwind tables in the kernel;
 //! * [`generated`]: code that programs generate;
+//! * `copied`: text that programs copy to other memory;
 //! * [`finisher`]: walks that ended for want of a table;
 //! * [`names`]: symbols, looked up while the recording runs;
 //! * [`runtime`]: probes on the functions of accelerator runtimes;
@@ -43,6 +44,7 @@ pub mod closing;
 pub mod conditional;
 pub mod config;
 pub mod control;
+mod copied;
 pub mod cpu;
 pub mod device;
 pub mod device_busy;

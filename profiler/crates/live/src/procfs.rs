@@ -29,13 +29,28 @@ const MAX_PATH: usize = 1024;
 /// # Errors
 /// The process is gone, or may not be looked at.
 pub(crate) fn executable_maps(pid: u32, tid: u32) -> io::Result<Vec<MapEvent>> {
+    let is_executable = |permissions: &str| permissions.as_bytes().get(2) == Some(&b'x');
+    maps(pid, tid, is_executable)
+}
+
+/// The mappings of a process that it cannot execute.
+///
+/// # Errors
+/// As [`executable_maps`].
+pub(crate) fn other_maps(pid: u32, tid: u32) -> io::Result<Vec<MapEvent>> {
+    let is_other = |permissions: &str| permissions.as_bytes().get(2) == Some(&b'-');
+    maps(pid, tid, is_other)
+}
+
+/// The mappings of a process whose permissions are wanted.
+fn maps(pid: u32, tid: u32, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<MapEvent>> {
     let mut text = Vec::new();
     kernel::open(format!("/proc/{pid}/task/{tid}/maps"))?
         .take(MAX_BYTES)
         .read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text)
         .lines()
-        .filter_map(parse_line)
+        .filter_map(|line| parse_line(line, &is_wanted))
         .collect())
 }
 
@@ -52,11 +67,11 @@ pub fn shortened(path: String) -> String {
     format!("/...{}", path.get(from..).unwrap_or_default())
 }
 
-/// `START-END PERMS OFFSET MAJOR:MINOR INODE PATH`, if it is executable.
-fn parse_line(line: &str) -> Option<MapEvent> {
+/// `START-END PERMS OFFSET MAJOR:MINOR INODE PATH`, if it is wanted by its permissions.
+fn parse_line(line: &str, is_wanted: impl Fn(&str) -> bool) -> Option<MapEvent> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
-    if fields.next()?.as_bytes().get(2) != Some(&b'x') {
+    if !is_wanted(fields.next()?) {
         return None;
     }
     let hex = |text| u64::from_str_radix(text, 16).ok();
@@ -234,12 +249,7 @@ pub(crate) struct MappedFile {
 /// # Errors
 /// [`OpenError::Replaced`] if only another file was found, else why none was.
 pub(crate) fn open_exact(pid: u32, map: &MapEvent) -> Result<MappedFile, OpenError> {
-    let end = map.start.wrapping_add(map.len);
-    let through = link(pid, map.start, end).or_else(|error| {
-        // The mapping may have been cut since: by the one that begins there now.
-        let range = range_at(pid, map).ok_or(error)?;
-        link(pid, range.0, range.1)
-    });
+    let through = place_of(pid, map);
     // Another file may be mapped there by now.
     let opened = through
         .map_err(OpenError::Io)
@@ -256,12 +266,26 @@ pub(crate) fn open_exact(pid: u32, map: &MapEvent) -> Result<MappedFile, OpenErr
             .and_then(|place| open_elf(place, map.file.inode, false));
         match opened {
             Ok(found) => return Ok(found),
-            // That another file was found explains more than that one is missing.
-            Err(error) if !matches!(last, OpenError::Replaced) => last = error,
+            // That another file was found, or that it may not be read, explains more than that
+            // one is missing.
+            Err(error) if !matches!(last, OpenError::Replaced) && !last.is_denial() => last = error,
             Err(_) => {}
         }
     }
     Err(last)
+}
+
+/// The file of a mapping, as a place, by the mapping itself.
+///
+/// # Errors
+/// The process is gone, or has no such mapping.
+pub(crate) fn place_of(pid: u32, map: &MapEvent) -> io::Result<OwnedFd> {
+    let end = map.start.wrapping_add(map.len);
+    link(pid, map.start, end).or_else(|error| {
+        // The mapping may have been cut since: by the one that begins there now.
+        let range = range_at(pid, map).ok_or(error)?;
+        link(pid, range.0, range.1)
+    })
 }
 
 /// The file of a mapping, as a place.
@@ -269,14 +293,20 @@ fn link(pid: u32, start: u64, end: u64) -> io::Result<OwnedFd> {
     kernel::place(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
 }
 
-/// Where the mapping ends that covers an address now, if it is still of this file.
+/// Where the mapping is that covers an address now, if it is still of this file; else, where the
+/// text of a file was copied, another one of it.
 fn range_at(pid: u32, map: &MapEvent) -> Option<(u64, u64)> {
+    let is_same = |m: &MapEvent| {
+        (m.file.device, m.file.inode) == (map.file.device, map.file.inode) && m.file.inode != 0
+    };
+    let range = |m: &MapEvent| (m.start, m.start.wrapping_add(m.len));
     let now = executable_maps(pid, pid).ok()?;
-    let found = now
-        .iter()
-        .find(|m| m.start <= map.start && map.start < m.start + m.len)?;
-    let same = (found.file.device, found.file.inode) == (map.file.device, map.file.inode);
-    same.then_some((found.start, found.start + found.len))
+    let covers = |m: &&MapEvent| m.start <= map.start && map.start < m.start.wrapping_add(m.len);
+    if let Some(found) = now.iter().find(covers).filter(|m| is_same(m)) {
+        return Some(range(found));
+    }
+    let others = other_maps(pid, pid).ok()?;
+    now.iter().chain(&others).find(|m| is_same(m)).map(range)
 }
 
 /// Why the file behind a mapping could not be opened.
@@ -290,9 +320,20 @@ pub enum OpenError {
     Replaced,
 }
 
+impl OpenError {
+    /// Whether this program may not read the file.
+    pub(crate) fn is_denial(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::PermissionDenied)
+    }
+}
+
 /// Opens a place for reading if it is a regular ELF file. `inode`: which one it must
 /// be; 0: any.
-fn open_elf(place: OwnedFd, inode: u64, through_mapping: bool) -> Result<MappedFile, OpenError> {
+pub(crate) fn open_elf(
+    place: OwnedFd,
+    inode: u64,
+    through_mapping: bool,
+) -> Result<MappedFile, OpenError> {
     let stat = rustix::fs::fstat(&place).map_err(io::Error::from)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("not a regular file").into());
@@ -330,6 +371,7 @@ mod tests {
 
     #[test]
     fn parses_maps_lines() {
+        let parse_line = |line: &str| parse_line(line, |permissions| permissions.contains('x'));
         let line = "7f00a000-7f00c000 r-xp 00001000 fe:01 1234                       /lib/a b.so (deleted)";
         let map = parse_line(line).unwrap();
         assert_eq!(

@@ -281,7 +281,8 @@ impl Session {
                 () = tokio::time::sleep(SETTLE),
                     if collector.probes.has_young_calls(&collector.queue) => {}
                 () = tokio::time::sleep(JAVA_STARTS),
-                    if collector.processes.javas.is_any_starting() => {}
+                    if collector.processes.javas.is_any_starting()
+                        || collector.processes.copied.is_any_soon() => {}
             }
             more = collector.collect(false)?;
             let triggers = &collector.events.triggers;
@@ -310,6 +311,7 @@ impl Session {
         collector.dispatch_wanted(ops)?;
         let table = &mut collector.events.recording.processes;
         collector.processes.request_starting_java(table);
+        collector.processes.request_copied();
         // Whoever names is to have the privileges of a running recording, and no more.
         let may_name = !collector.probes.is_starting();
         let has_java =

@@ -5,6 +5,7 @@ use crate::{
     reader::{Facts, OpenFile, Shape},
 };
 use aiprof_model::{
+    process::name_in_memory,
     profile::BuildId,
     wire::{FileKey, MapEvent},
 };
@@ -23,6 +24,9 @@ use std::{collections::BTreeMap, sync::Arc};
 /// busy containers maps some 20,000 different files.
 const MAX_CONTENTS: usize = 65_536;
 const MAX_OF_OWNER: usize = 8192;
+/// Most bytes of copies in memory that are held of one user's files: of files that only their user
+/// may read, and of memory files.
+const MAX_COPIED: u64 = 512 << 20;
 /// Most bytes of deleted files that are held for their names.
 pub(super) const MAX_DELETED_BYTES: u64 = 64 << 20;
 
@@ -49,6 +53,8 @@ pub struct Binary {
     open: Option<Arc<OpenFile>>,
     /// When it was last asked for, in looks.
     used: u64,
+    /// Bytes of memory that it has: those of a copy.
+    copied: u64,
 }
 
 impl Binary {
@@ -72,6 +78,7 @@ impl Binary {
             stat,
             open: Some(Arc::new(file)),
             used: 0,
+            copied: 0,
         }
     }
 
@@ -94,6 +101,17 @@ pub(super) fn fileless_key(path: &str) -> FileKey {
         device: 0,
         inode: 0,
         version: 0,
+    }
+}
+
+/// Bytes of a file that takes memory as long as it is open here: a copy, which has no name and is
+/// on another device than what is mapped.
+fn copied_bytes(file: &OpenFile, stat: FileStat, map: &MapEvent) -> u64 {
+    let found = others::cached(&file.place, StatxFlags::NLINK);
+    let has_no_name = found.is_ok_and(|found| found.stx_nlink == 0);
+    match has_no_name && stat.device != map.file.device {
+        true => stat.size,
+        false => 0,
     }
 }
 
@@ -159,25 +177,42 @@ impl FileContents {
         (file, stat): (OpenFile, FileStat),
         owner: Owner,
     ) -> Option<FileKey> {
-        if self.by_number.len() >= MAX_CONTENTS || self.has_too_many(owner) {
+        let copied = copied_bytes(&file, stat, map);
+        if self.by_number.len() >= MAX_CONTENTS
+            || self.has_too_many(owner)
+            || copied > 0 && self.copied_of(owner).saturating_add(copied) > MAX_COPIED
+        {
             return None;
         }
         self.count(owner);
+        let path = &map.file.path;
         let key = FileKey {
+            path: name_in_memory(path).unwrap_or_else(|| path.clone()),
             build_id: file.facts.build_id,
             version: number,
-            ..map.file.clone()
+            ..map.file
         };
         self.looks += 1;
         let file = OpenFile { number, ..file };
         let binary = Binary {
             used: self.looks,
+            copied,
             ..Binary::new(file, key.clone(), Some(stat), owner)
         };
         self.by_number.insert(number, binary);
         self.open += 1;
         self.close_some();
         Some(key)
+    }
+
+    /// Bytes of the copies that are open of one user's files.
+    fn copied_of(&self, owner: Owner) -> u64 {
+        let own = self
+            .by_number
+            .values()
+            .filter(|binary| binary.owner == owner);
+        let open = own.filter(|binary| binary.open.is_some());
+        open.map(|binary| binary.copied).sum()
     }
 
     /// Remembers the vdso, which has number 0.

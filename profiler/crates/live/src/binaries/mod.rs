@@ -20,9 +20,10 @@ use super::{
     reader::{FoundFile, OpenFile, Reader},
 };
 use aiprof_model::{
-    process::{FileId, FileTable, ProcessTable, Region, is_jitdump},
+    process::{FileId, FileTable, NARROW_VDSO, ProcessTable, Region, is_jitdump},
     wire::{FileKey, MapEvent},
 };
+use aiprof_symbols::unwind::address_of;
 use aiprof_system::workers::Owner;
 use contents::{FileContents, fileless_key};
 use requests::FileRequests;
@@ -89,7 +90,7 @@ impl Binaries {
 
     /// Asks for the file of a mapping that will be taken in soon, if it is not known.
     pub(crate) fn prefetch(&mut self, pid: u32, map: &MapEvent, reader: &mut Reader) {
-        if Region::of(&map.file) == Region::File
+        if Region::may_be_file(&map.file)
             && self.known(pid, map).is_none()
             && !self.contents.has_too_many(reader.owner(pid))
         {
@@ -99,7 +100,7 @@ impl Binaries {
 
     /// Whether it is known which file a mapping is of, or need not be.
     pub(crate) fn is_identified(&self, pid: u32, map: &MapEvent) -> bool {
-        Region::of(&map.file) != Region::File || self.known(pid, map).is_some()
+        !Region::may_be_file(&map.file) || self.known(pid, map).is_some()
     }
 
     /// Whether the file of a mapping was read and has changed since: a program that deletes
@@ -137,13 +138,22 @@ impl Binaries {
     ) {
         match Region::of(&map.file) {
             Region::File => {}
+            Region::Vdso if map.start >> 32 == 0 => {
+                map.file.version = 0;
+                NARROW_VDSO.clone_into(&mut map.file.path);
+                return;
+            }
             Region::Vdso => {
                 map.file.version = 0;
                 return self.vdso(files.intern(&map.file));
             }
             Region::Anonymous | Region::Uprobes | Region::Vsyscall => {
                 map.file.version = 0;
-                return;
+                let known = self.known(pid, map);
+                let Some(key) = known.filter(|key| Region::of(key) == Region::File) else {
+                    return;
+                };
+                map.file = key.clone();
             }
         }
         let place = place_of(&map.file);
@@ -199,6 +209,14 @@ impl Binaries {
         let place = place_of(&map.file);
         let given = self.requests.answered(pid, place);
         let key = match found {
+            found if is_generated(map, &found) => {
+                let owner = reader.owner(pid);
+                if self.contents.has_too_many(owner) {
+                    return Vec::new();
+                }
+                self.contents.count(owner);
+                Some(map.file.clone())
+            }
             FoundFile::Opened {
                 file,
                 stat,
@@ -361,6 +379,15 @@ impl Binaries {
         self.of_process.clear();
         self.requests.clear();
     }
+}
+
+/// Whether a memory file has generated code where it is mapped, and is no program or library.
+fn is_generated(map: &MapEvent, found: &FoundFile) -> bool {
+    let is_text = match found {
+        FoundFile::Opened { file, .. } => address_of(&file.facts.text, map.file_offset).is_some(),
+        FoundFile::Failed(_) => false,
+    };
+    Region::of(&map.file) == Region::Anonymous && !is_text
 }
 
 #[cfg(test)]

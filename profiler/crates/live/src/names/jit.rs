@@ -9,6 +9,8 @@ use std::{os::fd::OwnedFd, rc::Rc, sync::Arc};
 
 /// Most processes with JIT code in a window.
 const MAX_JIT: usize = 1 << 16;
+/// Most generations of forks whose names are looked for.
+const MAX_PARENTS: usize = 4;
 /// Most jitdump files held open.
 const MAX_DUMPS: usize = 64;
 
@@ -80,4 +82,14 @@ impl JitProcesses {
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
+}
+
+/// The processes that a process was forked from and whose code it still has, the nearest first.
+pub(super) fn forked_from(pid: u32, processes: &ProcessTable) -> Vec<u32> {
+    let parent = |&pid: &u32| {
+        let process = processes.get(pid).filter(|process| process.is_fork)?;
+        Some(process.parent).filter(|&parent| parent != 0 && parent != pid)
+    };
+    let parents = std::iter::successors(parent(&pid), parent);
+    parents.take(MAX_PARENTS).collect()
 }

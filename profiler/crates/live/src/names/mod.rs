@@ -97,6 +97,8 @@ pub(crate) struct NameService {
     accounts: NamingAccounts,
     /// Codes whose names took too long: asked for again in the next window.
     late: FxHashSet<Code>,
+    /// Codes of processes whose perf maps are not read to their end yet.
+    unread: FxHashSet<Code>,
     /// Whether something hung at the end of this window.
     hung: bool,
     jit: JitProcesses,
@@ -130,6 +132,7 @@ impl NameService {
             open: FxHashSet::default(),
             accounts: NamingAccounts::default(),
             late: FxHashSet::default(),
+            unread: FxHashSet::default(),
             hung: false,
             jit: JitProcesses::default(),
             delayed: DelayedCodes::default(),
@@ -256,6 +259,12 @@ impl NameService {
                 let process = asked.codes.first().and_then(Code::named_by);
                 if let (Some(dump), Some(pid)) = (dump, process) {
                     self.jit.opened(pid, dump);
+                }
+                match process.is_some() && answer.is_fetching {
+                    true => self.unread.extend(&asked.codes),
+                    false => asked.codes.iter().for_each(|code| {
+                        self.unread.remove(code);
+                    }),
                 }
                 self.accounts.answered(asked.owner);
                 for warning in answer.warnings {
@@ -394,6 +403,7 @@ impl NameService {
                 dump: process.path.as_deref().map(str::to_owned),
                 java: javas.get(pid).map(|java| Box::new(java.clone())),
                 v8: v8::library(maps, binaries).map(|library| Box::new(library.clone())),
+                forked_from: jit::forked_from(pid, processes),
                 addresses,
             };
             let mut asked = asked(codes, job, None);
@@ -415,7 +425,9 @@ impl NameService {
         let mut jit: BTreeMap<u32, Vec<Code>> = BTreeMap::new();
         for code in codes {
             if let Some(pid) = code.named_by()
-                && (!self.found.has(code) || last && self.jit.has_dump(pid))
+                && (!self.found.has(code)
+                    || self.unread.contains(code)
+                    || last && self.jit.has_dump(pid))
                 && !self.open.contains(code)
             {
                 jit.entry(pid).or_default().push(*code);
@@ -434,6 +446,7 @@ impl NameService {
         // By the next window their debug files may be there.
         late.extend(self.delayed.trim(&keep));
         self.hung = false;
+        self.unread.clear();
         self.jit.clear();
         self.found.trim(used, keep, &late);
     }

@@ -91,6 +91,8 @@ pub(super) fn facts(unwind: Option<&NamedUnwind>) -> Facts {
     let Some(unwind) = unwind else {
         return Facts::default();
     };
+    // Runtimes of 32 bits have other layouts.
+    let source = (!unwind.is_narrow()).then(|| unwind.source());
     Facts {
         text: unwind.text().to_vec(),
         unwind: (unwind.n_pages() > 0).then(|| Shape {
@@ -100,9 +102,9 @@ pub(super) fn facts(unwind: Option<&NamedUnwind>) -> Facts {
             changes_stacks: unwind.changes_stacks(),
         }),
         build_id: unwind.build_id(),
-        python: Interpreter::find(unwind.source()),
-        java: JavaLibrary::find(unwind.source()).map(Box::new),
-        v8: V8Library::find(unwind.source()).map(Box::new),
+        python: source.and_then(Interpreter::find),
+        java: source.and_then(JavaLibrary::find).map(Box::new),
+        v8: source.and_then(V8Library::find).map(Box::new),
     }
 }
 

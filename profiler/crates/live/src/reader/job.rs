@@ -19,6 +19,8 @@ pub(super) enum ReadJob {
     File { pid: u32, map: MapEvent },
     /// A process, by any of its threads: its name, its mappings, their files.
     Process { pid: u32, tid: u32 },
+    /// What a process has copied of the text of its files.
+    Copied { pid: u32 },
     /// The labels of a process: what it has open, its pod's names, and its environment.
     Labels { pid: u32, environment: bool },
     /// The HotSpot of a process: `bias` is what is added to its file's addresses.
@@ -71,6 +73,7 @@ pub(super) enum Reply {
         maps: Vec<MapEvent>,
         found: Vec<(usize, Behind)>,
     },
+    Copied(Vec<MapEvent>),
     Labels(Vec<(String, String)>),
     Java(FoundJava),
     Tables(Vec<(u32, UnwindPage)>),
@@ -151,6 +154,13 @@ pub enum ReaderAnswer {
         /// What is behind the first mapping of each file, by its index.
         found: Vec<(usize, FoundFile)>,
     },
+    /// What a process has copied of the text of its files.
+    Copied {
+        /// The process.
+        pid: u32,
+        /// Mappings, as if the files were mapped there.
+        maps: Vec<MapEvent>,
+    },
     /// The labels of a process that were asked for.
     Labels {
         /// The process.
@@ -184,6 +194,8 @@ pub enum ReadSubject {
     File(u32, (u64, u64)),
     /// A process.
     Process(u32),
+    /// What a process has copied.
+    Copied(u32),
     /// The labels of a process.
     Labels(u32),
     /// The HotSpot of a process.
@@ -251,6 +263,7 @@ pub(super) fn answer(
                 found,
             }
         }
+        (Reply::Copied(maps), ReadJob::Copied { pid }) => ReaderAnswer::Copied { pid, maps },
         (Reply::Labels(labels), ReadJob::Labels { pid, .. }) => {
             ReaderAnswer::Labels { pid, labels }
         }

@@ -8,6 +8,8 @@
 //! counted.
 
 mod budget;
+mod copied;
+mod denied;
 mod file;
 mod job;
 mod serve;
@@ -139,6 +141,14 @@ impl Reader {
         let owner = self.owner(pid);
         let job = ReadJob::Java { pid, library, bias };
         self.ask(owner, ReadSubject::Java(pid), Errand::of(job))
+    }
+
+    /// Asks for what of the files of a process is copied to other memory. `false`: refused, there
+    /// will be no answer.
+    pub(crate) fn ask_copied(&mut self, pid: u32) -> bool {
+        let owner = self.owner(pid);
+        let job = ReadJob::Copied { pid };
+        self.ask(owner, ReadSubject::Copied(pid), Errand::of(job))
     }
 
     /// Asks for tables of an open file.

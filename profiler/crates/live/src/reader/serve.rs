@@ -1,6 +1,8 @@
 //! What a process of readers does.
 
 use super::{
+    copied,
+    denied::DeniedFiles,
     file::{NamedUnwind, SharedFile, facts, open_unwind},
     job::{Behind, GeneratedCode, ReadJob, Reply, UnwindPage},
 };
@@ -58,7 +60,7 @@ impl ReadAt for MemoryFile {
 pub fn serve(line: &Line) {
     // As whoever asks: the next samples need the answer.
     aiprof_system::os::scheduling::prefer_this_thread();
-    if let Err(error) = privileges::drop_to(privileges::READING) {
+    if let Err(error) = privileges::drop_to(privileges::READING_AS_USERS) {
         tracing::debug!("{error}");
     }
     let mut opened = ReaderProcess::default();
@@ -71,6 +73,7 @@ pub(super) struct ReaderProcess {
     /// Names of pods and containers.
     pods: PodNames,
     files: Vec<(u64, Option<(NamedUnwind, SharedFile)>)>,
+    denied: DeniedFiles,
     /// When those that were deleted were last dropped.
     dropped: Option<Instant>,
 }
@@ -80,12 +83,15 @@ impl ReaderProcess {
     pub(super) fn read(&mut self, job: &ReadJob, fds: Vec<OwnedFd>) -> (Reply, Vec<OwnedFd>) {
         let mut opened = Vec::new();
         let reply = match job {
-            ReadJob::File { pid, map } => Reply::File(find(*pid, map, &mut opened)),
+            ReadJob::File { pid, map } => {
+                Reply::File(find(*pid, map, &mut self.denied, &mut opened))
+            }
             ReadJob::Process { pid, tid } => {
-                let maps = procfs::executable_maps(*pid, *tid).unwrap_or_default();
+                let mut maps = procfs::executable_maps(*pid, *tid).unwrap_or_default();
+                maps.extend(copied_maps(*pid, *tid, &maps));
                 let end = Instant::now() + OPENING;
                 let in_time = |_: &_| Instant::now() < end;
-                let mut find = |(i, map)| (i, find(*pid, map, &mut opened));
+                let mut find = |(i, map)| (i, find(*pid, map, &mut self.denied, &mut opened));
                 let files = files_in_order(&maps).take_while(in_time);
                 let found = files.map(&mut find).collect();
                 Reply::Process {
@@ -93,6 +99,10 @@ impl ReaderProcess {
                     maps,
                     found,
                 }
+            }
+            ReadJob::Copied { pid } => {
+                let maps = procfs::executable_maps(*pid, *pid).unwrap_or_default();
+                Reply::Copied(copied_maps(*pid, *pid, &maps))
             }
             ReadJob::Labels { pid, environment } => {
                 let device = device_use::of_process(*pid);
@@ -165,14 +175,21 @@ impl ReaderProcess {
     }
 }
 
+/// What a process has copied of the text of its files.
+fn copied_maps(pid: u32, tid: u32, maps: &[MapEvent]) -> Vec<MapEvent> {
+    match kernel::open(format!("/proc/{pid}/mem")) {
+        Ok(memory) => copied::find(pid, tid, maps, &MemoryFile(memory)),
+        Err(_) => Vec::new(),
+    }
+}
+
 /// The first mapping of each file of a process, by its index, at most `MAX_FILES`. The program's
 /// comes first, then those of what it loaded first, for all of its stacks lead there. The kernel
 /// gives out addresses from above.
 fn files_in_order(maps: &[MapEvent]) -> impl Iterator<Item = (usize, &MapEvent)> {
     let mut seen = FxHashSet::default();
     let first = |(_, map): &(usize, &MapEvent)| {
-        let is_file = Region::of(&map.file) == Region::File;
-        is_file && seen.insert((map.file.device, map.file.inode))
+        Region::may_be_file(&map.file) && seen.insert((map.file.device, map.file.inode))
     };
     let mut files: Vec<_> = maps.iter().enumerate().filter(first).collect();
     if let Some((_, libraries)) = files.split_first_mut() {
@@ -188,11 +205,15 @@ fn is_linked((_, file): &(NamedUnwind, SharedFile)) -> bool {
 }
 
 /// Finds the file of a mapping; one that is opened is added to `opened`.
-fn find(pid: u32, map: &MapEvent, opened: &mut Vec<OwnedFd>) -> Behind {
+fn find(pid: u32, map: &MapEvent, denied: &mut DeniedFiles, opened: &mut Vec<OwnedFd>) -> Behind {
     if opened.len() >= MAX_FILES {
         return Behind::Failed("too many files in one request".to_owned());
     }
-    match procfs::open_exact(pid, map) {
+    let found = procfs::open_exact(pid, map).or_else(|error| match error.is_denial() {
+        true => denied.open(pid, map),
+        false => Err(error),
+    });
+    match found {
         Ok(MappedFile {
             file,
             place,

@@ -74,6 +74,10 @@ impl<'a> ProbedLibrary<'a> {
         let info = elf::inspect(file)?;
         let own = file.try_clone().map_err(ElfError::Io)?;
         let unwind = UnwindFile::open(own)?;
+        if unwind.is_narrow() {
+            // EM_386: its arguments are elsewhere.
+            return Err(ElfError::ForeignMachine(3).into());
+        }
         Ok(Self {
             file,
             info,

@@ -129,6 +129,16 @@ impl LiveProcesses {
         }
     }
 
+    /// Requests what processes have copied of their text.
+    pub(super) fn request_copied(&mut self) {
+        let now = Instant::now();
+        for pid in self.copied.take_due(now) {
+            if !self.reader.ask_copied(pid) {
+                self.copied.came(pid, Vec::new(), now);
+            }
+        }
+    }
+
     fn ask_java(&mut self, pid: u32, processes: &ProcessTable) {
         let Some(process) = processes.get(pid) else {
             return;

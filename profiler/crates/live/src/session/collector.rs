@@ -23,8 +23,9 @@ use super::{
     queue::{EventQueue, MAX_PENDING},
     sampling::KernelSampling,
 };
-use crate::{bpf::perf, filter::Filter, procfs};
+use crate::{bpf::perf, copied, filter::Filter, procfs};
 use aiprof_model::{
+    process::Region,
     profile::{LossKind, Losses},
     wire::{
         Call, CallData, Event, MapEvent, ProcessEvent, ProcessEventKind, Sample, StopReason,
@@ -111,6 +112,7 @@ impl EventCollector {
         }
         self.apply_answers();
         self.apply_late_processes()?;
+        self.apply_copied()?;
         if !all {
             self.publish();
             self.await_tables();
@@ -277,7 +279,13 @@ impl EventCollector {
     fn resolve_files(&mut self, event: &mut ProcessEvent) -> Result<bool, CollectError> {
         let pid = event.pid;
         match &mut event.kind {
-            ProcessEventKind::Map(map) => self.resolve_file(pid, map, true),
+            ProcessEventKind::Map(map) => {
+                self.resolve_file(pid, map, true);
+                if Region::of(&map.file) == Region::Anonymous {
+                    let table = &self.events.recording.processes;
+                    self.processes.copied.mapped(pid, map, table);
+                }
+            }
             ProcessEventKind::Snapshot { maps, .. } => {
                 // Their files were read with the process: waits only where one has changed since.
                 for map in maps {
@@ -476,6 +484,24 @@ impl EventCollector {
                 self.processes.lookups.is_here(pid);
                 self.apply_snapshot(pid, perf::monotonic_ns(), read)?;
                 self.processes.publisher.changed(pid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Records text that was copied as that of its files.
+    fn apply_copied(&mut self) -> Result<(), CollectError> {
+        for (pid, maps) in std::mem::take(&mut self.processes.copied.found) {
+            for map in maps {
+                let table = &self.events.recording.processes;
+                for pid in copied::sharers(pid, &map, table) {
+                    self.apply(Event::Process(ProcessEvent {
+                        time_ns: perf::monotonic_ns(),
+                        pid,
+                        tid: pid,
+                        kind: ProcessEventKind::Map(map.clone()),
+                    }))?;
+                }
             }
         }
         Ok(())

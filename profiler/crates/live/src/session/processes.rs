@@ -8,6 +8,7 @@ use super::{CollectError, labels::LabelLookups, lookups::Lookups};
 use crate::{
     binaries::Binaries,
     bpf::{Bpf, perf, pool::Pool},
+    copied::CopiedText,
     finisher::{Finisher, Missing},
     generated::Generated,
     java::{FoundJava, Javas},
@@ -41,6 +42,7 @@ pub(super) struct LiveProcesses {
     pub(super) publisher: Publisher,
     pub(super) finisher: Finisher,
     pub(super) generated: Generated,
+    pub(super) copied: CopiedText,
     pub(super) javas: Javas,
     pub(super) reader: Reader,
     pub(super) lookups: Lookups,
@@ -64,6 +66,7 @@ impl LiveProcesses {
             publisher: Publisher::default(),
             finisher: Finisher::default(),
             generated: Generated::default(),
+            copied: CopiedText::default(),
             javas: Javas::default(),
             reader: Reader::new().map_err(CollectError::Runtime)?,
             lookups: Lookups::default(),
@@ -146,6 +149,7 @@ impl LiveProcesses {
             ProcessEventKind::Exec { .. } if pid == event.tid => {
                 self.publisher.execd(pid);
                 self.generated.forget(pid);
+                self.copied.forget(pid);
                 self.javas.forget(pid);
             }
             ProcessEventKind::Map(map) if Region::of(&map.file) == Region::Anonymous => {
@@ -159,6 +163,7 @@ impl LiveProcesses {
             }
             ProcessEventKind::Lost { .. } => self.lookups.lost(event.time_ns),
             ProcessEventKind::Exit if pid == event.tid => {
+                self.copied.forget(pid);
                 self.publisher.retire(pid, processes);
                 self.binaries.forget_process(pid);
                 self.reader.forget(pid);
@@ -235,6 +240,9 @@ impl LiveProcesses {
                         self.request(pid, pid, processes);
                     }
                 }
+                ReaderAnswer::Copied { pid, maps } => {
+                    self.copied.came(pid, maps, Instant::now());
+                }
                 ReaderAnswer::Labels { pid, labels } => {
                     labelled.extend(self.labels.found(pid, labels, processes));
                 }
@@ -247,6 +255,9 @@ impl LiveProcesses {
                 ReaderAnswer::Tables { id, pages } => self.store_tables(id, &pages),
                 ReaderAnswer::Late(ReadSubject::Java(pid)) => {
                     self.javas.came(pid, FoundJava::NotReady, Instant::now());
+                }
+                ReaderAnswer::Late(ReadSubject::Copied(pid)) => {
+                    self.copied.came(pid, Vec::new(), Instant::now());
                 }
                 ReaderAnswer::Late(ReadSubject::Labels(_)) => {}
                 ReaderAnswer::Late(ReadSubject::File(pid, place)) => self.binaries.late(pid, place),
@@ -331,6 +342,7 @@ impl LiveProcesses {
         self.finisher = Finisher::default();
         self.binaries.clear();
         self.generated.clear();
+        self.copied.clear();
         self.javas.clear();
         self.reader.begin_afresh();
         self.lookups.begin_afresh();

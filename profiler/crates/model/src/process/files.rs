@@ -12,6 +12,19 @@ use rustc_hash::FxHashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u32);
 
+/// What the vdso of programs of 32 bits is called here, which is another one.
+pub const NARROW_VDSO: &str = "[vdso32]";
+
+/// How the kernel's names of memory files begin (memfd_create(2)).
+const MEMORY_FILE: &str = "/memfd:";
+
+/// What a memory file is called that holds a whole program or library; `None`: the path is that of
+/// no memory file. It has no slash in front, which shows that its code is not generated.
+pub fn name_in_memory(path: &str) -> Option<String> {
+    path.starts_with(MEMORY_FILE)
+        .then(|| path.trim_start_matches('/').to_owned())
+}
+
 /// What kind of memory a mapping is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
@@ -23,7 +36,8 @@ pub enum Region {
     Vsyscall,
     /// The kernel's uprobe area.
     Uprobes,
-    /// Anonymous memory: code generated at run time.
+    /// Anonymous memory, or a memory file that is not known to hold a program or library: code
+    /// generated at run time.
     Anonymous,
 }
 
@@ -34,7 +48,7 @@ impl Region {
             return Self::File;
         }
         match key.path.as_str() {
-            "[vdso]" => Self::Vdso,
+            "[vdso]" | NARROW_VDSO => Self::Vdso,
             "[vsyscall]" => Self::Vsyscall,
             "[uprobes]" | "[uprobes-trampoline]" => Self::Uprobes,
             path if path.is_empty() || path.starts_with(['[', '#']) => Self::Anonymous,
@@ -44,9 +58,15 @@ impl Region {
             path if path.starts_with("/dev/zero") || path.starts_with("/anon_hugepage") => {
                 Self::Anonymous
             }
-            path if path.starts_with("/memfd:") || path.starts_with("/SYSV") => Self::Anonymous,
+            path if path.starts_with(MEMORY_FILE) || path.starts_with("/SYSV") => Self::Anonymous,
             _ => Self::File,
         }
+    }
+
+    /// Whether what is mapped must be looked at: it is a file, or a memory file, which may hold a
+    /// program or library.
+    pub fn may_be_file(key: &FileKey) -> bool {
+        Self::of(key) == Self::File || key.path.starts_with(MEMORY_FILE)
     }
 }
 
@@ -129,6 +149,24 @@ mod tests {
             device: 1,
             inode,
             version: 1,
+        }
+    }
+
+    #[test]
+    fn a_memory_file_is_a_file_once_it_is_known_to_be_one() {
+        let of = |path: &str| FileKey {
+            path: path.into(),
+            ..key(7)
+        };
+        let raw = of("/memfd:a b (deleted)");
+        assert_eq!(Region::of(&raw), Region::Anonymous);
+        assert!(Region::may_be_file(&raw));
+        let known = of(&name_in_memory(&raw.path).unwrap());
+        assert_eq!(known.path, "memfd:a b (deleted)");
+        assert_eq!(Region::of(&known), Region::File);
+        for other in ["/bin/memfd:", "//anon", "[heap]", "/dev/zero (deleted)", ""] {
+            assert_eq!(name_in_memory(other), None);
+            assert_eq!(Region::may_be_file(&of(other)), other == "/bin/memfd:");
         }
     }
 

@@ -9,7 +9,7 @@ mod lines;
 mod python;
 mod runtime;
 
-pub use files::{FileId, FileTable, Region};
+pub use files::{FileId, FileTable, NARROW_VDSO, Region, name_in_memory};
 pub use python::{ProcessPython, ScriptFunction, ScriptTable};
 pub use runtime::{Generated, Runtime, is_jitdump};
 
@@ -60,6 +60,12 @@ impl Space {
         self.maps
             .get(after.checked_sub(1)?)
             .filter(|m| address < m.end)
+    }
+
+    /// Whether it is of a program of 32 bits: nothing in it has a larger address.
+    pub fn is_narrow(&self) -> bool {
+        let last = self.maps.last();
+        last.is_some_and(|last| last.end <= 1 << 32)
     }
 
     /// Adds a mapping in place of whatever it overlaps.

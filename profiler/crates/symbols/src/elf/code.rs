@@ -1,4 +1,4 @@
-//! What is loaded of a file with code for x86-64.
+//! What is loaded of a file with code for x86-64, or for its programs of 32 bits.
 
 use super::header::{self, ElfHeader, ElfSection, ElfSections, ElfSegment, SHT_SYMTAB};
 use super::read::{ElfError, FileRange, ReadAt, read_full};
@@ -14,8 +14,9 @@ const PF_W: u32 = 2;
 const SHF_ALLOC: u64 = 2;
 const SHF_EXECINSTR: u64 = 4;
 
-/// Bytes of a segment's header.
+/// Bytes of a segment's header, and of one of a program of 32 bits.
 const SEGMENT: u16 = 56;
+const NARROW_SEGMENT: u16 = 32;
 /// Most segments; real files have about a dozen.
 const MAX_SEGMENTS: u16 = 1024;
 /// Most sections of a file whose sections are looked at.
@@ -154,7 +155,7 @@ impl From<FileSpan> for TextSegment {
     }
 }
 
-/// A file with code for x86-64.
+/// A file with code for x86-64, or for its programs of 32 bits.
 #[derive(Debug, Default)]
 pub(crate) struct CodeFile {
     /// Loaded segments, in the file's order.
@@ -169,6 +170,8 @@ pub(crate) struct CodeFile {
     pub(crate) build_id: Option<BuildId>,
     /// Where the program begins.
     pub(crate) entry: u64,
+    /// Whether addresses have 32 bits.
+    pub(crate) is_narrow: bool,
     sections: ElfSections,
 }
 
@@ -189,16 +192,18 @@ impl CodeFile {
     /// Reads the headers. Sections count as absent if their headers are cut off.
     ///
     /// # Errors
-    /// No x86-64 ELF file, cut-off or malformed segments, or the source's own errors.
+    /// No ELF file for x86, cut-off or malformed segments, or the source's own errors.
     pub(crate) fn read<R: ReadAt>(source: &R) -> Result<Self, ElfError> {
         let header = ElfHeader::read(source)?.ok_or(ElfError::NotElf)?;
         if !header.is_whole {
             return Err(ElfError::Truncated("ELF header"));
         }
-        if !header.is_x86_64() {
+        let is_narrow = header.is_i386();
+        if !header.is_x86_64() && !is_narrow {
             return Err(ElfError::ForeignMachine(header.machine));
         }
-        if header.segment_count > 0 && header.segment_size != SEGMENT {
+        let segment_size = if is_narrow { NARROW_SEGMENT } else { SEGMENT };
+        if header.segment_count > 0 && header.segment_size != segment_size {
             return Err(ElfError::Malformed("program header size"));
         }
         if header.segment_count > MAX_SEGMENTS {
@@ -208,6 +213,7 @@ impl CodeFile {
         let mut file = Self {
             sections: absent_if_malformed(header.sections(source, MAX_SECTIONS))?,
             entry: header.entry,
+            is_narrow,
             ..Self::default()
         };
         let mut note_bytes = MAX_NOTE_BYTES;

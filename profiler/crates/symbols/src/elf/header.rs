@@ -10,6 +10,7 @@ const MAX_NAMES: u64 = 4 << 20;
 const MAX_SEGMENTS: u64 = 1 << 16;
 
 pub(crate) const SHT_SYMTAB: u32 = 2;
+const EM_386: u16 = 3;
 const EM_X86_64: u16 = 62;
 const NT_GNU_BUILD_ID: u32 = 3;
 
@@ -104,6 +105,11 @@ impl ElfHeader {
     /// Whether the file is for x86-64.
     pub(crate) fn is_x86_64(&self) -> bool {
         self.is_whole && self.is_wide() && self.order == 1 && self.machine == EM_X86_64
+    }
+
+    /// Whether the file is for the programs of 32 bits that x86-64 runs as well.
+    pub(crate) fn is_i386(&self) -> bool {
+        self.is_whole && self.class == 1 && self.order == 1 && self.machine == EM_386
     }
 
     /// Reads the headers of the segments.

@@ -118,8 +118,9 @@ pub struct PltSection {
     pub vaddr: u64,
     /// Where it lies in the file.
     pub file: FileRange,
-    /// Bytes of one entry: 8 or 16.
-    pub entry: u64,
+    /// Bytes of one entry, 8 or 16, where the file has them: linkers leave them out in programs
+    /// that are linked statically.
+    pub entry: Option<u64>,
 }
 
 impl PltSection {
@@ -169,7 +170,7 @@ pub struct ElfInfo {
 
 impl ElfInfo {
     /// Where the section of a symbol ends, if it holds code. Indices from
-    /// `SHN_LORESERVE` on are special, and allowed.
+    /// `SHN_LORESERVE` on are special, and allowed: code may have a fixed address.
     pub(crate) fn code_end(&self, section: u16) -> Option<u64> {
         match self.code.get(usize::from(section)) {
             Some(&end) => Some(end).filter(|&end| end > 0),
@@ -312,7 +313,7 @@ impl Summary<'_> {
                 info.plt.push(PltSection {
                     vaddr: section.addr,
                     file: section.file,
-                    entry: if section.entry == 8 { 8 } else { 16 },
+                    entry: Some(section.entry).filter(|entry| matches!(entry, 8 | 16)),
                 });
             }
             _ => {}

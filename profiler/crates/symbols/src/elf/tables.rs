@@ -16,6 +16,8 @@ pub(crate) const STB_GLOBAL: u8 = 1;
 const STB_WEAK: u8 = 2;
 /// The first of the indices of sections with a meaning of their own.
 pub(super) const SHN_LORESERVE: u16 = 0xff00;
+/// Of no section: the value is what it is, wherever the file is loaded.
+const SHN_ABS: u16 = 0xfff1;
 pub(crate) const R_X86_64_IRELATIVE: u32 = 37;
 
 /// Bytes of a symbol of a file with addresses of 64 bits.
@@ -149,6 +151,11 @@ impl ElfSymbol {
     /// Whether it lies in a section of the file.
     pub(crate) fn is_here(&self) -> bool {
         (1..SHN_LORESERVE).contains(&self.section)
+    }
+
+    /// Whether its value counts from no section (`SHN_ABS`).
+    pub(crate) fn is_number(&self) -> bool {
+        self.section == SHN_ABS
     }
 
     /// Whether the file defines it.

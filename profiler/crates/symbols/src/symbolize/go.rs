@@ -66,6 +66,7 @@ impl GoNames {
 /// A file's table. One that is not for x86-64 has none that is read.
 fn find(file: &File) -> io::Result<Option<GoTable>> {
     match CodeFile::read(file) {
+        Ok(elf) if elf.is_narrow => Ok(None),
         Ok(elf) => GoTable::find(file, &elf),
         Err(ElfError::Io(error)) => Err(error),
         Err(_) => Ok(None),

@@ -38,6 +38,9 @@ pub enum SymbolizeJob {
         java: Option<Box<HotSpot>>,
         /// The V8 in it.
         v8: Option<Box<V8Library>>,
+        /// The processes that it was forked from, the nearest first, if the forks were seen, and
+        /// no other program since.
+        forked_from: Vec<u32>,
         /// The addresses; of HotSpot's interpreter methods, of V8 functions, see
         /// [`aiprof_common::ADDR_METHOD`] and [`aiprof_common::ADDR_JS`].
         addresses: Vec<u64>,
@@ -66,7 +69,8 @@ pub struct AddressNames {
     pub frames: Vec<Vec<SymFrame>>,
     /// What the user should know.
     pub warnings: Vec<String>,
-    /// The debug file is being fetched: to be asked for again.
+    /// The debug file is being fetched, or the perf map not read to its end yet: to be asked for
+    /// again.
     pub is_fetching: bool,
     /// What was at addresses of JIT code, by address and time, ascending; of those that
     /// have any, `frames` are the last.

@@ -1,5 +1,6 @@
 //! What there is to name for a process: addresses of one file, or of its JIT code.
 
+use super::forks;
 use super::jit_dumps::{self, JitDumps};
 use super::job::{AddressNames, SymbolizeJob};
 use super::native::{BinaryRef, NativeSymbolizer};
@@ -8,7 +9,7 @@ use super::perf_maps::{self, PerfMaps};
 use crate::java::{HotSpot, JavaNames};
 use crate::v8::{V8Library, V8Names};
 use aiprof_common::JsFunction;
-use aiprof_system::files::{kernel, others};
+use aiprof_system::files::others;
 use aiprof_system::os::process;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -76,6 +77,7 @@ impl Jobs {
                 dump,
                 java,
                 v8,
+                forked_from,
                 addresses,
             } => {
                 let process = (*pid, *started);
@@ -92,8 +94,10 @@ impl Jobs {
                 if let Some(library) = v8 {
                     self.name_v8(process, library, addresses, &mut answer);
                 }
-                self.name_by_map(process, *uid, addresses, &mut answer);
-                let is_late = self.perf_maps.is_late(process) || self.dumps.is_late(process);
+                self.name_by_map(process, *uid, |_| true, (addresses, &mut answer));
+                self.name_inherited((process, *uid), forked_from, addresses, &mut answer);
+                answer.is_fetching = self.perf_maps.is_late(process);
+                let is_late = answer.is_fetching || self.dumps.is_late(process);
                 for frames in answer.frames.iter_mut().filter(|f| f.is_empty() && is_late) {
                     frames.push(job.too_long());
                 }
@@ -121,7 +125,7 @@ impl Jobs {
         addresses: &[u64],
         answer: &mut AddressNames,
     ) {
-        let memory = open_memory(process);
+        let memory = forks::memory(process);
         for (frames, &address) in answer.frames.iter_mut().zip(addresses) {
             if frames.is_empty() {
                 *frames = self.java.frames(process, hotspot, memory.as_ref(), address);
@@ -145,19 +149,19 @@ impl Jobs {
         if functions.peek().is_none() {
             return;
         }
-        let memory = open_memory(process);
+        let memory = forks::memory(process);
         for (frames, function) in functions {
             *frames = self.v8.frames(process, library, memory.as_ref(), function);
         }
     }
 
-    /// Names by the process's perf map what has no name.
+    /// Names by a process's perf map what has no name and `may` have one.
     fn name_by_map(
         &mut self,
         process: (u32, u64),
         uid: u32,
-        addresses: &[u64],
-        answer: &mut AddressNames,
+        may: impl Fn(u64) -> bool,
+        (addresses, answer): (&[u64], &mut AddressNames),
     ) {
         self.perf_maps.refresh(process, uid, &mut answer.warnings);
         // Its number may be that of another process by now.
@@ -165,18 +169,32 @@ impl Jobs {
             return;
         }
         for (frames, &address) in answer.frames.iter_mut().zip(addresses) {
-            if frames.is_empty() {
+            if frames.is_empty() && may(address) {
                 *frames = self.perf_maps.frames(process, address);
             }
         }
     }
-}
 
-/// Opens the memory of a process that still is the one that was seen.
-fn open_memory(process: (u32, u64)) -> Option<File> {
-    let memory = kernel::open(format!("/proc/{}/mem", process.0)).ok();
-    // Once it is open it is that of one process, whatever becomes of the number.
-    memory.filter(|_| process::start_time(process.0) == Some(process.1))
+    /// Names what has no name by the perf maps of the processes that it was forked from.
+    fn name_inherited(
+        &mut self,
+        (process, uid): ((u32, u64), u32),
+        forked_from: &[u32],
+        addresses: &[u64],
+        answer: &mut AddressNames,
+    ) {
+        let has_all = |answer: &AddressNames| answer.frames.iter().all(|f| !f.is_empty());
+        if has_all(answer) {
+            return;
+        }
+        for ancestor in forks::ancestors(process, forked_from) {
+            let may = |address| ancestor.has_left(address);
+            self.name_by_map(ancestor.process, uid, may, (addresses, answer));
+            if has_all(answer) {
+                return;
+            }
+        }
+    }
 }
 
 /// Opens the jitdump file of a process that still is the one that was seen.

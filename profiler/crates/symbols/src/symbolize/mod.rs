@@ -30,6 +30,7 @@ mod debug_file;
 mod debuginfod;
 pub mod device;
 mod dwarf;
+mod forks;
 mod go;
 mod jit_dump;
 mod jit_dumps;

@@ -12,9 +12,9 @@ use std::io::{self, BufRead, Read as _};
 /// Bounds for one perf map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PerfMapLimits {
-    /// Most entries kept. Default 131,072.
-    pub entries: usize,
-    /// Most bytes of names kept. Default 8 MiB.
+    /// Most pieces of code kept that later code did not replace. Default 262,144.
+    pub pieces: usize,
+    /// Most bytes of their names. Default 16 MiB.
     pub name_bytes: usize,
     /// Longest line read, in bytes; longer ones are refused. Default 4,096.
     pub line_bytes: usize,
@@ -23,8 +23,8 @@ pub(crate) struct PerfMapLimits {
 impl Default for PerfMapLimits {
     fn default() -> Self {
         Self {
-            entries: 131_072,
-            name_bytes: 8 << 20,
+            pieces: 262_144,
+            name_bytes: 16 << 20,
             line_bytes: 4096,
         }
     }
@@ -33,12 +33,14 @@ impl Default for PerfMapLimits {
 /// What became of the lines of a perf map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PerfMapStats {
-    /// Lines that became entries.
+    /// Lines that became pieces of code.
     pub accepted: u64,
     /// Lines refused: not of the format, empty code, or longer than the limit.
     pub malformed: u64,
-    /// Well-formed lines refused because the map was full.
-    pub over_limit: u64,
+    /// Pieces of code dropped because the map was full, the oldest first.
+    pub dropped: u64,
+    /// Bytes of the lines that were read.
+    pub bytes: u64,
     /// Whether the last line had no end yet: it is still being written, and is
     /// left for the next reading.
     pub partial: bool,
@@ -46,12 +48,27 @@ pub(crate) struct PerfMapStats {
     pub read_error: bool,
 }
 
+impl PerfMapStats {
+    /// Both, where `later` was read behind this.
+    pub(crate) fn followed_by(self, later: Self) -> Self {
+        Self {
+            accepted: self.accepted + later.accepted,
+            malformed: self.malformed + later.malformed,
+            dropped: self.dropped + later.dropped,
+            bytes: self.bytes + later.bytes,
+            ..later
+        }
+    }
+}
+
 /// The names of one process's JIT code.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerfMap {
-    /// Disjoint and sorted.
+    /// Disjoint and sorted, but for those that were read since the last [`PerfMap::settle`].
     ranges: Vec<MapRange>,
     names: String,
+    /// How many ranges were read so far.
+    read: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,19 +77,27 @@ struct MapRange {
     end: u64,
     name_at: u32,
     name_len: u32,
+    /// The larger, the later it was read.
+    age: u64,
 }
 
 impl PerfMap {
-    /// Reads a perf map to its end. Where entries overlap the later one wins,
-    /// for JIT compilers reuse memory.
-    pub(crate) fn read(mut reader: impl BufRead, limits: PerfMapLimits) -> (Self, PerfMapStats) {
-        let mut map = Self::default();
+    /// Reads a perf map, or what was added to it, to its end. Where entries overlap the later one
+    /// wins, for JIT compilers reuse memory: only what still has an address takes room. Where even
+    /// that is too much, the latest stay.
+    pub(crate) fn read(&mut self, mut reader: impl BufRead, limits: PerfMapLimits) -> PerfMapStats {
         let mut stats = PerfMapStats::default();
         let mut line = Vec::new();
         loop {
             match read_line(&mut reader, limits.line_bytes, &mut line) {
-                Ok(MapLine::Whole) => map.add_line(&line, limits, &mut stats),
-                Ok(MapLine::TooLong) => stats.malformed += 1,
+                Ok(MapLine::Whole) => {
+                    stats.bytes += line.len() as u64 + 1;
+                    self.add_line(&line, limits, &mut stats);
+                }
+                Ok(MapLine::TooLong(bytes)) => {
+                    stats.bytes += bytes;
+                    stats.malformed += 1;
+                }
                 Ok(MapLine::Partial) => {
                     stats.partial = true;
                     break;
@@ -84,17 +109,17 @@ impl PerfMap {
                 }
             }
         }
-        map.names.shrink_to_fit();
-        map.ranges = resolve_overlaps(std::mem::take(&mut map.ranges));
-        (map, stats)
+        self.settle(limits, &mut stats);
+        self.names.shrink_to_fit();
+        self.ranges.shrink_to_fit();
+        stats
     }
 
     /// The name of the code at an address.
     pub(crate) fn lookup(&self, addr: u64) -> Option<&str> {
         let after = self.ranges.partition_point(|r| r.start <= addr);
         let range = self.ranges.get(after.checked_sub(1)?)?;
-        let at = range.name_at as usize;
-        (addr < range.end).then_some(self.names.get(at..at + range.name_len as usize)?)
+        (addr < range.end).then_some(range.name(&self.names)?)
     }
 
     fn add_line(&mut self, line: &[u8], limits: PerfMapLimits, stats: &mut PerfMapStats) {
@@ -103,12 +128,17 @@ impl PerfMap {
             stats.malformed += 1;
             return;
         };
+        // Twice as much as stays: so it is rarely sorted.
+        if self.ranges.len() >= 2 * limits.pieces
+            || self.names.len() + name.len() > 2 * limits.name_bytes
+        {
+            self.settle(limits, stats);
+        }
         let name_at = u32::try_from(self.names.len());
         let name_len = u32::try_from(name.len());
-        let room = self.ranges.len() < limits.entries
-            && self.names.len() + name.len() <= limits.name_bytes;
-        let (Ok(name_at), Ok(name_len), true) = (name_at, name_len, room) else {
-            stats.over_limit += 1;
+        let has_room = name.len() <= limits.name_bytes;
+        let (Ok(name_at), Ok(name_len), true) = (name_at, name_len, has_room) else {
+            stats.dropped += 1;
             return;
         };
         self.names.push_str(name);
@@ -117,8 +147,72 @@ impl PerfMap {
             end,
             name_at,
             name_len,
+            age: self.read,
         });
+        self.read += 1;
         stats.accepted += 1;
+    }
+
+    /// Sorts what was read, and drops what was replaced, and the oldest of what is too much.
+    fn settle(&mut self, limits: PerfMapLimits, stats: &mut PerfMapStats) {
+        let mut ranges = std::mem::take(&mut self.ranges);
+        if !ranges.is_sorted_by_key(|range| range.age) {
+            ranges.sort_by_key(|range| range.age);
+        }
+        self.ranges = resolve_overlaps(ranges);
+        let oldest = self.oldest_to_keep(limits);
+        let before = self.ranges.len();
+        self.ranges.retain(|range| range.age >= oldest);
+        stats.dropped += (before - self.ranges.len()) as u64;
+        self.drop_names();
+    }
+
+    /// The age from which on everything fits.
+    fn oldest_to_keep(&self, limits: PerfMapLimits) -> u64 {
+        let of = |range: &MapRange| (range.age, range.name_len as usize);
+        let mut ages: Vec<(u64, usize)> = self.ranges.iter().map(of).collect();
+        ages.sort_unstable_by(|a, b| b.cmp(a));
+        let (mut bytes, mut last) = (0, None);
+        for (pieces, (age, name_len)) in ages.into_iter().enumerate() {
+            if last != Some(age) {
+                bytes += name_len;
+                last = Some(age);
+            }
+            if pieces >= limits.pieces || bytes > limits.name_bytes {
+                return age + 1;
+            }
+        }
+        0
+    }
+
+    /// Drops the names that no range has.
+    fn drop_names(&mut self) {
+        let old = std::mem::take(&mut self.names);
+        let mut by_name: Vec<&mut MapRange> = self.ranges.iter_mut().collect();
+        by_name.sort_unstable_by_key(|range| range.name_at);
+        let mut last = None;
+        for range in by_name {
+            if let Some((old_at, at)) = last
+                && old_at == range.name_at
+            {
+                range.name_at = at;
+                continue;
+            }
+            let name = range.name(&old).unwrap_or_default();
+            // No more than there were.
+            let at = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+            self.names.push_str(name);
+            last = Some((range.name_at, at));
+            range.name_at = at;
+        }
+    }
+}
+
+impl MapRange {
+    /// Its name among those of its map.
+    fn name<'a>(&self, names: &'a str) -> Option<&'a str> {
+        let at = self.name_at as usize;
+        names.get(at..at + self.name_len as usize)
     }
 }
 
@@ -144,7 +238,8 @@ fn parse_hex(text: &str) -> Option<u64> {
 enum MapLine {
     Whole,
     Partial,
-    TooLong,
+    /// With its bytes.
+    TooLong(u64),
     End,
 }
 
@@ -163,8 +258,8 @@ fn read_line(reader: &mut impl BufRead, limit: usize, line: &mut Vec<u8>) -> io:
             MapLine::Partial
         });
     }
-    reader.skip_until(b'\n')?;
-    Ok(MapLine::TooLong)
+    let rest = reader.skip_until(b'\n')?;
+    Ok(MapLine::TooLong((line.len() + rest) as u64))
 }
 
 /// Cuts ranges, given from the earliest to the latest, so that they are disjoint
@@ -222,7 +317,13 @@ mod tests {
     use super::*;
 
     fn read(text: &[u8]) -> (PerfMap, PerfMapStats) {
-        PerfMap::read(text, PerfMapLimits::default())
+        read_within(text, PerfMapLimits::default())
+    }
+
+    fn read_within(text: impl BufRead, limits: PerfMapLimits) -> (PerfMap, PerfMapStats) {
+        let mut map = PerfMap::default();
+        let stats = map.read(text, limits);
+        (map, stats)
     }
 
     #[test]
@@ -301,20 +402,59 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold() {
+    fn of_too_much_the_latest_stays() {
         let limits = PerfMapLimits {
-            entries: 2,
+            pieces: 2,
             name_bytes: 5,
             line_bytes: 20,
         };
         let long = format!("1000 10 {}\n", "x".repeat(5000));
         let text = format!("{long}1000 1 abc\n2000 1 def\n3000 1 x\n4000 1 y\n");
-        let (map, stats) = PerfMap::read(text.as_bytes(), limits);
+        let (map, stats) = read_within(text.as_bytes(), limits);
+        assert_eq!((stats.accepted, stats.malformed, stats.dropped), (4, 1, 2));
+        assert_eq!(stats.bytes, text.len() as u64);
+        let at = |addr| map.lookup(addr);
         assert_eq!(
-            (stats.accepted, stats.malformed, stats.over_limit),
-            (2, 1, 2)
+            [at(0x1000), at(0x2000), at(0x3000), at(0x4000)],
+            [None, None, Some("x"), Some("y")]
         );
-        assert_eq!(map.lookup(0x3000), Some("x"));
+        // Names: five bytes, and the latest has four.
+        let (map, stats) = read_within(&b"1000 1 abc\n2000 1 defg\n"[..], limits);
+        assert_eq!(
+            (map.lookup(0x1000), map.lookup(0x2000)),
+            (None, Some("defg"))
+        );
+        assert_eq!(stats.dropped, 1);
+    }
+
+    /// A program that compiles all day: its map has many times the lines that are kept, but
+    /// most of them are of code that was replaced.
+    #[test]
+    fn what_was_replaced_takes_no_room() {
+        let limits = PerfMapLimits {
+            pieces: 100,
+            name_bytes: 1000,
+            line_bytes: 100,
+        };
+        let line = |i: u64| format!("{:x} 10 f{i}\n", 0x1000 + i % 100 * 16);
+        let lines = 100_000;
+        let text: String = (0..lines).map(line).collect();
+        let (whole, stats) = read_within(text.as_bytes(), limits);
+        assert_eq!((stats.accepted, stats.dropped), (lines, 0));
+        // As the file grows.
+        let mut grown = PerfMap::default();
+        let mut stats = PerfMapStats::default();
+        for from in (0..lines).step_by(977) {
+            let more: String = (from..lines.min(from + 977)).map(line).collect();
+            stats = stats.followed_by(grown.read(more.as_bytes(), limits));
+        }
+        assert_eq!((stats.accepted, stats.bytes), (lines, text.len() as u64));
+        for piece in 0..100 {
+            let name = format!("f{}", lines - 100 + piece);
+            for map in [&whole, &grown] {
+                assert_eq!(map.lookup(0x1000 + piece * 16 + 5), Some(name.as_str()));
+            }
+        }
     }
 
     #[test]
@@ -327,7 +467,7 @@ mod tests {
         }
         let good: &[u8] = b"1000 10 a\n";
         let reader = io::BufReader::new(io::Read::chain(good, Broken));
-        let (map, stats) = PerfMap::read(reader, PerfMapLimits::default());
+        let (map, stats) = read_within(reader, PerfMapLimits::default());
         assert!(stats.read_error);
         assert_eq!(map.lookup(0x1000), Some("a"));
     }

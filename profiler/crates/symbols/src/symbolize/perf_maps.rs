@@ -2,11 +2,12 @@
 //!
 //! A perf map is read from the process's own root directory, or from the host's /tmp. It must
 //! belong to the process's user or to root, be a regular file, and be no larger than any JIT
-//! compiler makes it. It is not read to the end if that takes too long. Some compilers write it
-//! when they end: then only the host's can be read.
+//! compiler makes it. Where reading takes too long, the next reading goes on from there, as it
+//! does where the file has grown. Some compilers write it when they end: then only the host's can
+//! be read.
 
 use super::jit_names;
-use super::perf_map::{PerfMap, PerfMapLimits};
+use super::perf_map::{PerfMap, PerfMapLimits, PerfMapStats};
 use crate::frame::SymFrame;
 use aiprof_system::files::{
     kernel,
@@ -14,34 +15,46 @@ use aiprof_system::files::{
 };
 use rustc_hash::FxHashMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::time::{Duration, Instant};
 
 /// Most perf maps kept in memory.
 const MAX_MAPS: usize = 16;
-/// Largest perf map, or jitdump file; the largest known have a fifth of it.
+/// Largest jitdump file; the largest known have a fifth of it.
 pub(super) const MAX_BYTES: u64 = 512 << 20;
-/// Longest time that reading one may take.
+/// Largest perf map: a program that compiles ten pieces of code a millisecond writes it in weeks.
+const MAX_MAP_BYTES: u64 = 64 << 30;
+/// Bytes in front of what is new in a file that show whether it only grew.
+const TAIL: u64 = 64;
+/// Longest time that reading one may take at once.
 pub(super) const MAX_TIME: Duration = Duration::from_secs(2);
 /// A map is not read again before this many times the time that it took.
 const PAUSE: u32 = 8;
 
-/// Shows that a file has not changed: size and time of modification.
-type Version = (u64, i64, i64);
+/// Shows that a file has not changed: its number, size and time of modification.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FileVersion {
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
 
 /// A process with JIT code: its number and when it started.
 pub(super) type Jitted = (u32, u64);
 
-#[derive(Debug)]
+/// What is known of a perf map.
+#[derive(Debug, Default)]
 struct PerfMapEntry {
-    version: Option<Version>,
+    version: Option<FileVersion>,
     /// Not to be read again before.
-    until: Instant,
+    until: Option<Instant>,
     /// Why it is not usable.
     error: Option<String>,
-    /// It was not read to its end.
-    is_late: bool,
+    /// What was read of it so far.
+    stats: PerfMapStats,
+    /// The end of that.
+    tail: Vec<u8>,
     map: PerfMap,
 }
 
@@ -52,18 +65,21 @@ pub(super) struct PerfMaps {
 }
 
 impl PerfMaps {
-    /// The frame of an address; none where the map does not name it.
+    /// The frame of an address; none where the map does not name it, or what was not read yet may
+    /// name it anew.
     pub(super) fn frames(&self, process: Jitted, address: u64) -> Vec<SymFrame> {
         let entry = self.maps.get(&process);
+        let entry = entry.filter(|entry| !entry.stats.read_error);
         let Some(name) = entry.and_then(|entry| entry.map.lookup(address)) else {
             return Vec::new();
         };
         vec![jit_names::frame(name)]
     }
 
-    /// Whether reading the map took so long that only its begin is known.
+    /// Whether reading the map takes so long that only its begin is known yet.
     pub(super) fn is_late(&self, process: Jitted) -> bool {
-        self.maps.get(&process).is_some_and(|entry| entry.is_late)
+        let entry = self.maps.get(&process);
+        entry.is_some_and(|entry| entry.stats.read_error)
     }
 
     /// Reads a process's map if there is something new in it. `uid`: its effective user,
@@ -72,31 +88,37 @@ impl PerfMaps {
         let start = Instant::now();
         let pid = process.0;
         let known = self.maps.get(&process);
-        if known.is_some_and(|entry| start < entry.until) {
+        if known.is_some_and(|entry| entry.until.is_some_and(|until| start < until)) {
             return;
         }
-        let version = known.and_then(|entry| entry.version);
-        let mut new = match open(process, uid) {
+        let opened = match open(process, uid) {
             Ok(None) => return,
-            Ok(Some((file, found))) => {
-                if version == Some(found) {
-                    return;
-                }
-                read(pid, file, found)
+            Ok(Some((_, found)))
+                if known.is_some_and(|known| {
+                    known.version == Some(found) && !known.stats.read_error
+                }) =>
+            {
+                return;
             }
+            Ok(Some(opened)) => Ok(opened),
+            Err(error) => Err(error),
+        };
+        let known = self.maps.remove(&process).unwrap_or_default();
+        let error_before = known.error.clone();
+        let mut new = match opened {
+            Ok((file, found)) => read(pid, file, found, known),
             Err(error) => PerfMapEntry {
-                version: None,
-                until: start,
                 error: Some(error.to_string()),
-                is_late: false,
-                map: PerfMap::default(),
+                ..PerfMapEntry::default()
             },
         };
-        new.until = Instant::now() + start.elapsed() * PAUSE;
-        if let Some(error) = &new.error {
+        new.until = Some(Instant::now() + start.elapsed() * PAUSE);
+        if let Some(error) = &new.error
+            && new.error != error_before
+        {
             warnings.push(format!("perf-{pid}.map: {error}"));
         }
-        if self.maps.len() >= MAX_MAPS && !self.maps.contains_key(&process) {
+        if self.maps.len() >= MAX_MAPS {
             self.maps.clear();
         }
         self.maps.insert(process, new);
@@ -116,11 +138,11 @@ pub(super) fn identity(pid: u32) -> Option<(u32, u32)> {
 
 /// The perf map of a process, if it has one, and its version. That of the host
 /// serves processes whose own root does not have it.
-fn open((pid, _): Jitted, uid: u32) -> io::Result<Option<(File, Version)>> {
+fn open((pid, _): Jitted, uid: u32) -> io::Result<Option<(File, FileVersion)>> {
     let (uid, inner) = identity(pid).unwrap_or((uid, pid));
     let trust = Trust {
         uid,
-        max_bytes: MAX_BYTES,
+        max_bytes: MAX_MAP_BYTES,
     };
     let own = RootDir::of_process(pid).map(|root| (root, inner));
     let host = RootDir::of_host().map(|root| (root, pid));
@@ -129,7 +151,11 @@ fn open((pid, _): Jitted, uid: u32) -> io::Result<Option<(File, Version)>> {
         match root.open(format!("tmp/perf-{id}.map"), trust) {
             Ok(file) => {
                 let meta = file.metadata()?;
-                let version = (meta.size(), meta.mtime(), meta.mtime_nsec());
+                let version = FileVersion {
+                    inode: meta.ino(),
+                    size: meta.size(),
+                    modified: (meta.mtime(), meta.mtime_nsec()),
+                };
                 return Ok(Some((file, version)));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -139,26 +165,76 @@ fn open((pid, _): Jitted, uid: u32) -> io::Result<Option<(File, Version)>> {
     refused.map_or(Ok(None), Err)
 }
 
-fn read(pid: u32, file: File, version: Version) -> PerfMapEntry {
-    let reader = TimedReader {
-        inner: file.take(MAX_BYTES),
-        deadline: Instant::now() + MAX_TIME,
+/// Reads a map, from where the reading of `known` ended if it has only grown since.
+fn read(pid: u32, mut file: File, version: FileVersion, known: PerfMapEntry) -> PerfMapEntry {
+    let mut entry = match known.is_begin_of(&file, version) {
+        true => known,
+        false => PerfMapEntry::default(),
     };
-    let reader = BufReader::with_capacity(64 << 10, reader);
-    let (map, stats) = PerfMap::read(reader, PerfMapLimits::default());
-    let refused = stats.malformed + stats.over_limit;
-    let error = match (stats.read_error, refused) {
-        (true, _) => Some("not read to the end, because it takes too long".to_owned()),
-        (false, 0) => None,
-        (false, _) => Some(format!("{refused} lines cannot be used")),
+    entry.version = Some(version);
+    let (from, map) = (entry.stats.bytes, &mut entry.map);
+    let more = match file.seek(SeekFrom::Start(from)) {
+        Ok(_) => {
+            let reader = TimedReader {
+                inner: (&file).take(MAX_MAP_BYTES.saturating_sub(from)),
+                deadline: Instant::now() + MAX_TIME,
+            };
+            let reader = BufReader::with_capacity(64 << 10, reader);
+            map.read(reader, PerfMapLimits::default())
+        }
+        Err(_) => PerfMapStats {
+            read_error: true,
+            ..PerfMapStats::default()
+        },
     };
-    tracing::debug!("perf map of process {pid}: {stats:?}");
-    PerfMapEntry {
-        version: Some(version),
-        until: Instant::now(),
-        error,
-        is_late: stats.read_error,
-        map,
+    entry.stats = entry.stats.followed_by(more);
+    entry.tail = tail(&file, entry.stats.bytes);
+    entry.error = error_of(&entry.stats);
+    tracing::debug!("perf map of process {pid}: {:?}", entry.stats);
+    entry
+}
+
+/// What of a map is not usable, and why.
+fn error_of(stats: &PerfMapStats) -> Option<String> {
+    let malformed = (stats.malformed > 0).then(|| {
+        format!(
+            "{} lines are not of the format START SIZE NAME",
+            stats.malformed
+        )
+    });
+    let dropped = (stats.dropped > 0).then(|| {
+        let PerfMapLimits {
+            pieces, name_bytes, ..
+        } = PerfMapLimits::default();
+        let limit = name_bytes >> 20;
+        format!(
+            "the program has more than {pieces} pieces of code, or {limit} MiB of names, at once: \
+             the oldest have no names"
+        )
+    });
+    let late = stats
+        .read_error
+        .then(|| "not read to the end yet, because it takes too long".to_owned());
+    let all: Vec<String> = [malformed, dropped, late].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// The bytes in front of a place in a file.
+fn tail(file: &File, end: u64) -> Vec<u8> {
+    let from = end.saturating_sub(TAIL);
+    let mut bytes = vec![0; (end - from) as usize];
+    match file.read_exact_at(&mut bytes, from) {
+        Ok(()) => bytes,
+        Err(_) => Vec::new(),
+    }
+}
+
+impl PerfMapEntry {
+    /// Whether what was read is still how a file begins.
+    fn is_begin_of(&self, file: &File, version: FileVersion) -> bool {
+        let known = self.version.unwrap_or_default();
+        let end = self.stats.bytes;
+        known.inode == version.inode && end <= version.size && self.tail == tail(file, end)
     }
 }
 
@@ -199,7 +275,7 @@ mod tests {
             file.set_modified(modified).unwrap();
             let mut warnings = Vec::new();
             if let Some(known) = maps.maps.get_mut(&process) {
-                known.until = Instant::now();
+                known.until = None;
             }
             maps.refresh(process, uid, &mut warnings);
             assert_eq!(warnings, [""; 0]);
@@ -210,6 +286,71 @@ mod tests {
     }
 
     #[test]
+    fn a_map_that_has_grown_is_read_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("map");
+        let read_on = |text: &str, known: PerfMapEntry| {
+            std::fs::write(&path, text).unwrap();
+            let file = File::open(&path).unwrap();
+            let meta = file.metadata().unwrap();
+            let version = FileVersion {
+                inode: meta.ino(),
+                size: meta.size(),
+                modified: (meta.mtime(), meta.mtime_nsec()),
+            };
+            read(1, file, version, known)
+        };
+        let accepted = |entry: &PerfMapEntry| entry.stats.accepted;
+        let first = read_on("1000 10 one\n2000 10 tw", PerfMapEntry::default());
+        assert_eq!((accepted(&first), first.stats.bytes), (1, 12));
+        let grown = read_on("1000 10 one\n2000 10 two\n", first);
+        assert_eq!((accepted(&grown), grown.stats.bytes), (2, 24));
+        assert_eq!(grown.map.lookup(0x1000), Some("one"));
+        assert_eq!(grown.map.lookup(0x2000), Some("two"));
+        // Another content, of the same length and longer, and a shorter one.
+        let other = read_on("1000 10 one\n3000 10 six\n4000 10 x\n", grown);
+        assert_eq!(other.map.lookup(0x2000), None);
+        assert_eq!(other.map.lookup(0x4000), Some("x"));
+        let shorter = read_on("5000 10 y\n", other);
+        assert_eq!(shorter.map.lookup(0x1000), None);
+        assert_eq!(shorter.map.lookup(0x5000), Some("y"));
+    }
+
+    /// A later line may name the same code anew.
+    #[test]
+    fn a_map_that_is_not_read_to_its_end_names_nothing() {
+        let process = (1, 1);
+        let mut maps = PerfMaps::default();
+        let mut entry = PerfMapEntry::default();
+        entry
+            .map
+            .read(&b"1000 10 old\n"[..], PerfMapLimits::default());
+        entry.stats.read_error = true;
+        maps.maps.insert(process, entry);
+        assert!(maps.is_late(process) && maps.frames(process, 0x1000).is_empty());
+        maps.maps.get_mut(&process).unwrap().stats.read_error = false;
+        assert_eq!(maps.frames(process, 0x1000)[0].name, "old");
+    }
+
+    #[test]
+    fn a_warning_says_what_is_wrong() {
+        let error = |malformed, dropped, read_error| {
+            error_of(&PerfMapStats {
+                malformed,
+                dropped,
+                read_error,
+                ..PerfMapStats::default()
+            })
+        };
+        assert_eq!(error(0, 0, false), None);
+        assert!(error(3, 0, false).unwrap().starts_with("3 lines"));
+        let full = error(0, 7, false).unwrap();
+        assert!(full.contains("the program has more than 262144"), "{full}");
+        assert!(!full.contains("lines"), "{full}");
+        assert!(error(0, 0, true).unwrap().contains("too long"));
+    }
+
+    #[test]
     fn reading_ends_at_the_deadline() {
         let reader = TimedReader {
             inner: io::repeat(b'x'),
@@ -217,7 +358,7 @@ mod tests {
         };
         let mut reader = BufReader::new(reader);
         assert!(reader.skip_until(b'\n').is_err());
-        let (_, stats) = PerfMap::read(reader, PerfMapLimits::default());
+        let stats = PerfMap::default().read(reader, PerfMapLimits::default());
         assert!(stats.read_error);
     }
 }

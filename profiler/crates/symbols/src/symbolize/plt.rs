@@ -20,6 +20,10 @@ use std::fs::File;
 /// quarter of it.
 const MAX_RELOCATIONS: u64 = 64 << 20;
 
+/// Bytes of an entry, and of one that is short.
+const ENTRY: u64 = 16;
+const SHORT: u64 = 8;
+
 const R_X86_64_GLOB_DAT: u32 = 6;
 const R_X86_64_JUMP_SLOT: u32 = 7;
 
@@ -78,18 +82,32 @@ pub(super) fn lookup(
 /// Reads the entry that an address lies in; `None` for what is no entry, like
 /// the PLT's head.
 fn target_of(file: &File, section: &PltSection, vaddr: u64) -> Result<Option<PltTarget>, ElfError> {
-    let within = (vaddr - section.vaddr) / section.entry * section.entry;
-    let start = section.vaddr.wrapping_add(within);
-    let len = section.entry.min(section.file.size - within);
-    let mut bytes = [0; 16];
+    let at = vaddr - section.vaddr;
+    let within = at - at % ENTRY;
+    let mut bytes = [0; ENTRY as usize];
+    let len = ENTRY.min(section.file.size - within);
     let bytes = bytes
         .get_mut(..usize::try_from(len).unwrap_or(usize::MAX))
         .ok_or(ElfError::Malformed("PLT entry"))?;
-    let at = section.file.offset.saturating_add(within);
-    if read_full(file, bytes, at)? < bytes.len() {
+    if read_full(file, bytes, section.file.offset.saturating_add(within))? < bytes.len() {
         return Err(ElfError::Malformed(TRUNCATED));
     }
-    Ok(decode(bytes, start))
+    let start = section.vaddr.wrapping_add(within);
+    // Two short entries take the place of one: each is a jump and a nop of two bytes.
+    let is_short = section.entry == Some(SHORT) || section.entry.is_none() && is_short(bytes);
+    let bytes: &[u8] = bytes;
+    Ok(match bytes.split_at_checked(SHORT as usize) {
+        Some((_, second)) if is_short && at - within >= SHORT => {
+            decode(second, start.wrapping_add(SHORT))
+        }
+        Some((first, _)) if is_short => decode(first, start),
+        _ => decode(bytes, start),
+    })
+}
+
+/// Whether an entry of 8 bytes stands first: a jump of six, and `xchg %ax,%ax`.
+fn is_short(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[0xff, 0x25]) && bytes.get(6..8) == Some(&[0x66, 0x90])
 }
 
 /// What the code of an entry at the address `start` refers to.
@@ -181,6 +199,15 @@ const TRUNCATED: &str = "PLT truncated";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_entries_are_known_by_their_nop() {
+        let short = [0xff, 0x25, 0xe2, 0x2f, 0, 0, 0x66, 0x90];
+        assert!(is_short(&short) && is_short(&[short, short].concat()));
+        // jmp *slot(%rip); push $1; jmp head
+        let lazy = [0xff, 0x25, 0xe2, 0x2f, 0, 0, 0x68, 1, 0, 0, 0, 0xe9];
+        assert!(!is_short(&lazy) && !is_short(&short[..7]) && !is_short(&[0xf3; 16]));
+    }
 
     #[test]
     fn entries_of_all_layouts() {

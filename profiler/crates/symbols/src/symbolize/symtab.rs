@@ -179,8 +179,9 @@ impl Pass<'_> {
         if !symbol.is_defined() || !(function || symbol.kind == STT_NOTYPE) {
             return None;
         }
-        // Sparse dynamic tables would give sizeless symbols far too much.
-        if size == 0 && table.dynamic {
+        // Sparse dynamic tables would give sizeless symbols far too much. One in no section is
+        // a number, not a place.
+        if size == 0 && (table.dynamic || symbol.is_number()) {
             return None;
         }
         Some(Symbol {

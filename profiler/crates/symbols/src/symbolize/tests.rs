@@ -854,7 +854,7 @@ fn plt_instructions(path: &Path) -> Vec<(u64, String)> {
         let address = address.and_then(|(hex, _)| u64::from_str_radix(hex, 16).ok());
         if let Some(address) = address
             && section.starts_with(".plt")
-            && name.ends_with("@plt")
+            && (name.ends_with("@plt") || name.starts_with("*ABS*"))
         {
             found.push((address, name.clone()));
         }
@@ -921,4 +921,76 @@ fn corrupt_plt_costs_only_its_names() {
             assert_eq!(names(out.last().unwrap()), ["main"]);
         }
     }
+}
+
+/// A program that is linked statically chooses its functions by processor: it calls them through
+/// entries without a size in the file.
+#[test]
+fn entries_of_static_programs_are_named_by_what_they_lead_to() {
+    const SOURCE: &str = r#"
+static int one(void) { return 1; }
+static int two(void) { return 2; }
+static void *first_chooser(void) { return one; }
+static void *second_chooser(void) { return two; }
+static void *third_chooser(void) { return one; }
+int first(void) __attribute__((ifunc("first_chooser")));
+int second(void) __attribute__((ifunc("second_chooser")));
+int third(void) __attribute__((ifunc("third_chooser")));
+int main(void) { return first() + second() + third(); }
+"#;
+    for protection in ["-fcf-protection=none", "-fcf-protection=full"] {
+        let dir = TempDir::new().unwrap();
+        let flags = ["-O1", "-static", "-no-pie", protection];
+        let program = compile(dir.path(), "cc", SOURCE, "prog", &flags);
+        let text = run(
+            "objdump",
+            &["-d", "-w", program.to_str().unwrap()],
+            dir.path(),
+        );
+        let main = text.split("<main>:").nth(1).unwrap();
+        let main = main.split("\n\n").next().unwrap();
+        // call 401020 <.plt+0x8>
+        let calls = main.lines().filter_map(|line| line.split_once("call"));
+        let entries: Vec<u64> = calls
+            .filter_map(|(_, to)| u64::from_str_radix(to.split_whitespace().next()?, 16).ok())
+            .collect();
+        let expected = ["first", "second", "third"];
+        assert_eq!(entries.len(), expected.len(), "{main}");
+        let last_bytes: Vec<u64> = entries.iter().map(|entry| entry + 7).collect();
+        for addrs in [&entries, &last_bytes] {
+            for (found, name) in symbolize(&binary(&program), addrs).iter().zip(expected) {
+                let found = &names(found)[0];
+                // The symbol of the choice is that of its chooser.
+                let choosers = [format!("{name}@plt"), format!("{name}_chooser@plt")];
+                assert!(
+                    choosers.contains(&(*found).to_owned()),
+                    "{found} for {name}"
+                );
+            }
+        }
+    }
+}
+
+/// Assembly gives functions no size; linkers and libraries give numbers names.
+#[test]
+fn a_name_of_a_number_is_no_function() {
+    const SOURCE: &str = r#"
+__asm__(".globl a_number\n.set a_number, 0x400f00\n.globl sized\n.text\nsized: nop\n ret\n");
+__asm__(".globl low_number\n.set low_number, 1\n");
+int main(void) { return 0; }
+"#;
+    let dir = TempDir::new().unwrap();
+    let program = compile(
+        dir.path(),
+        "cc",
+        SOURCE,
+        "prog",
+        &["-no-pie", "-nostartfiles", "-Wl,-emain"],
+    );
+    let (main, _, _) = functions(&program, "main").remove(0);
+    // In front of all code, where only the numbers are.
+    let found = symbolize(&binary(&program), &[2, 0x401000 - 1, main]);
+    assert_eq!(found[0][0].kind, FrameKind::Unknown, "{:?}", found[0]);
+    assert_eq!(found[1][0].kind, FrameKind::Unknown, "{:?}", found[1]);
+    assert_eq!(names(&found[2]), ["main"]);
 }

@@ -152,7 +152,7 @@ impl<'a> Interpreter<'a> {
             1 => return self.advance(operand).map(Some),
             2 => {
                 let offset = self.factored_unsigned()?;
-                self.state.set(operand, Saved::AtCfa(offset));
+                self.set(operand, Saved::AtCfa(offset));
             }
             3 => self.restore(operand),
             _ => return self.extended(byte),
@@ -201,21 +201,21 @@ impl<'a> Interpreter<'a> {
     fn define_cfa(&mut self, opcode: u8) -> Option<()> {
         self.state.cfa = match (opcode, self.state.cfa) {
             (0x0c, _) => {
-                let register = self.code.uleb()?;
+                let register = self.cfa_register()?;
                 Cfa::Register {
                     register,
                     offset: self.unsigned()?,
                 }
             }
             (0x12, _) => {
-                let register = self.code.uleb()?;
+                let register = self.cfa_register()?;
                 Cfa::Register {
                     register,
                     offset: self.factored_signed()?,
                 }
             }
             (0x0d, Cfa::Register { offset, .. }) => Cfa::Register {
-                register: self.code.uleb()?,
+                register: self.cfa_register()?,
                 offset,
             },
             (0x0e, Cfa::Register { register, .. }) => Cfa::Register {
@@ -226,7 +226,10 @@ impl<'a> Interpreter<'a> {
                 register,
                 offset: self.factored_signed()?,
             },
-            (0x0f, _) => parse_cfa_expression(self.block()?),
+            (0x0f, _) => {
+                let cfa = parse_cfa_expression(self.block()?);
+                self.own(cfa)
+            }
             // A new offset or register for a CFA that is an expression, as in
             // hand-written assembly of libgcrypt: what is meant is not known
             // until the next full definition.
@@ -267,12 +270,59 @@ impl<'a> Interpreter<'a> {
             0x2f => Saved::AtCfa(self.factored_unsigned()?.checked_neg()?),
             _ => return None,
         };
-        self.state.set(register, rule);
+        self.set(register, rule);
         Some(())
+    }
+
+    /// Sets the rule of a register, whose number is the file's.
+    fn set(&mut self, register: u64, rule: Saved) {
+        let register = self.register(register);
+        let rule = match rule {
+            // One word below the CFA, as everywhere.
+            Saved::AtCfa(-4) if self.cie.is_narrow && register == RIP => Saved::AtCfa(-8),
+            Saved::At { register, offset } => Saved::At {
+                register: self.register(register),
+                offset,
+            },
+            rule => rule,
+        };
+        self.state.set(register, rule);
+    }
+
+    /// The number that a register has in programs of 64 bits, by that in this one. Both psABIs
+    /// list them: eax, ecx, edx, ebx, esp, ebp, esi, edi, eip.
+    fn register(&self, number: u64) -> u64 {
+        const NARROW: [u64; 9] = [0, 2, 1, 3, RSP, RBP, 4, 5, RIP];
+        let index = usize::try_from(number).ok().filter(|_| self.cie.is_narrow);
+        let known = index.and_then(|index| NARROW.get(index));
+        known.copied().unwrap_or(number)
+    }
+
+    /// The same of a CFA.
+    fn own(&self, cfa: Cfa) -> Cfa {
+        match cfa {
+            Cfa::Register { register, offset } => Cfa::Register {
+                register: self.register(register),
+                offset,
+            },
+            Cfa::Deref {
+                register,
+                offset,
+                add,
+            } => Cfa::Deref {
+                register: self.register(register),
+                offset,
+                add,
+            },
+            // Those of a PLT of 64 bits.
+            Cfa::Plt { .. } if self.cie.is_narrow => Cfa::Other,
+            cfa => cfa,
+        }
     }
 
     /// Gives a register the rule it has at the start of the FDE.
     fn restore(&mut self, register: u64) {
+        let register = self.register(register);
         let mut initial = self.cie.initial;
         if let Some(rule) = initial.saved(register) {
             self.state.set(register, *rule);
@@ -283,6 +333,12 @@ impl<'a> Interpreter<'a> {
     fn advance(&self, delta: u64) -> Option<u64> {
         self.location
             .checked_add(delta.checked_mul(self.cie.code_align)?)
+    }
+
+    /// The register that a CFA counts from.
+    fn cfa_register(&mut self) -> Option<u64> {
+        let number = self.code.uleb()?;
+        Some(self.register(number))
     }
 
     /// An unsigned operand.

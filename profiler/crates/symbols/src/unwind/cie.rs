@@ -4,8 +4,10 @@
 use super::bytes::Bytes;
 use super::cfi::{Interpreter, RuleState};
 
-/// DWARF number of the return address column, x86-64 psABI figure 3.36.
+/// DWARF number of the return address column, x86-64 psABI figure 3.36; that of programs of 32
+/// bits, i386 psABI table 2.14.
 const RETURN_ADDRESS: u64 = 16;
+const NARROW_RETURN_ADDRESS: u64 = 8;
 
 /// Pointer encodings (LSB, "DWARF Exception Header Encoding").
 const PE_ABSPTR: u8 = 0x00;
@@ -68,6 +70,8 @@ pub(super) struct Cie {
     pub(super) augmented: bool,
     /// The code is a signal trampoline ('S').
     pub(super) signal: bool,
+    /// It is of a program of 32 bits, whose registers have other numbers.
+    pub(super) is_narrow: bool,
     /// The rules at the start of each FDE.
     pub(super) initial: RuleState,
 }
@@ -83,7 +87,7 @@ impl Cie {
         let augmentation = bytes.c_str()?;
         if version == 4 {
             // Address size and segment selector size.
-            if (bytes.u8()?, bytes.u8()?) != (8, 0) {
+            if !matches!((bytes.u8()?, bytes.u8()?), (4 | 8, 0)) {
                 return None;
             }
         }
@@ -93,6 +97,7 @@ impl Cie {
             encoding: PE_ABSPTR,
             augmented: false,
             signal: false,
+            is_narrow: false,
             initial: RuleState::default(),
         };
         let return_address = match version {
@@ -100,13 +105,23 @@ impl Cie {
             3 | 4 => bytes.uleb()?,
             _ => return None,
         };
-        if return_address != RETURN_ADDRESS {
+        cie.is_narrow = return_address == NARROW_RETURN_ADDRESS;
+        if return_address != RETURN_ADDRESS && !cie.is_narrow {
             return None;
         }
+        cie.encoding = cie.own(cie.encoding);
         cie.parse_augmentation(augmentation, &mut bytes)?;
         let at = vaddr.wrapping_add(bytes.pos() as u64);
         cie.initial = Interpreter::new(&cie, bytes.rest(), at, 0, states).finish()?;
         Some(cie)
+    }
+
+    /// The encoding of a pointer, whose size is the machine's unless it says another.
+    fn own(&self, encoding: u8) -> u8 {
+        match self.is_narrow && encoding & PE_FORMAT == PE_ABSPTR {
+            true => encoding | PE_UDATA4,
+            false => encoding,
+        }
     }
 
     /// Reads the augmentation data that the augmentation string describes.
@@ -122,12 +137,12 @@ impl Cie {
         let mut data = Bytes::new(bytes.take_u64(size)?);
         for letter in letters {
             match letter {
-                b'R' => self.encoding = data.u8()?,
+                b'R' => self.encoding = self.own(data.u8()?),
                 b'L' => {
                     data.u8()?;
                 }
                 b'P' => {
-                    let encoding = data.u8()?;
+                    let encoding = self.own(data.u8()?);
                     encoded_value(&mut data, encoding)?;
                 }
                 b'S' => self.signal = true,

@@ -28,6 +28,7 @@ pub struct UnwindFile<R> {
     index: Index,
     functions: Functions,
     go: Option<GoUnwind>,
+    is_narrow: bool,
     first_page: u64,
     n_pages: u32,
     malformed: AtomicU64,
@@ -42,7 +43,7 @@ impl<R: ReadAt> UnwindFile<R> {
     /// Reads the headers.
     ///
     /// # Errors
-    /// No x86-64 ELF file, cut off or malformed headers, more than 4 GiB from
+    /// No ELF file for x86, cut off or malformed headers, more than 4 GiB from
     /// the first to the last byte of text, or the source's own errors. A file
     /// without text or unwind data is no error.
     pub fn open(source: R) -> Result<Self, UnwindError> {
@@ -51,8 +52,11 @@ impl<R: ReadAt> UnwindFile<R> {
         let ends = elf.text.iter().map(|t| t.vaddr.saturating_add(t.size));
         let n_pages = n_pages(&(first_page..ends.max().unwrap_or(first_page)))?;
         let (index, bad_hdr) = Index::find(&source, &elf, first_page)?;
-        let functions = Functions::find(&elf);
-        let go = GoUnwind::find(&source, &elf)?;
+        // What reads instructions and Go's tables knows those of 64 bits.
+        let (functions, go) = match elf.is_narrow {
+            true => (Functions::generated(&[]), None),
+            false => (Functions::find(&elf), GoUnwind::find(&source, &elf)?),
+        };
         Ok(Self {
             source,
             loaded: elf.loads.into_iter().map(Into::into).collect(),
@@ -61,6 +65,7 @@ impl<R: ReadAt> UnwindFile<R> {
             index,
             functions,
             go,
+            is_narrow: elf.is_narrow,
             first_page,
             n_pages,
             malformed: AtomicU64::new(bad_hdr.into()),
@@ -85,10 +90,16 @@ impl<R: ReadAt> UnwindFile<R> {
             build_id: None,
             index: Index::Absent,
             go: None,
+            is_narrow: false,
             first_page: pages.start & !(PAGE_SIZE - 1),
             n_pages: n_pages(&pages)?,
             malformed: AtomicU64::new(0),
         })
+    }
+
+    /// Whether it is of a program of 32 bits.
+    pub fn is_narrow(&self) -> bool {
+        self.is_narrow
     }
 
     /// The executable parts of the file, by address.

@@ -2,8 +2,9 @@
 //!
 //! aiprof runs as root, or with capabilities that let it read everything, on
 //! behalf of a user who may not, among users whom it must not trust. So each file
-//! is opened as one of six kinds:
+//! is opened as one of seven kinds:
 //!
+//! - [`as_user`]: what only its user may read, with that user's rights;
 //! - [`caller`]: what the caller named on the command line, in the environment or in a table, with
 //!   the caller's own rights. Results likewise, in a [`directory`] that a [`place`] was found to be
 //!   in;
@@ -22,6 +23,7 @@
     reason = "this is the module that opens files for all others"
 )]
 
+pub mod as_user;
 pub mod caller;
 pub mod directory;
 pub mod exchange;

@@ -98,6 +98,12 @@ pub const READING: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::CHECKPOINT_RESTORE);
 
+/// [`READING`], and to act as another user, for files that not even root may read
+/// ([`crate::files::as_user`]).
+pub const READING_AS_USERS: CapabilitySet = READING
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETGID);
+
 /// The value of `kernel.perf_event_paranoid` if only kernels of distributions know it, and this
 /// thread lacks the capabilities that they then ask for. Debian's and Ubuntu's ask for
 /// `CAP_SYS_ADMIN` above 2 (their patch "Allow further restriction of perf_event_open"; Ubuntu's

@@ -75,7 +75,7 @@ pub(super) fn run(line: &Line, kinds: &[Serve]) {
     // SAFETY: a system call without pointers.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     // The most that any of them needs; each gives up the rest of it by itself.
-    let most = privileges::READING | CapabilitySet::SYS_NICE;
+    let most = privileges::READING_AS_USERS | CapabilitySet::SYS_NICE;
     if let Err(error) = privileges::drop_to(most) {
         tracing::debug!("{error}");
     }

@@ -9,12 +9,14 @@ use super::*;
 /// When an invariant of the map does not hold.
 pub fn fuzz_perf_map(data: &[u8]) {
     let limits = PerfMapLimits {
-        entries: 512,
+        pieces: 512,
         name_bytes: 4096,
         line_bytes: 256,
     };
-    let (map, stats) = PerfMap::read(data, limits);
-    assert!(stats.accepted <= limits.entries as u64);
+    let mut map = PerfMap::default();
+    let stats = map.read(data, limits);
+    assert!(stats.bytes <= data.len() as u64);
+    assert!(map.ranges.len() <= limits.pieces);
     assert!(map.names.len() <= limits.name_bytes);
     for pair in map.ranges.windows(2) {
         assert!(pair[0].end <= pair[1].start, "ranges overlap");

@@ -2,7 +2,9 @@
 //! one, these tests print that and pass.
 
 use super::reference::compare;
-use aiprof_common::{CFA_DEREF_RBP, CFA_PLT, CFA_REG};
+use super::{UnwindFile, rule, rule_at, rule_rbp};
+use aiprof_common::{CFA_DEREF_RBP, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP};
+use object::{Object as _, ObjectSymbol as _};
 use std::path::Path;
 use std::process::Command;
 
@@ -61,4 +63,43 @@ fn file_without_a_search_table() {
         return;
     };
     assert!(!compare(&data).is_empty());
+}
+
+/// push %ebp (one byte); mov %esp, %ebp (two): registers have other numbers there, and addresses
+/// on the stack four bytes.
+#[test]
+fn programs_of_32_bits_have_rules_in_words_of_four_bytes() {
+    let source = "int g(int); int f(int n) { return g(n) + g(n + 1); }";
+    let dir = tempfile::tempdir().unwrap();
+    for frame_table in ["-Wl,--eh-frame-hdr", "-Wl,--no-eh-frame-hdr"] {
+        let flags = [
+            "-m32",
+            "-nostdlib",
+            "-fno-omit-frame-pointer",
+            "-fcf-protection=none",
+        ];
+        let flags = [&flags[..], &[frame_table]].concat();
+        let Some(data) = compile(source, &flags, dir.path()) else {
+            return;
+        };
+        let object = object::File::parse(&data[..]).unwrap();
+        let mut symbols = object.dynamic_symbols();
+        let f = symbols
+            .find(|symbol| symbol.name() == Ok("f"))
+            .unwrap()
+            .address();
+        let file = UnwindFile::open(data.clone()).unwrap();
+        assert!(file.is_narrow() && file.malformed() == 0);
+        assert_eq!(rule_at(&file, f), rule(CFA_RSP, 4), "{frame_table}");
+        assert_eq!(
+            rule_at(&file, f + 1),
+            rule_rbp(CFA_RSP, 8, -8),
+            "{frame_table}"
+        );
+        assert_eq!(
+            rule_at(&file, f + 3),
+            rule_rbp(CFA_RBP, 8, -8),
+            "{frame_table}"
+        );
+    }
 }
