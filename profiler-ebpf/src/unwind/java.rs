@@ -58,6 +58,7 @@ const METHOD: u64 = 24;
 /// First 8 bytes of blobs' names.
 const NMETHOD: u64 = u64::from_le_bytes(*b"nmethod\0");
 const NATIVE_NMETHOD: u64 = u64::from_le_bytes(*b"native n");
+const VTABLE_CHUNKS: u64 = u64::from_le_bytes(*b"vtable c");
 
 /// State of a walk for frames of HotSpot.
 #[repr(C)]
@@ -152,10 +153,10 @@ fn stub(scratch: *mut Scratch) -> u32 {
     let w = unsafe { &mut (*scratch).walk };
     let frame = w.rbp;
     if w.exact != 0 {
-        return search(scratch, w.rsp, 0);
+        return search(scratch, w.rsp, MAX_PUSHED);
     }
     if frame < w.rsp || frame & 7 != 0 {
-        return NOT_KNOWN;
+        return search(scratch, w.rsp, MAX_SAVED);
     }
     let (Ok(caller), Ok(address)) = (
         read_stack(w, frame),
@@ -292,6 +293,7 @@ fn find_blob(scratch: *mut Scratch) -> u32 {
     if rc != 0 {
         NOT_KNOWN
     } else if java.size == 0 || java.size > MAX_FRAME {
+        java.size = 0;
         NO_SIZE
     } else {
         NO_STOP
@@ -357,6 +359,9 @@ fn mark_guessed(scratch: *mut Scratch) {
     unsafe { *frame_at(&mut s.frames, at.into()) |= ADDR_GUESSED };
 }
 
+/// More than one.
+const MANY: u64 = 2;
+
 /// A search for a return address on the stack.
 struct ReturnSearch {
     scratch: *mut Scratch,
@@ -365,19 +370,25 @@ struct ReturnSearch {
     /// The return address, and where it is; 0: none was found.
     address: u64,
     at: u64,
-    /// Number of addresses that any call may have left; 0 if one is certain.
-    doubtful: u32,
+    /// Number of addresses that any call may have left, at most [`MANY`]; 0 if one is certain.
+    doubtful: u64,
 }
 
 /// Steps from code that has pushed words, to the return address from `from` on among `words`
-/// words; 0: the code is a stub.
+/// words.
 ///
-/// The first address is certain that follows a call of the current blob, or is in the
-/// interpreter, which calls by register. Otherwise the only address after some call among the
-/// first ones is taken. Of several such addresses the first one is a guess: others may be left
+/// The first address is certain that follows a call of the current blob. So is one in the
+/// interpreter, which calls methods by register, if it is the first one of all; and the first
+/// word of a stub that selects a method: such stubs push nothing, and HotSpot changes the calls
+/// that lead to them. Otherwise the only address after some call among the first ones is taken,
+/// but not from a stub. Of several such addresses the first one is a guess: others may be left
 /// from calls that are over.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn search(scratch: *mut Scratch, from: u64, words: u32) -> u32 {
+extern "C" fn search(scratch: *mut Scratch, from: u64, words: u32) -> u32 {
+    if scratch.is_null() {
+        return NOT_KNOWN;
+    }
     let mut search = ReturnSearch {
         scratch,
         from,
@@ -385,21 +396,23 @@ fn search(scratch: *mut Scratch, from: u64, words: u32) -> u32 {
         at: 0,
         doubtful: 0,
     };
-    let is_stub = words == 0;
+    // SAFETY: a checked map value.
+    let is_stub = unsafe { (*scratch).java.size } == 0;
+    let is_selector = is_stub && is_vtable_stub(scratch);
     // SAFETY: the callback has bpf_loop's signature; the context lives on this frame's
     // stack for the whole call.
     unsafe {
         bpf_loop(
-            if is_stub { MAX_PUSHED } else { words },
+            if is_selector { 1 } else { words },
             find_return as *mut c_void,
             (&raw mut search).cast(),
             0,
         );
     }
-    if search.at == 0 || is_stub && search.doubtful != 0 {
+    if search.at == 0 || is_stub && search.doubtful != 0 && !is_selector {
         return NOT_KNOWN;
     }
-    if search.doubtful > 1 {
+    if search.doubtful == MANY {
         mark_guessed(scratch);
     }
     // SAFETY: a checked map value.
@@ -414,6 +427,13 @@ fn search(scratch: *mut Scratch, from: u64, words: u32) -> u32 {
     NO_STOP
 }
 
+/// Whether the blob has stubs that select a method.
+#[inline(always)]
+fn is_vtable_stub(scratch: *mut Scratch) -> bool {
+    // SAFETY: a checked map value.
+    blob_name(unsafe { &(*scratch).java }) == VTABLE_CHUNKS
+}
+
 /// `bpf_loop` callback: looks at a word of the stack.
 extern "C" fn find_return(index: u64, search: *mut ReturnSearch) -> i64 {
     // SAFETY: the context is search's, the scratch a checked map value.
@@ -423,18 +443,22 @@ extern "C" fn find_return(index: u64, search: *mut ReturnSearch) -> i64 {
     if !is_generated(&s.walk, address) {
         return GO_ON;
     }
-    if is_interpreter(&s.java, address) || calls_blob(s, address) {
+    let is_next = search.at == 0 && s.java.size != 0;
+    if is_next && is_interpreter(&s.java, address) || calls_blob(s, address) {
         search.address = address;
         search.at = at;
         search.doubtful = 0;
         return STOP;
     }
     if index < MAX_PUSHED.into() && call_before(address, s.walk.rip, 0, 0) != NO_CALL {
-        if search.doubtful == 0 {
-            search.address = address;
-            search.at = at;
+        // No count: the verifier would follow each number.
+        if search.at != 0 {
+            search.doubtful = MANY;
+            return GO_ON;
         }
-        search.doubtful += 1;
+        search.address = address;
+        search.at = at;
+        search.doubtful = 1;
     }
     GO_ON
 }
@@ -597,8 +621,14 @@ fn entry_of(java: &Java, code: u64) -> u64 {
 /// Whether the blob is a compiled method.
 #[inline(always)]
 fn is_method(java: &Java) -> bool {
-    let name = user(field(&java.header, java.layout.blob_name));
+    let name = blob_name(java);
     name == NMETHOD || name == NATIVE_NMETHOD
+}
+
+/// The first 8 bytes of the blob's name.
+#[inline(always)]
+fn blob_name(java: &Java) -> u64 {
+    user(field(&java.header, java.layout.blob_name))
 }
 
 /// Whether a function may return to an address: it is in the interpreter, or follows a call.
