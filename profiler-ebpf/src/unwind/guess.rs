@@ -163,8 +163,8 @@ fn has_frame(rip: u64) -> u32 {
 const LEA_NEAR: u32 = 0x246c_8d48;
 const LEA_FAR: u32 = 0x24ac_8d48;
 
-/// Whether a byte before c3 shows that c3 names registers and is no `ret`: the opcodes of `mov`
-/// (8b, 89), `test` (85), `cmp` (3b, 39), `add` (03, 01), `sub` (2b, 29) and `xor` (33, 31).
+/// Whether a byte before c3 shows that c3 names registers and is no `ret`. It is an opcode then:
+/// `mov` (8b, 89), `test` (85), `cmp` (3b, 39), `add` (03, 01), `sub` (2b, 29), `xor` (33, 31).
 #[inline(always)]
 fn takes_registers(before: u8) -> bool {
     matches!(
@@ -173,10 +173,11 @@ fn takes_registers(before: u8) -> bool {
     )
 }
 
-/// Whether the instructions that end at `at`, where `lea n(%rsp), %rbp` or `mov %rsp, %rbp` is,
-/// have moved the stack pointer by `n` bytes since `push %rbp` (55), as .NET's do: pushes of
-/// the registers r15 to r12 (41 57 to 41 54), rbx (53) and rax (50), `sub $m, %rsp` (48 83 ec,
-/// 48 81 ec), `vzeroupper` (c5 f8 77).
+/// Whether `push %rbp` (55) comes before `at`, and what is between has moved the stack pointer by
+/// `n` bytes. At `at` is `lea n(%rsp), %rbp` or `mov %rsp, %rbp`.
+///
+/// Between can be, as in .NET's code: pushes of r15 to r12 (41 57 to 41 54), rbx (53) and rax
+/// (50); `sub $m, %rsp` (48 83 ec, 48 81 ec); `vzeroupper` (c5 f8 77).
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn has_pushed(at: u64, n: u64) -> u32 {

@@ -377,12 +377,14 @@ struct ReturnSearch {
 /// Steps from code that has pushed words, to the return address from `from` on among `words`
 /// words.
 ///
-/// The first address is certain that follows a call of the current blob. So is one in the
-/// interpreter, which calls methods by register, if it is the first one of all; and the first
-/// word of a stub that selects a method: such stubs push nothing, and HotSpot changes the calls
-/// that lead to them. Otherwise the only address after some call among the first ones is taken,
-/// but not from a stub. Of several such addresses the first one is a guess: others may be left
-/// from calls that are over.
+/// The first address is certain that follows a call of the current blob. An address in the
+/// interpreter, which calls methods by register, is certain if it is the first one of all. So is
+/// the first word of a stub that selects a method: such stubs push nothing, and HotSpot changes
+/// the calls that lead to them.
+///
+/// Otherwise the only address after some call among the first ones is taken, but not from a
+/// stub. If there are several, the first one is a guess: others may be left from calls that are
+/// over.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn search(scratch: *mut Scratch, from: u64, words: u32) -> u32 {
