@@ -20,7 +20,10 @@ const FUNCTION_REACH: u64 = 1 << 16;
 
 /// Words of code before an instruction that are searched for the place where its function makes
 /// its frame.
-const FRAME_WORDS: u32 = 64;
+const FRAME_WORDS: u32 = 128;
+
+/// Most registers that a function saves, with a word that fills up.
+const MAX_PUSHES: u32 = 7;
 
 /// Results of [`call_before`]: no call that can have led to the address; a call whose target
 /// may have jumped to it; a call to a place shortly before it.
@@ -128,12 +131,14 @@ struct Search {
     end: u64,
     /// The 8 bytes after those being searched.
     behind: u64,
-    found: u32,
+    /// The instruction that sets rbp; 0: none was found.
+    found: u64,
 }
 
-/// Whether the function that runs `rip` has made its frame. It has if the two instructions that
-/// do so are shortly before, with no return instruction between. A return instruction is
-/// recognized by its first byte alone, which can also be within another instruction.
+/// Whether the function that runs `rip` has made its frame. It has if the instructions that do
+/// so are shortly before, with no return instruction between. A return instruction is
+/// recognized by its first byte and by the byte before it, which can also be within another
+/// instruction.
 #[inline(never)]
 fn has_frame(rip: u64) -> u32 {
     let mut search = Search {
@@ -151,11 +156,75 @@ fn has_frame(rip: u64) -> u32 {
             0,
         );
     }
-    search.found
+    let code = code_at(search.found);
+    let n = match code as u32 {
+        LEA_NEAR => code >> 32 & 0xff,
+        LEA_FAR => code >> 32,
+        _ => 0,
+    };
+    if search.found == 0 {
+        return 0;
+    }
+    has_pushed(search.found, n)
 }
 
-/// `bpf_loop` callback: searches 8 bytes for `push %rbp; mov %rsp, %rbp` (55 48 89 e5, 55 48 8b
-/// ec; in programs of 32 bits 55 89 e5, 55 8b ec) and for `ret` (c3).
+/// `lea n(%rsp), %rbp`, with one byte for `n` and with four.
+const LEA_NEAR: u32 = 0x246c_8d48;
+const LEA_FAR: u32 = 0x24ac_8d48;
+
+/// Whether a byte before c3 shows that c3 names registers and is no `ret`. It is an opcode then:
+/// `mov` (8b, 89), `test` (85), `cmp` (3b, 39), `add` (03, 01), `sub` (2b, 29), `xor` (33, 31).
+#[inline(always)]
+fn takes_registers(before: u8) -> bool {
+    matches!(
+        before,
+        0x8b | 0x89 | 0x85 | 0x3b | 0x39 | 0x03 | 0x01 | 0x2b | 0x29 | 0x33 | 0x31
+    )
+}
+
+/// Whether `push %rbp` (55) comes before `at`, and what is between has moved the stack pointer by
+/// `n` bytes. At `at` is `lea n(%rsp), %rbp` or `mov %rsp, %rbp`.
+///
+/// Between can be, as in .NET's code: pushes of r15 to r12 (41 57 to 41 54), rbx (53) and rax
+/// (50); `sub $m, %rsp` (48 83 ec, 48 81 ec); `vzeroupper` (c5 f8 77).
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn has_pushed(at: u64, n: u64) -> u32 {
+    let mut at = at;
+    if code_at(at.wrapping_sub(8)) >> 40 == 0x77_f8c5 {
+        at = at.wrapping_sub(3);
+    }
+    let mut left = n;
+    let code = code_at(at.wrapping_sub(8));
+    if code >> 32 & 0xff_ffff == 0xec_8348 {
+        left = left.wrapping_sub(code >> 56);
+        at = at.wrapping_sub(4);
+    } else if code >> 8 & 0xff_ffff == 0xec_8148 {
+        left = left.wrapping_sub(code >> 32);
+        at = at.wrapping_sub(7);
+    }
+    if code_at(at.wrapping_sub(8)) >> 40 == 0x77_f8c5 {
+        at = at.wrapping_sub(3);
+    }
+    for _ in 0..MAX_PUSHES {
+        let two = code_at(at.wrapping_sub(8)) >> 48;
+        if left == 0 {
+            return u32::from(two >> 8 == 0x55);
+        }
+        left = left.wrapping_sub(8);
+        at = if two & 0xfcff == 0x5441 {
+            at.wrapping_sub(2)
+        } else if two >> 8 == 0x53 || two >> 8 == 0x50 {
+            at.wrapping_sub(1)
+        } else {
+            return 0;
+        };
+    }
+    0
+}
+
+/// `bpf_loop` callback: searches 8 bytes for `mov %rsp, %rbp` (48 89 e5, 48 8b ec; in programs of
+/// 32 bits 89 e5, 8b ec behind a push, 55), `lea n(%rsp), %rbp` and `ret` (c3).
 extern "C" fn find_frame(index: u64, search: *mut Search) -> i64 {
     // SAFETY: the context is has_frame's.
     let search = unsafe { &mut *search };
@@ -173,13 +242,21 @@ extern "C" fn find_frame(index: u64, search: *mut Search) -> i64 {
             four |= (search.behind << (64 - 8 * at)) as u32;
         }
         if four as u8 == 0xc3 {
-            return STOP;
+            let before = match at {
+                0 => code_at(from.wrapping_sub(8)) >> 56,
+                _ => word >> (8 * (at - 1)),
+            };
+            if !takes_registers(before as u8) {
+                return STOP;
+            }
         }
         let three = four & 0xff_ffff;
-        let makes_frame =
-            four == 0xe589_4855 || four == 0xec8b_4855 || three == 0xe5_8955 || three == 0xec_8b55;
-        if makes_frame {
-            search.found = 1;
+        if three == 0xe5_8948 || three == 0xec_8b48 || four == LEA_NEAR || four == LEA_FAR {
+            search.found = from.wrapping_add(at);
+            return STOP;
+        }
+        if three == 0xe5_8955 || three == 0xec_8b55 {
+            search.found = from.wrapping_add(at + 1);
             return STOP;
         }
     }
@@ -232,21 +309,29 @@ fn code_at(address: u64) -> u64 {
     code
 }
 
+/// Whether the code at an address is only a jump (e9, ff 25), as where .NET's methods are called.
+#[inline(always)]
+fn jumps(address: u64) -> bool {
+    let code = code_at(address);
+    code & 0xff == 0xe9 || code & 0xffff == 0x25ff
+}
+
 /// Whether a call before `address` can have led to `rip`, which is in the mapping from `start`
 /// to `end`. Two forms of calls can (Intel SDM, "CALL"):
 ///
-/// * `call` to an address (e8) shortly before `rip`, or to one outside of the mapping, from
-///   where a jump leads here;
+/// * `call` to an address (e8) shortly before `rip`, or to one outside of the mapping or with a
+///   jump, from where a jump leads here;
 /// * a call through a register or memory (ff /2).
+#[unsafe(no_mangle)]
 #[inline(never)]
-pub(super) fn call_before(address: u64, rip: u64, start: u64, end: u64) -> u32 {
+pub(super) extern "C" fn call_before(address: u64, rip: u64, start: u64, end: u64) -> u32 {
     let code = code_at(address.wrapping_sub(8));
     if code >> 24 & 0xff == 0xe8 {
         let target = address.wrapping_add((code >> 32) as i32 as i64 as u64);
         if rip.wrapping_sub(target) < FUNCTION_REACH {
             return NEAR_CALL;
         }
-        if target < start || target >= end {
+        if target < start || target >= end || jumps(target) {
             return SOME_CALL;
         }
     }

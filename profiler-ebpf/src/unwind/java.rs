@@ -4,13 +4,17 @@
 //! search is bounded. The blob has the size of a caller's frame. For an interrupted function,
 //! the instruction shows which part of the frame exists. The resulting return address is
 //! accepted only if it is in HotSpot's interpreter or follows a call.
+//!
+//! Code may push words below its frame: where it compares or searches strings, checks types,
+//! converts numbers or saves registers around a barrier. The blob does not have their number.
+//! The return address is then searched for above the frame's usual end, see [`search`].
 
 use aiprof_common::*;
-use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use core::ffi::c_void;
 
 use super::{
-    NO_STOP, Walk,
+    GO_ON, NO_STOP, STOP, Walk,
     apply::{read_stack, user_register},
     frame_at,
     guess::{NO_CALL, call_before},
@@ -35,6 +39,11 @@ const MAX_FRAME: u64 = 1 << 20;
 /// Most bytes of a method's parameters and variables, by which it extends the stack.
 const MAX_LOCALS: u64 = 1 << 20;
 
+/// Most words that code pushes below its frame.
+const MAX_PUSHED: u32 = 16;
+/// The same with all registers, which it saves around the call of a barrier.
+const MAX_SAVED: u32 = 160;
+
 /// Numbers of registers in DWARF.
 const RAX: u8 = 0;
 const RBX: u8 = 3;
@@ -49,6 +58,7 @@ const METHOD: u64 = 24;
 /// First 8 bytes of blobs' names.
 const NMETHOD: u64 = u64::from_le_bytes(*b"nmethod\0");
 const NATIVE_NMETHOD: u64 = u64::from_le_bytes(*b"native n");
+const VTABLE_CHUNKS: u64 = u64::from_le_bytes(*b"vtable c");
 
 /// State of a walk for frames of HotSpot.
 #[repr(C)]
@@ -115,6 +125,10 @@ pub(super) extern "C" fn follow(scratch: *mut Scratch) -> u32 {
     if s.walk.exact != 0 {
         return interrupted(scratch);
     }
+    let cfa = s.walk.rsp.wrapping_add(s.java.size);
+    if !is_generated(&s.walk, user(cfa.wrapping_sub(8))) && is_method(&s.java) {
+        return search(scratch, cfa, MAX_SAVED);
+    }
     to_result(whole_frame(s))
 }
 
@@ -132,14 +146,17 @@ fn is_interpreter(java: &Java, address: u64) -> bool {
     address.wrapping_sub(start) < end.wrapping_sub(start)
 }
 
-/// Steps from a stub that has called a function. Such stubs have a frame that rbp leads to.
+/// Steps from a stub. One that has called a function has a frame that rbp leads to.
 #[inline(never)]
 fn stub(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
     let w = unsafe { &mut (*scratch).walk };
     let frame = w.rbp;
-    if w.exact != 0 || frame < w.rsp || frame & 7 != 0 {
-        return NOT_KNOWN;
+    if w.exact != 0 {
+        return search(scratch, w.rsp, MAX_PUSHED);
+    }
+    if frame < w.rsp || frame & 7 != 0 {
+        return search(scratch, w.rsp, MAX_SAVED);
     }
     let (Ok(caller), Ok(address)) = (
         read_stack(w, frame),
@@ -276,6 +293,7 @@ fn find_blob(scratch: *mut Scratch) -> u32 {
     if rc != 0 {
         NOT_KNOWN
     } else if java.size == 0 || java.size > MAX_FRAME {
+        java.size = 0;
         NO_SIZE
     } else {
         NO_STOP
@@ -313,18 +331,153 @@ fn interrupted(scratch: *mut Scratch) -> u32 {
     if leave(scratch, state) == NO_STOP {
         return NO_STOP;
     }
+    if state == WHOLE {
+        // SAFETY: a checked map value.
+        let s = unsafe { &*scratch };
+        let cfa = s.walk.rsp.wrapping_add(s.java.size);
+        if search(scratch, cfa, MAX_PUSHED) == NO_STOP {
+            return NO_STOP;
+        }
+    }
     // The instruction was misleading.
     for other in [WHOLE, BARE, PUSHED] {
         if other != state && leave(scratch, other) == NO_STOP {
-            // SAFETY: a checked map value.
-            let s = unsafe { &mut *scratch };
-            let at = s.walk.len.wrapping_sub(1);
-            // SAFETY: in bounds by its mask.
-            unsafe { *frame_at(&mut s.frames, at.into()) |= ADDR_GUESSED };
+            mark_guessed(scratch);
             return NO_STOP;
         }
     }
     NOT_KNOWN
+}
+
+/// Marks the caller of the last recorded frame as a guess.
+#[inline(always)]
+fn mark_guessed(scratch: *mut Scratch) {
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let at = s.walk.len.wrapping_sub(1);
+    // SAFETY: in bounds by its mask.
+    unsafe { *frame_at(&mut s.frames, at.into()) |= ADDR_GUESSED };
+}
+
+/// More than one.
+const MANY: u64 = 2;
+
+/// A search for a return address on the stack.
+struct ReturnSearch {
+    scratch: *mut Scratch,
+    /// Address of the first word.
+    from: u64,
+    /// The return address, and where it is; 0: none was found.
+    address: u64,
+    at: u64,
+    /// Number of addresses that any call may have left, at most [`MANY`]; 0 if one is certain.
+    doubtful: u64,
+}
+
+/// Steps from code that has pushed words, to the return address from `from` on among `words`
+/// words.
+///
+/// The first address is certain that follows a call of the current blob. An address in the
+/// interpreter, which calls methods by register, is certain if it is the first one of all. So is
+/// the first word of a stub that selects a method: such stubs push nothing, and HotSpot changes
+/// the calls that lead to them.
+///
+/// Otherwise the only address after some call among the first ones is taken, but not from a
+/// stub. If there are several, the first one is a guess: others may be left from calls that are
+/// over.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn search(scratch: *mut Scratch, from: u64, words: u32) -> u32 {
+    if scratch.is_null() {
+        return NOT_KNOWN;
+    }
+    let mut search = ReturnSearch {
+        scratch,
+        from,
+        address: 0,
+        at: 0,
+        doubtful: 0,
+    };
+    // SAFETY: a checked map value.
+    let is_stub = unsafe { (*scratch).java.size } == 0;
+    let is_selector = is_stub && is_vtable_stub(scratch);
+    // SAFETY: the callback has bpf_loop's signature; the context lives on this frame's
+    // stack for the whole call.
+    unsafe {
+        bpf_loop(
+            if is_selector { 1 } else { words },
+            find_return as *mut c_void,
+            (&raw mut search).cast(),
+            0,
+        );
+    }
+    if search.at == 0 || is_stub && search.doubtful != 0 && !is_selector {
+        return NOT_KNOWN;
+    }
+    if search.doubtful == MANY {
+        mark_guessed(scratch);
+    }
+    // SAFETY: a checked map value.
+    let s = unsafe { &mut *scratch };
+    let below = search.at.wrapping_sub(8);
+    let w = &mut s.walk;
+    // A stub may have none, or one that rbp leads to.
+    if !is_stub && s.java.size > 8 || is_stub && w.rbp == below {
+        w.rbp = user(below);
+    }
+    go_to(w, search.address, search.at.wrapping_add(8));
+    NO_STOP
+}
+
+/// Whether the blob has stubs that select a method.
+#[inline(always)]
+fn is_vtable_stub(scratch: *mut Scratch) -> bool {
+    // SAFETY: a checked map value.
+    blob_name(unsafe { &(*scratch).java }) == VTABLE_CHUNKS
+}
+
+/// `bpf_loop` callback: looks at a word of the stack.
+extern "C" fn find_return(index: u64, search: *mut ReturnSearch) -> i64 {
+    // SAFETY: the context is search's, the scratch a checked map value.
+    let (search, s) = unsafe { (&mut *search, &*(*search).scratch) };
+    let at = search.from.wrapping_add(8 * index);
+    let address = user(at);
+    if !is_generated(&s.walk, address) {
+        return GO_ON;
+    }
+    let is_next = search.at == 0 && s.java.size != 0;
+    if is_next && is_interpreter(&s.java, address) || calls_blob(s, address) {
+        search.address = address;
+        search.at = at;
+        search.doubtful = 0;
+        return STOP;
+    }
+    if index < MAX_PUSHED.into() && call_before(address, s.walk.rip, 0, 0) != NO_CALL {
+        // No count: the verifier would follow each number.
+        if search.at != 0 {
+            search.doubtful = MANY;
+            return GO_ON;
+        }
+        search.address = address;
+        search.at = at;
+        search.doubtful = 1;
+    }
+    GO_ON
+}
+
+/// Whether the call before an address (e8) leads into the current blob.
+#[inline(always)]
+fn calls_blob(s: &Scratch, address: u64) -> bool {
+    let code = user(address.wrapping_sub(8));
+    let target = address.wrapping_add((code >> 32) as i32 as i64 as u64);
+    let blob = s.java.blob;
+    code >> 24 & 0xff == 0xe8 && target.wrapping_sub(blob) <= s.walk.rip.wrapping_sub(blob)
+}
+
+/// Whether an address is among HotSpot's heaps.
+#[inline(always)]
+fn is_generated(w: &Walk, address: u64) -> bool {
+    address.wrapping_sub(w.heaps.start) < w.heaps.size
 }
 
 /// Moves to the caller of an interrupted function. `state`: the part of its frame that exists.
@@ -413,6 +566,10 @@ fn at_return(next: u64, last: u64) -> Option<u32> {
     }
     let three = next & 0xff_ffff;
     let two = next & 0xffff;
+    // Where that check goes if it stops: lea n(%rip), %r10; mov %r10, n(%r15).
+    if three == 0x15_8d4c || three == 0x97_894d && last >> 8 & 0xff_ffff == 0x15_8d4c {
+        return Some(BARE);
+    }
     let has_popped = last >> 56 == 0x5d;
     if has_popped && (three == 0xa7_3b49 || three == 0x97_8b4d || two == 0x0585) {
         return Some(BARE);
@@ -452,8 +609,7 @@ fn frame_complete(java: &Java) -> u64 {
 /// object.
 #[inline(always)]
 fn entry_of(java: &Java, code: u64) -> u64 {
-    let name = user(field(&java.header, java.layout.blob_name));
-    if name != NMETHOD && name != NATIVE_NMETHOD {
+    if !is_method(java) {
         return 0;
     }
     let entry = user(java.blob.wrapping_add(java.layout.method_entry.into()));
@@ -462,6 +618,19 @@ fn entry_of(java: &Java, code: u64) -> u64 {
     } else {
         entry.wrapping_sub(code)
     }
+}
+
+/// Whether the blob is a compiled method.
+#[inline(always)]
+fn is_method(java: &Java) -> bool {
+    let name = blob_name(java);
+    name == NMETHOD || name == NATIVE_NMETHOD
+}
+
+/// The first 8 bytes of the blob's name.
+#[inline(always)]
+fn blob_name(java: &Java) -> u64 {
+    user(field(&java.header, java.layout.blob_name))
 }
 
 /// Whether a function may return to an address: it is in the interpreter, or follows a call.

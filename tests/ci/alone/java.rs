@@ -47,6 +47,20 @@ const CHAINS: [&[&str]; 3] = [
     &["chainD", "method"],
 ];
 
+/// The methods of `JavaPushes` that push words, or call what does.
+const PUSHES: [&str; 5] = ["compares", "sorts", "searches", "checks", "converts"];
+
+/// Whether a function pushes words, or only `JavaPushes` calls it, and no start of a program.
+fn is_pushing(frame: &str) -> bool {
+    let name = base(frame);
+    name.starts_with("java.util.TimSort.")
+        || name.starts_with("java.util.TreeMap.merge")
+        || name.starts_with("slow_subtype_check")
+        || PUSHES
+            .iter()
+            .any(|method| name == format!("JavaPushes.{method}"))
+}
+
 /// The methods of a class, and of those in it, outermost first. A lambda's is called as its
 /// method; the class that is made for it is left out, and so is the number.
 fn methods<'a>(line: &'a Line, class: &str) -> Vec<&'a str> {
@@ -140,6 +154,33 @@ fn check_program(class: &str, args: &[&str], burns: &str) -> anyhow::Result<()> 
             check_share(&format!("{what}, true"), &burning, LEAST / 2, 0.99, |l| {
                 is_true(l, class, burns)
             })?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether all that main has called is known of a stack of `JavaPushes`: it came to one of the
+/// methods that only work calls.
+fn is_worked(line: &Line) -> bool {
+    let whole = !line.is_cut() && is_named(line) && !line.has("[caller guessed]");
+    let methods = methods(line, "JavaPushes");
+    whole && matches!(&methods[..], ["main", "work", method, ..] if PUSHES.contains(method))
+}
+
+/// Code that pushes words in the middle of its frame: it compares and searches strings, checks
+/// types, converts numbers.
+#[test]
+fn java_code_that_pushes_words() -> anyhow::Result<()> {
+    skip_unless!(&NEEDS);
+    let shop = Workshop::new()?;
+    compile(&shop, "JavaPushes.java")?;
+    for java in javas() {
+        for mode in [&MODES[0], &MODES[2]] {
+            let what = format!("{} {mode:?} pushes", java.display());
+            let run = record(&shop, &java, mode, &["JavaPushes", SECONDS])?;
+            let reached = |line: &Line| line.frames.iter().any(|f| is_pushing(f));
+            let pushing = run.folded.filter(reached);
+            check_share(&what, &pushing, LEAST, GOAL, is_worked)?;
         }
     }
     Ok(())

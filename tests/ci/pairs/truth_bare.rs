@@ -96,8 +96,12 @@ fn a_library_that_keeps_no_symbols() -> anyhow::Result<()> {
 
 /// Records functions that are generated at run time.
 fn generated(mode: &str) -> anyhow::Result<Folded> {
+    run_generated("generated.c", mode)
+}
+
+fn run_generated(source: &str, mode: &str) -> anyhow::Result<Folded> {
     let shop = Workshop::new()?;
-    let program = shop.build("generated.c", "generated", &["-O2"])?;
+    let program = shop.build(source, "generated", &["-O2"])?;
     let run = Aiprof::counting()
         .command(program, &["6", mode])
         .record_one()?;
@@ -121,6 +125,19 @@ fn generated_code_without_frame_pointers() -> anyhow::Result<()> {
     check_share("stays", &generated("stays")?, LEAST, 0.97, is_generated)?;
     // Up to a second may go by until what is new is read.
     check_share("grows", &generated("grows")?, LEAST, 0.9, is_generated)
+}
+
+/// Frames of .NET's kind, whose callers are called through jumps.
+#[test]
+fn generated_code_called_through_jumps() -> anyhow::Result<()> {
+    skip_unless!(&NEEDS);
+    check_share(
+        "jumps",
+        &run_generated("stubbed.c", "-")?,
+        LEAST,
+        0.97,
+        |l| is_generated(l) && !l.has("[caller guessed]"),
+    )
 }
 
 /// Rules of what was there before must not be believed.
