@@ -193,7 +193,13 @@ fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
         return Err(STOP_END);
     }
     if call_before(address, w.rip, w.map.start, w.map.end) == NO_CALL {
-        return Err(STOP_FRAME_POINTER);
+        // The outermost frame: its function returns to an address that no call has pushed.
+        let is_last = caller == 0 && w.guessed != 0;
+        return Err(if is_last {
+            STOP_END
+        } else {
+            STOP_FRAME_POINTER
+        });
     }
     w.rbp = caller;
     go_to(w, address, at, BY_FRAME_POINTER);
@@ -218,6 +224,19 @@ fn code_at(address: u64) -> u64 {
         return 0;
     }
     code
+}
+
+/// Whether the code before `address` can be read and ends in no call.
+#[inline(never)]
+pub(super) fn follows_no_call(address: u64) -> bool {
+    code_at(address.wrapping_sub(8)) != 0 && call_before(address, address, 0, 0) == NO_CALL
+}
+
+/// Whether a call through a register or memory precedes `address`.
+#[inline(always)]
+pub(super) fn is_call_by_pointer(address: u64) -> bool {
+    // All direct calls lead into the widest mapping, none to near 0.
+    call_before(address, 0, 0, u64::MAX) != NO_CALL
 }
 
 /// Whether a call before `address` can have led to `rip`, which is in the mapping from `start`

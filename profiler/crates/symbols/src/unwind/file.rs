@@ -51,7 +51,7 @@ impl<R: ReadAt> UnwindFile<R> {
         let ends = elf.text.iter().map(|t| t.vaddr.saturating_add(t.size));
         let n_pages = n_pages(&(first_page..ends.max().unwrap_or(first_page)))?;
         let (index, bad_hdr) = Index::find(&source, &elf, first_page)?;
-        let functions = Functions::find(&elf);
+        let functions = Functions::find(&source, &elf);
         let go = GoUnwind::find(&source, &elf)?;
         Ok(Self {
             source,
