@@ -137,7 +137,7 @@ pub struct Rule {
     pub rbp_off: i16,
     /// One of the `CFA_*` constants.
     pub kind: u8,
-    /// One of the `RBP_*` constants.
+    /// One of the `RBP_*` constants, perhaps with [`RBP_DERIVED`].
     pub rbp: u8,
 }
 const _: () = assert!(size_of::<Rule>() == 8);
@@ -190,6 +190,9 @@ pub const CFA_REG: u8 = 16;
 /// CFA = register (kind - CFA_KEPT) + cfa_off, after a call of a function that does not change
 /// the register and calls nothing. It applies only if that function is the innermost frame.
 pub const CFA_KEPT: u8 = 32;
+/// CFA = rsp + cfa_off, and the return address is in register (kind - CFA_RETURN), by DWARF
+/// number. It applies to the innermost frame only. glibc's `vfork` has such a rule.
+pub const CFA_RETURN: u8 = 48;
 
 /// With `m = *(g + a)` and `x = *(m + b)`: `CFA = *(x + c) + d`; if `c` is [`GO_NO_STEP`],
 /// `CFA = x + d`. A walk uses each of the two forms once at most.
@@ -226,6 +229,10 @@ pub const RBP_UNDEFINED: u8 = 2;
 /// Caller's rbp is at the current rbp + rbp_off. gcc's realigned stacks have this rule; their
 /// CFA is [`CFA_DEREF_RBP`].
 pub const RBP_AT_RBP: u8 = 3;
+
+/// Bit of [`Rule::rbp`]: the rule was derived from instructions. Such code may keep its return
+/// address elsewhere, so that zero where a return address is expected is not a stack's end.
+pub const RBP_DERIVED: u8 = 0x80;
 
 /// Header of a file's page directory, followed by `n_pages` [`PoolRef`]s.
 #[repr(C)]

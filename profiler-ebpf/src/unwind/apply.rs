@@ -63,6 +63,8 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
             }
             return apply_signal(w, w.rsp.wrapping_add(offset));
         }
+        kind if kind >= CFA_RETURN && w.len == 1 => w.rsp.wrapping_add(offset),
+        kind if kind >= CFA_RETURN => return Err(STOP_UNSUPPORTED),
         kind if kind >= CFA_KEPT && w.len == 2 => {
             user_register(kind - CFA_KEPT).wrapping_add(offset)
         }
@@ -71,21 +73,31 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
         }
         _ => return Err(STOP_UNSUPPORTED),
     };
-    if cfa <= w.rsp {
+    let in_register = rule.kind >= CFA_RETURN;
+    // With the return address in a register, the frame may be empty.
+    if cfa.wrapping_add(u64::from(in_register)) <= w.rsp {
         return Err(STOP_NO_PROGRESS);
     }
     let rbp_offset = i64::from(rule.rbp_off) as u64;
-    match rule.rbp {
+    match rule.rbp & !RBP_DERIVED {
         RBP_AT_CFA => w.rbp = read_stack(w, cfa.wrapping_add(rbp_offset))?,
         RBP_AT_RBP => w.rbp = read_stack(w, w.rbp.wrapping_add(rbp_offset))?,
         RBP_SAME => {}
         _ => w.rbp = RBP_UNKNOWN,
     }
-    w.rip = read_stack(w, cfa.wrapping_sub(w.word))?;
+    w.rip = if in_register {
+        user_register(rule.kind - CFA_RETURN & 15)
+    } else {
+        read_stack(w, cfa.wrapping_sub(w.word))?
+    };
     w.rsp = cfa;
     w.exact = 0;
     w.guessed = 0;
-    if w.rip == 0 { Err(STOP_END) } else { Ok(()) }
+    match w.rip {
+        0 if rule.rbp & RBP_DERIVED != 0 => Err(STOP_FRAME_POINTER),
+        0 => Err(STOP_END),
+        _ => Ok(()),
+    }
 }
 
 /// A register of the innermost frame by its DWARF number.

@@ -4,7 +4,11 @@ use aiprof_common::*;
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use core::ffi::c_void;
 
-use super::{FOUND, WINDOW, Walk, frame_at, is_passed, pass, python::place_mark};
+use super::{
+    FOUND, WINDOW, Walk, frame_at,
+    pending::{is_passed, pass},
+    python::place_mark,
+};
 use crate::maps::{RULES, Scratch};
 
 /// Most frames that one pass over the rule cache walks.
@@ -127,9 +131,10 @@ pub(super) fn cache_rule(s: &mut Scratch) {
     }
     let rule = w.rule;
     let below = -i32::from(rule.rbp_off);
-    let saved = rule.rbp == RBP_AT_CFA && below > 0;
+    let rbp = rule.rbp & !RBP_DERIVED;
+    let saved = rbp == RBP_AT_CFA && below > 0;
     let common = (rule.kind == CFA_RSP || rule.kind == CFA_RBP)
-        && (rule.rbp == RBP_SAME || saved)
+        && (rbp == RBP_SAME || saved)
         && rule.cfa_off as u32 <= 0xff_ffff;
     // In a program with V8, an interrupted instruction needs more than its rule.
     let is_of_leaf = w.len == 1 && w.v8.is_walked == 0;

@@ -282,7 +282,13 @@ fn by_frame_pointer(w: &mut Walk) -> Result<bool, u8> {
         return Err(STOP_END);
     }
     if call_before(address, w.rip, w.map.start, w.map.end) == NO_CALL {
-        return Err(STOP_FRAME_POINTER);
+        // The outermost frame: its function returns to an address that no call has pushed.
+        let is_last = caller == 0 && w.guessed != 0;
+        return Err(if is_last {
+            STOP_END
+        } else {
+            STOP_FRAME_POINTER
+        });
     }
     w.rbp = caller;
     go_to(w, address, at, BY_FRAME_POINTER);
@@ -316,6 +322,39 @@ fn jumps(address: u64) -> bool {
     code & 0xff == 0xe9 || code & 0xffff == 0x25ff
 }
 
+/// Whether the code before `address` can be read and ends in no call.
+#[inline(never)]
+pub(super) fn follows_no_call(address: u64) -> bool {
+    code_at(address.wrapping_sub(8)) != 0 && call_before(address, address, 0, 0) == NO_CALL
+}
+
+/// Whether a call through a register or memory (ff /2) precedes `address`.
+#[inline(always)]
+pub(super) fn is_call_by_pointer(address: u64) -> bool {
+    calls_by_pointer(code_at(address.wrapping_sub(8)))
+}
+
+/// The same of the 8 bytes of code before it.
+#[inline(always)]
+fn calls_by_pointer(code: u64) -> bool {
+    // The opcode and the byte that names the register or memory, by their distance from the
+    // end.
+    let two = code >> 48;
+    let three = code >> 40 & 0xffff;
+    let four = code >> 32 & 0xffff;
+    let six = code >> 16 & 0xffff;
+    let seven = code >> 8 & 0xffff;
+    two & 0xf8ff == 0xd0ff
+        || two & 0xf8ff == 0x10ff
+        || three & 0xf8ff == 0x50ff
+        || three == 0x14ff
+        || four == 0x54ff
+        || six & 0xf8ff == 0x90ff
+        || six == 0x15ff
+        || seven == 0x94ff
+        || seven == 0x14ff
+}
+
 /// Whether a call before `address` can have led to `rip`, which is in the mapping from `start`
 /// to `end`. Two forms of calls can (Intel SDM, "CALL"):
 ///
@@ -335,21 +374,8 @@ pub(super) extern "C" fn call_before(address: u64, rip: u64, start: u64, end: u6
             return SOME_CALL;
         }
     }
-    // The opcode and the byte that names the register or memory, by their distance from the
-    // end.
-    let two = code >> 48;
-    let three = code >> 40 & 0xffff;
-    let four = code >> 32 & 0xffff;
-    let six = code >> 16 & 0xffff;
-    let seven = code >> 8 & 0xffff;
-    let found = two & 0xf8ff == 0xd0ff
-        || two & 0xf8ff == 0x10ff
-        || three & 0xf8ff == 0x50ff
-        || three == 0x14ff
-        || four == 0x54ff
-        || six & 0xf8ff == 0x90ff
-        || six == 0x15ff
-        || seven == 0x94ff
-        || seven == 0x14ff;
-    if found { SOME_CALL } else { NO_CALL }
+    match calls_by_pointer(code) {
+        true => SOME_CALL,
+        false => NO_CALL,
+    }
 }

@@ -15,7 +15,7 @@ use aya_ebpf::{
     bindings::pt_regs,
     helpers::{
         bpf_get_current_task_btf,
-        generated::{bpf_loop, bpf_probe_read_kernel},
+        generated::{bpf_loop, bpf_probe_read_kernel, bpf_probe_read_user},
     },
 };
 use core::{arch::asm, ffi::c_void};
@@ -30,8 +30,11 @@ use apply::apply;
 use cache::{cache_rule, walk_cached};
 use guess::{confirm, guess};
 pub use java::Java;
+use pending::{is_passed, pass};
+use planted::look_up_planted;
 pub use python::{Python, append};
 use python::{place_mark, walk_python};
+use scan::find_native;
 use tables::{find_mapping, find_rule};
 use uprobe::resolve_uprobe;
 pub use uprobe::{MAX_RETURN_INSTANCES, hidden_return, pending_return};
@@ -42,7 +45,10 @@ mod cache;
 mod go;
 mod guess;
 mod java;
+mod pending;
+mod planted;
 mod python;
+mod scan;
 mod tables;
 mod uprobe;
 mod v8;
@@ -51,6 +57,9 @@ mod v8;
 const WINDOW: usize = 512;
 /// Most steps of a walk. Each records a frame, or moves the window for one.
 const MAX_STEPS: u32 = 2 * MAX_WALKED_FRAMES as u32 + 1;
+/// Numbers of the system calls that execute a program (asm/unistd_64.h).
+const EXECVE: u64 = 59;
+const EXECVEAT: u64 = 322;
 /// Most ancestors whose mappings are tried for an unregistered fork.
 const MAX_ANCESTORS: usize = 4;
 
@@ -195,28 +204,6 @@ pub struct Walk {
     calls: PendingCalls,
 }
 
-impl PendingCalls {
-    /// Whether the last call can return to an address: it is the call's return address, or one
-    /// of the two belongs to a return probe.
-    #[inline(always)]
-    fn may_return_to(&self, address: u64) -> bool {
-        let last = (self.count as usize).wrapping_sub(1) & (MAX_PENDING - 1);
-        // SAFETY: within the array by the mask.
-        let own = unsafe { self.to.as_ptr().add(last).read() };
-        own == address || own & 0xfff == 0 || address & 0xfff == 0
-    }
-
-    #[inline(always)]
-    fn watched(&self) -> u64 {
-        if self.count == 0 {
-            return u64::MAX;
-        }
-        let last = self.count as usize - 1 & (MAX_PENDING - 1);
-        // SAFETY: within the array by the mask.
-        unsafe { self.at.as_ptr().add(last).read() }.wrapping_add(8)
-    }
-}
-
 impl Walk {
     /// Makes the next walk look for `n` pending calls.
     #[inline(always)]
@@ -341,9 +328,28 @@ pub fn walk_user(scratch: *mut Scratch, regs: *const pt_regs, cache: (u32, u32),
     }
     // SAFETY: as above.
     let s = unsafe { &mut *scratch };
-    if (s.header.stop == STOP_READ || s.header.stop == STOP_NO_PROCESS) && is_exiting() {
-        s.header.stop = STOP_EXITING;
+    if s.header.stop == STOP_READ || s.header.stop == STOP_NO_PROCESS {
+        if is_exiting() {
+            s.header.stop = STOP_EXITING;
+        } else if is_replaced(regs) {
+            s.header.stop = STOP_EXITING;
+            s.header.user_len = 0;
+        }
     }
+}
+
+/// Whether the current task executes a program and has the new one's memory already: the stack
+/// of the registers is gone.
+#[inline(always)]
+fn is_replaced(regs: *const pt_regs) -> bool {
+    // SAFETY: a BTF pointer of the kernel's, only read.
+    let r = unsafe { &*regs };
+    if r.orig_rax != EXECVE && r.orig_rax != EXECVEAT {
+        return false;
+    }
+    let mut word = 0u64;
+    // SAFETY: the destination is 8 bytes on the stack; a bad source is an error.
+    unsafe { bpf_probe_read_user((&raw mut word).cast(), 8, r.rsp as *const c_void) != 0 }
 }
 
 /// Whether the current task is ending.
@@ -438,50 +444,6 @@ pub fn read_kernel(base: u64, offset: u32) -> u64 {
         unsafe { bpf_probe_read_kernel((&raw mut value).cast(), 8, from as *const c_void) };
     }
     value
-}
-
-/// Whether the stack pointer after a pending call is within a frame, or at its end.
-#[inline(always)]
-fn is_passed(watch: u64, from: u64, to: u64) -> bool {
-    watch.wrapping_sub(from) <= to.wrapping_sub(from)
-}
-
-/// Notes which pending call is the frame from `from` to `to`, which returns to `address`, and
-/// which calls that frame shows to be over. A call is over if its slot would be in the middle
-/// of the frame, or has another return address. Returns the new `watch`.
-#[inline(never)]
-fn pass(scratch: *mut Scratch, from: u64, to: u64, address: u64) -> u64 {
-    let mut context = LoopContext { scratch };
-    // SAFETY: the scratch is a checked map value; the callback has bpf_loop's signature,
-    // and the context lives on this frame's stack for the whole call.
-    unsafe {
-        (*scratch).walk.calls.passed = Passed { from, to, address };
-        bpf_loop(
-            MAX_PENDING as u32,
-            pass_one as *mut c_void,
-            (&raw mut context).cast(),
-            0,
-        );
-        (*scratch).walk.calls.watch
-    }
-}
-
-/// `bpf_loop` callback: checks the last pending call.
-extern "C" fn pass_one(_index: u64, context: *mut LoopContext) -> i64 {
-    // SAFETY: the context is pass's, the scratch a checked map value.
-    let w = unsafe { &mut (*(*context).scratch).walk };
-    let (from, to) = (w.calls.passed.from, w.calls.passed.to);
-    if w.calls.count == 0 || !is_passed(w.calls.watch, from, to) {
-        return STOP;
-    }
-    if w.calls.watch == to && w.calls.may_return_to(w.calls.passed.address) {
-        w.calls.found = 1;
-        w.calls.watch = u64::MAX;
-        return STOP;
-    }
-    w.calls.count -= 1;
-    w.calls.watch = w.calls.watched();
-    GO_ON
 }
 
 /// `bpf_loop` callback: records the current frame and moves to its caller.
@@ -611,6 +573,17 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
                     return stop;
                 }
             }
+            // A function calls others with more on the stack than its own return address: the
+            // address is probably behind its end.
+            let rule = s.walk.rule;
+            let is_bare = rule.kind == CFA_RSP && rule.cfa_off == 8;
+            let is_sure = rule.kind != CFA_NONE && rule.rbp & RBP_DERIVED == 0 && !is_bare;
+            if is_file && !is_sure && s.walk.exact == 0 {
+                let stop = forget(look_up_planted(scratch).into()) as u32;
+                if stop != NO_STOP {
+                    return stop;
+                }
+            }
             // Not in V8's interpreter, whose frames need their functions read.
             if is_file && !v8::is_interpreted(&s.walk) {
                 cache_rule(s);
@@ -639,7 +612,14 @@ pub extern "C" fn try_step(scratch: *mut Scratch) -> u32 {
         let w = &mut s.walk;
         (w.rip, w.rsp, w.rbp, w.exact, w.guessed) = before;
     }
-    guess(scratch)
+    let stop = guess(scratch);
+    // SAFETY: as above.
+    let w = unsafe { &(*scratch).walk };
+    let is_scanned = w.map.kind == MAP_ANON && w.heaps.size == 0 && w.v8.is_walked == 0;
+    if is_scanned && stop == u32::from(STOP_FRAME_POINTER) {
+        return forget(find_native(scratch).into()) as u32;
+    }
+    stop
 }
 
 /// Takes a step where no mapping is known. V8 makes mapped memory executable, and user space is

@@ -3,7 +3,7 @@
 use super::values::{grouped, human_bytes, human_duration};
 use aiprof_formats::export::device::DeviceTotals;
 use aiprof_live::session::SelfUsage;
-use aiprof_model::profile::{Losses, Profile, Values};
+use aiprof_model::profile::{LossKind, Losses, Profile, Values};
 use aiprof_model::timeline::recorded;
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ impl WindowTotals {
         lines.extend(
             losses
                 .take(is_new(usize::MAX))
-                .map(|(kind, n)| format!("  {:>10}  {}", grouped(n), kind.label())),
+                .map(|(kind, n)| format!("  {:>10}  {}", grouped(n), explained(kind))),
         );
         lines.push(format!(
             "  aiprof itself: {} CPU{}, {} memory at most, {} in eBPF maps",
@@ -106,11 +106,19 @@ impl WindowTotals {
     }
 }
 
+/// A cause of loss, and what can be done about it.
+fn explained(kind: LossKind) -> String {
+    match kind.remedy() {
+        Some(remedy) => format!("{} ({remedy})", kind.label()),
+        None => kind.label().to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use aiprof_model::profile::{
-        Device, DeviceSample, LossKind, Meta, Method, ProfileBuilder, Sample, Stack,
+        Device, DeviceSample, Meta, Method, ProfileBuilder, Sample, Stack,
     };
 
     #[test]

@@ -33,6 +33,22 @@ pub enum Runtime {
     Sbcl,
     /// QEMU's code generator.
     Qemu,
+    /// Bun, with JavaScriptCore.
+    Bun,
+    /// Deno, with V8.
+    Deno,
+    /// PyPy.
+    PyPy,
+    /// GHC's runtime, as a library.
+    Haskell,
+    /// OCaml's runtime, as a library, or its interpreter.
+    OCaml,
+    /// R.
+    R,
+    /// Guile.
+    Guile,
+    /// Racket.
+    Racket,
 }
 
 /// Beginnings of file names, and the runtime of the files. What follows must be the end
@@ -46,11 +62,13 @@ const FILES: &[(&str, Runtime)] = &[
     ("chrome", Runtime::V8),
     ("chromium", Runtime::V8),
     ("electron", Runtime::V8),
-    ("deno", Runtime::V8),
+    ("deno", Runtime::Deno),
+    ("bun", Runtime::Bun),
     ("d8", Runtime::V8),
     ("libcoreclr", Runtime::DotNet),
     ("libmonosgen", Runtime::Mono),
     ("mono-sgen", Runtime::Mono),
+    ("mono", Runtime::Mono),
     ("luajit", Runtime::LuaJit),
     ("libluajit", Runtime::LuaJit),
     ("beam", Runtime::Beam),
@@ -66,7 +84,18 @@ const FILES: &[(&str, Runtime)] = &[
     ("perl", Runtime::Perl),
     ("libperl", Runtime::Perl),
     ("sbcl", Runtime::Sbcl),
-    ("qemu-system-", Runtime::Qemu),
+    ("qemu-", Runtime::Qemu),
+    ("pypy", Runtime::PyPy),
+    ("libpypy", Runtime::PyPy),
+    ("libHSrts", Runtime::Haskell),
+    ("libasmrun", Runtime::OCaml),
+    ("libcamlrun", Runtime::OCaml),
+    ("ocamlrun", Runtime::OCaml),
+    ("R", Runtime::R),
+    ("libR", Runtime::R),
+    ("guile", Runtime::Guile),
+    ("libguile", Runtime::Guile),
+    ("racket", Runtime::Racket),
 ];
 
 impl Runtime {
@@ -103,6 +132,31 @@ impl Runtime {
             Self::Perl => "Perl",
             Self::Sbcl => "Lisp (SBCL)",
             Self::Qemu => "QEMU",
+            Self::Bun => "Bun",
+            Self::Deno => "Deno",
+            Self::PyPy => "PyPy",
+            Self::Haskell => "Haskell",
+            Self::OCaml => "OCaml",
+            Self::R => "R",
+            Self::Guile => "Guile",
+            Self::Racket => "Racket",
+        }
+    }
+
+    /// The option or setting with which its generated code can be walked, or is not generated.
+    pub fn remedy(self) -> Option<&'static str> {
+        match self {
+            Self::Java => Some("-XX:+PreserveFramePointer"),
+            Self::Php => Some("opcache.jit=off"),
+            Self::LuaJit => Some("-joff"),
+            Self::Beam => Some("+JPperf true"),
+            Self::Ruby => Some("--yjit-perf"),
+            Self::PyPy => Some("--jit off"),
+            Self::Bun => Some("BUN_JSC_useJIT=0"),
+            Self::Deno => Some("--v8-flags=--jitless"),
+            Self::Guile => Some("GUILE_JIT_THRESHOLD=-1"),
+            Self::Haskell => Some("ghc -g"),
+            _ => None,
         }
     }
 
@@ -188,6 +242,10 @@ mod tests {
         assert_eq!(runtime("/usr/bin/luajit-2.1.0"), Some(Runtime::LuaJit));
         assert_eq!(runtime("/usr/bin/php8.2"), Some(Runtime::Php));
         assert_eq!(runtime("/usr/bin/qemu-system-x86_64"), Some(Runtime::Qemu));
+        assert_eq!(runtime("/usr/bin/qemu-aarch64"), Some(Runtime::Qemu));
+        assert_eq!(runtime("/opt/libpypy3.9-c.so"), Some(Runtime::PyPy));
+        assert_eq!(runtime("/usr/lib/R/bin/exec/R"), Some(Runtime::R));
+        assert_eq!(runtime("/home/a/.bun/bin/bun"), Some(Runtime::Bun));
         for other in [
             "/usr/bin/nodeadm",
             "/x/node.txt",

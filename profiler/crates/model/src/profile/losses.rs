@@ -298,6 +298,30 @@ impl LossKind {
         }
     }
 
+    /// What its reader can switch on, install or change; `None`: nothing.
+    pub fn remedy(self) -> Option<&'static str> {
+        match self {
+            Self::RingDrops => Some("lower -F"),
+            Self::Throttled => Some("lower -F, or raise kernel.perf_event_max_sample_rate"),
+            Self::StackFramePointer => {
+                Some("build with unwind tables or -fno-omit-frame-pointer; see the frame's name")
+            }
+            Self::StackTrampoline => Some("end the other tool's return probes"),
+            Self::KernelStackTruncated => Some("set kernel.perf_event_max_stack to 127"),
+            Self::FramesUnnamed => {
+                Some("install PACKAGE-dbgsym, for libc libc6-dbg, or set DEBUGINFOD_URLS")
+            }
+            Self::FilesUnreadable | Self::FilesNoUnwindData | Self::ProbedFilesFailed => {
+                Some("-v lists them")
+            }
+            Self::TablesEvicted | Self::CallRingDrops | Self::WaitsLost => {
+                Some("record less: --only, -p, --cgroup")
+            }
+            Self::CallStacksLimited | Self::DriverFramesUnknown => Some("raise --call-stacks"),
+            _ => None,
+        }
+    }
+
     /// Whether it counts whole samples that are missing from the profile.
     pub fn is_sample_loss(self) -> bool {
         matches!(

@@ -435,8 +435,10 @@ fn cut_name(reason: StopReason, runtime: Option<Runtime>) -> String {
         Some(loss) => loss.label().replacen("stacks cut", "stack cut", 1),
         None => "stack cut".into(),
     };
-    match runtime {
-        Some(runtime) => format!("[{why}, in {}]", runtime.name()),
+    let helps = reason == StopReason::FramePointer;
+    match runtime.map(|runtime| (runtime.name(), runtime.remedy().filter(|_| helps))) {
+        Some((name, Some(remedy))) => format!("[{why}, in {name} (try {remedy})]"),
+        Some((name, None)) => format!("[{why}, in {name}]"),
         None => format!("[{why}]"),
     }
 }

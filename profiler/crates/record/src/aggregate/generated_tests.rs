@@ -158,7 +158,7 @@ fn a_cut_names_the_runtime_whose_code_it_met() {
     let java = ["/lib/libjvm.so"];
     assert_eq!(
         cut(&java, &[0x9010]),
-        format!("[stack cut: {why}, in Java];last")
+        format!("[stack cut: {why}, in Java (try -XX:+PreserveFramePointer)];last")
     );
     let own = cut(&["/lib/libpython3.11.so.1.0"], &[0x2_0010]);
     assert!(

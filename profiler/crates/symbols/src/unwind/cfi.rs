@@ -51,6 +51,10 @@ pub(super) enum Saved {
     CfaPlus(i64),
     /// In memory at register plus offset.
     At { register: u64, offset: i64 },
+    /// In another register.
+    In(u64),
+    /// Register plus offset is the value.
+    Value { register: u64, offset: i64 },
     /// A rule that is not recognised.
     Other,
 }
@@ -62,7 +66,13 @@ pub(super) struct RuleState {
     pub(super) rbp: Saved,
     pub(super) rsp: Saved,
     pub(super) return_address: Saved,
+    /// Whether rax is saved, as only functions do that resume an exception elsewhere: they
+    /// return two values of the unwinder's.
+    pub(super) resumes: bool,
 }
+
+/// DWARF number of rax.
+const RAX: u64 = 0;
 
 impl RuleState {
     /// The rule of a register, if it is tracked.
@@ -80,6 +90,14 @@ impl RuleState {
         if let Some(saved) = self.saved(register) {
             *saved = rule;
         }
+        self.resumes |= register == RAX && matches!(rule, Saved::AtCfa(_));
+    }
+
+    /// Whether a function that resumes an exception has restored the registers of the frame where
+    /// it does so: its CFA is in neither rsp nor rbp any more.
+    pub(super) fn is_left(&self) -> bool {
+        self.resumes
+            && matches!(self.cfa, Cfa::Register { register, .. } if register != RSP && register != RBP)
     }
 }
 
@@ -256,16 +274,18 @@ impl<'a> Interpreter<'a> {
             }
             0x07 => Saved::Undefined,
             0x08 => Saved::Same,
-            0x09 if self.code.uleb()? == register => Saved::Same,
-            0x09 => Saved::Other,
+            0x09 => match self.code.uleb()? {
+                same if same == register => Saved::Same,
+                other => Saved::In(other),
+            },
             0x10 => parse_location_expression(self.block()?),
             0x11 => Saved::AtCfa(self.factored_signed()?),
             0x14 => Saved::CfaPlus(self.factored_unsigned()?),
             0x15 => Saved::CfaPlus(self.factored_signed()?),
-            0x16 => {
-                self.block()?;
-                Saved::Other
-            }
+            0x16 => match parse_register_offset(self.block()?) {
+                Some((register, offset, &[])) => Saved::Value { register, offset },
+                _ => Saved::Other,
+            },
             // GNU_negative_offset_extended.
             0x2f => Saved::AtCfa(self.factored_unsigned()?.checked_neg()?),
             _ => return None,

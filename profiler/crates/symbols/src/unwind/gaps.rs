@@ -3,8 +3,9 @@
 
 use super::code::{self, CodeText, KnownFunctions};
 use super::go::GoUnwind;
+use super::greenlet;
 use super::page::PageBuilder;
-use super::rule::LATER;
+use super::rule::{LATER, derived};
 use super::survey::{self, Survey, SurveySources};
 use super::{PageDepth, TextSegment, UnwindError};
 use crate::elf::{self, CodeFile, CodeTables, ElfSymbol, Entries, FileRange, FileSpan, ReadAt};
@@ -41,8 +42,12 @@ pub(super) struct Functions {
     data: Vec<FileSpan>,
     /// The address of the program's first instruction; 0: none.
     entry: u64,
+    /// The first function of a greenlet.
+    pub(super) first_of_greenlet: Option<Range<u64>>,
     /// Found when it is first needed.
     layout: OnceLock<FunctionLayout>,
+    /// The rule of the one frame in which all code without unwind data runs, if it does.
+    frame: OnceLock<Option<Rule>>,
 }
 
 /// Where functions are.
@@ -108,14 +113,16 @@ impl Starts {
 
 impl Functions {
     /// The functions of a file.
-    pub(super) fn find(elf: &CodeFile) -> Self {
+    pub(super) fn find<R: ReadAt>(source: &R, elf: &CodeFile) -> Self {
         let tables = elf.tables();
         Self {
             code: code_of(&elf.text, &tables.code),
             tables,
             data: elf.data.clone(),
             entry: elf.entry,
+            first_of_greenlet: greenlet::first_function(source),
             layout: OnceLock::new(),
+            frame: OnceLock::new(),
         }
     }
 
@@ -136,7 +143,9 @@ impl Functions {
             code: text.to_vec(),
             data: Vec::new(),
             entry: 0,
+            first_of_greenlet: None,
             layout: OnceLock::from(layout),
+            frame: OnceLock::from(None),
         }
     }
 
@@ -259,6 +268,14 @@ fn code_of(text: &[TextSegment], sections: &[FileSpan]) -> Vec<TextSegment> {
     }
 }
 
+/// Whether code looks like Haskell's: its functions go on by jumps to addresses on a stack of their
+/// own, at which rbp points.
+fn has_shared_frame(code: &[u8]) -> bool {
+    const LEAST: usize = 8;
+    let jumps = code.windows(2).filter(|two| *two == [0xff, 0x65]);
+    jumps.take(LEAST).count() == LEAST
+}
+
 /// Bytes from the text's first one to an address, if it can lie in the text.
 fn offset(at: u64, first: u64) -> Option<u32> {
     at.checked_sub(first)?.try_into().ok()
@@ -299,7 +316,7 @@ impl<R> Copy for TextSource<'_, R> {}
 
 impl<R: ReadAt> TextSource<'_, R> {
     /// The bytes of text of a range of addresses that lies in one segment.
-    fn read(&self, range: &Range<u64>) -> Result<Vec<u8>, UnwindError> {
+    pub(super) fn read(&self, range: &Range<u64>) -> Result<Vec<u8>, UnwindError> {
         let (code, size) = (&self.functions.code, range.end - range.start);
         Ok(elf::bytes_from(self.source, code, range.start, size)?)
     }
@@ -413,12 +430,16 @@ impl<R: ReadAt> TextSource<'_, R> {
                 borders: &borders,
                 all: layout.all,
                 entry: self.functions.entry,
+                frame: match has_shared_frame(&bytes) {
+                    true => *self.functions.frame.get_or_init(|| builder.shared_frame()),
+                    false => None,
+                },
             };
             for piece in code::rules(text, known) {
                 let offset = |at: u64| at.saturating_sub(page).min(PAGE_SIZE) as u32;
                 let (start, end) = (offset(piece.start), offset(piece.end));
                 if start < end {
-                    parts.push((start..end, piece.rule));
+                    parts.push((start..end, derived(piece.rule)));
                 }
             }
         }

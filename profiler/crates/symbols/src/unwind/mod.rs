@@ -17,6 +17,7 @@ mod code;
 mod file;
 mod gaps;
 mod go;
+mod greenlet;
 mod index;
 mod page;
 mod record;

@@ -1,15 +1,16 @@
 //! Building the table page for one page of text.
 
-use super::cfi::Interpreter;
+use super::cfi::{Interpreter, Saved};
+use super::code::{CodeText, direct_calls};
 use super::gaps::{Functions, TextSource};
 use super::go::{GoPage, GoUnwind};
 use super::index::{Cursor, Index, IndexEntry};
 use super::record::{Fde, RecordHeader, RecordReader};
-use super::rule::{LATER, NONE, UNSUPPORTED, rule_of};
+use super::rule::{END, LATER, NONE, UNSUPPORTED, rule_of};
 use super::table::{Encoder, PageRows};
 use super::{PageContent, PageDepth, UnwindError};
 use crate::elf::{FileSpan, ReadAt};
-use aiprof_common::PAGE_SIZE;
+use aiprof_common::{CFA_RSP, PAGE_SIZE, RBP_UNDEFINED, Rule};
 use std::ops::Range;
 
 /// How many FDEs back one that covers the page's start is looked for; more than
@@ -21,6 +22,8 @@ const MAX_TWINS: usize = 32;
 /// Most bytes of FDEs decoded for one page. Real pages need some 20 KB; a
 /// hostile file could name one long FDE for every byte of text.
 const MAX_PAGE_BYTES: u64 = 4 << 20;
+/// Most FDEs that are searched for one frame. GHC's runtime has some thousands.
+const MAX_SEARCHED: u64 = 1 << 16;
 /// What looking at an FDE costs, whatever its size: a read from the file.
 const FDE_COST: u64 = 64;
 
@@ -96,6 +99,10 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
     ) -> Result<PageContent, UnwindError> {
         out.clear();
         let mut covered = self.describe(page)?;
+        if let Some(first) = &self.place.functions.first_of_greenlet {
+            let part = range_in_page(page, first);
+            self.rows.change(&part, |_| END);
+        }
         let go = self.describe_go(page)?;
         covered |= !go.parts.is_empty() || !go.otherwise.is_empty();
         self.rows.fill(&go.parts);
@@ -156,6 +163,35 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
             }
         }
         Ok(covered)
+    }
+
+    /// The rule of the frame that GHC's `StgRun` makes for all Haskell code: the one frame whose
+    /// unwind data give the caller's stack pointer by an expression.
+    pub(super) fn shared_frame(&mut self) -> Option<Rule> {
+        for i in 0..self.cursor.len().min(MAX_SEARCHED) {
+            let entry = self.cursor.entry(self.source, i).ok()?;
+            let header = self.reader.header(self.source, entry.fde).ok()??;
+            let Some(fde) = self.reader.fde(self.source, &header).ok()? else {
+                continue;
+            };
+            let mut program = Interpreter::new(
+                &fde.cie,
+                fde.code,
+                fde.code_vaddr,
+                fde.range.start,
+                fde.states,
+            );
+            while let Some((state, more)) = program.next_row() {
+                let rule = rule_of(&state, false);
+                if matches!(state.rsp, Saved::Value { .. }) && rule.kind == CFA_RSP {
+                    return Some(rule);
+                }
+                if !more {
+                    break;
+                }
+            }
+        }
+        None
     }
 
     /// The code in a range of addresses that FDEs, or Go's tables, describe, in order.
@@ -258,12 +294,49 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         let Some(fde) = self.reader.fde(self.source, &header)? else {
             return Ok(self.refusal());
         };
-        self.malformed += u64::from(!add_rows(&mut self.rows, page, fde));
+        let AddedRows { is_good, left_at } = add_rows(&mut self.rows, page, fde);
+        self.malformed += u64::from(!is_good);
+        if let Some(left_at) = left_at {
+            self.resumes(page, &(range.start..left_at))?;
+        }
         if let Some(end) = offset_in_page(page, range.end) {
             self.rows.push(end, NONE);
         }
         Ok(FdeOutcome::Added)
     }
+
+    /// Takes in that a function overwrites what it saved, at the end of `code`, to resume an
+    /// exception in another frame: its last call does so. From there on, the saved rbp is that
+    /// frame's and not the caller's.
+    fn resumes(&mut self, page: u64, code: &Range<u64>) -> Result<(), UnwindError> {
+        let bytes = self.place.read(code)?;
+        let calls = direct_calls(CodeText::new(code.start, &bytes));
+        let Some(&(behind, length, _)) = calls.last() else {
+            return Ok(());
+        };
+        let from = behind.saturating_sub(length as u64 - 1);
+        let part = range_in_page(page, &(from..code.end));
+        self.rows.change(&part, |rule| Rule {
+            rbp: RBP_UNDEFINED,
+            ..rule
+        });
+        Ok(())
+    }
+}
+
+/// The part of a range of addresses that lies in the page.
+fn range_in_page(page: u64, range: &Range<u64>) -> Range<u32> {
+    let offset = |at: u64| at.saturating_sub(page).min(PAGE_SIZE) as u32;
+    offset(range.start)..offset(range.end)
+}
+
+/// What [`add_rows`] found of an FDE.
+struct AddedRows {
+    /// Whether its instructions are well-formed.
+    is_good: bool,
+    /// Where its function has restored the registers of another frame, in which it resumes an
+    /// exception.
+    left_at: Option<u64>,
 }
 
 /// Offset of an address in the page; the page's start for earlier ones, `None`
@@ -273,9 +346,8 @@ fn offset_in_page(page: u64, at: u64) -> Option<u32> {
     (offset < PAGE_SIZE).then_some(offset as u32)
 }
 
-/// Runs an FDE's instructions and adds the rows that reach into the page; false
-/// if the instructions are malformed.
-fn add_rows(rows: &mut PageRows, page: u64, fde: Fde<'_>) -> bool {
+/// Runs an FDE's instructions and adds the rows that reach into the page.
+fn add_rows(rows: &mut PageRows, page: u64, fde: Fde<'_>) -> AddedRows {
     let signal = fde.cie.signal;
     let mut program = Interpreter::new(
         &fde.cie,
@@ -284,19 +356,27 @@ fn add_rows(rows: &mut PageRows, page: u64, fde: Fde<'_>) -> bool {
         fde.range.start,
         fde.states,
     );
+    let mut added = AddedRows {
+        is_good: true,
+        left_at: None,
+    };
     loop {
         let start = program.location();
         if start >= fde.range.end {
-            return true;
+            return added;
         }
         let Some(offset) = offset_in_page(page, start) else {
-            return true;
+            return added;
         };
         let Some((state, more)) = program.next_row() else {
             // From here on the file's own rules are not known.
             rows.push(offset, UNSUPPORTED);
-            return false;
+            added.is_good = false;
+            return added;
         };
+        if state.is_left() {
+            added.left_at.get_or_insert(start);
+        }
         let end = if more {
             program.location()
         } else {
@@ -306,7 +386,7 @@ fn add_rows(rows: &mut PageRows, page: u64, fde: Fde<'_>) -> bool {
             rows.push(offset, rule_of(&state, signal));
         }
         if !more {
-            return true;
+            return added;
         }
     }
 }

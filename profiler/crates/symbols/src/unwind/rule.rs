@@ -2,9 +2,9 @@
 
 use super::cfi::{Cfa, RBP, RSP, RuleState, Saved};
 use aiprof_common::{
-    CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_LATER, CFA_NONE, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP,
-    CFA_SIGNAL, CFA_UNSUPPORTED, DEREF_OFFSET_MASK, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME,
-    RBP_UNDEFINED, Rule,
+    CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_LATER, CFA_NONE, CFA_PLT, CFA_RBP, CFA_REG,
+    CFA_RETURN, CFA_RSP, CFA_SIGNAL, CFA_UNSUPPORTED, DEREF_OFFSET_MASK, RBP_AT_CFA, RBP_AT_RBP,
+    RBP_DERIVED, RBP_SAME, RBP_UNDEFINED, Rule,
 };
 
 /// Text without unwind data.
@@ -15,6 +15,15 @@ pub(super) const LATER: Rule = plain(CFA_LATER);
 pub(super) const END: Rule = plain(CFA_END);
 /// Rules that the unwinder does not implement.
 pub(super) const UNSUPPORTED: Rule = plain(CFA_UNSUPPORTED);
+
+/// Marks a rule as one that instructions gave.
+pub(super) fn derived(rule: Rule) -> Rule {
+    let leads_on = !matches!(rule.kind, CFA_NONE | CFA_END | CFA_LATER | CFA_UNSUPPORTED);
+    Rule {
+        rbp: rule.rbp | if leads_on { RBP_DERIVED } else { 0 },
+        ..rule
+    }
+}
 
 /// General registers have the DWARF numbers below this.
 const REGISTERS: u64 = 16;
@@ -49,9 +58,67 @@ pub(super) fn rule_of(state: &RuleState, signal: bool) -> Rule {
     rule.unwrap_or(UNSUPPORTED)
 }
 
+/// The frame of a function that has taken its return address off the stack, as glibc's `vfork`.
+fn register_rule(state: &RuleState) -> Option<Rule> {
+    let (
+        Saved::In(register),
+        Cfa::Register {
+            register: RSP,
+            offset,
+        },
+    ) = (state.return_address, state.cfa)
+    else {
+        return None;
+    };
+    let (rbp, rbp_off) = saved_rbp(state);
+    let known = register < REGISTERS && matches!(state.rsp, Saved::Unspecified);
+    known.then_some(Rule {
+        cfa_off: i32::try_from(offset).ok()?,
+        rbp_off,
+        kind: CFA_RETURN + u8::try_from(register).ok()?,
+        rbp,
+    })
+}
+
+/// The same rules with the caller's stack pointer as CFA. GHC's `StgRun` gives it by an expression:
+/// its CFA is its own stack pointer.
+fn from_callers_stack(state: RuleState) -> Option<RuleState> {
+    let (
+        Saved::Value {
+            register: RSP,
+            offset,
+        },
+        Cfa::Register {
+            register: RSP,
+            offset: old,
+        },
+    ) = (state.rsp, state.cfa)
+    else {
+        return Some(state);
+    };
+    let moved = |saved| match saved {
+        Saved::AtCfa(at) => Some(Saved::AtCfa(at.checked_add(old)?.checked_sub(offset)?)),
+        other => Some(other),
+    };
+    Some(RuleState {
+        cfa: Cfa::Register {
+            register: RSP,
+            offset,
+        },
+        rsp: Saved::Unspecified,
+        rbp: moved(state.rbp)?,
+        return_address: moved(state.return_address)?,
+        ..state
+    })
+}
+
 /// An ordinary frame: the return address is at CFA - 8 and the caller's rsp is
 /// the CFA.
 fn frame_rule(state: &RuleState) -> Option<Rule> {
+    let state = &from_callers_stack(*state)?;
+    if matches!(state.return_address, Saved::In(_)) {
+        return register_rule(state);
+    }
     if offset_from_cfa(state.cfa, state.return_address) != Some(-8) {
         return None;
     }

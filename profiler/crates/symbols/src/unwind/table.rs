@@ -76,6 +76,26 @@ impl PageRows {
         }
     }
 
+    /// Gives a part of the page other rules, made of those that it has.
+    pub(super) fn change(&mut self, part: &Range<u32>, new: impl Fn(Rule) -> Rule) {
+        let rows: Vec<_> = self.parts(u32::MAX).collect();
+        self.0.clear();
+        for (row, rule) in rows {
+            let (from, to) = (row.start.max(part.start), row.end.min(part.end));
+            if from >= to {
+                self.push(row.start, rule);
+                continue;
+            }
+            if row.start < from {
+                self.push(row.start, rule);
+            }
+            self.push(from, new(rule));
+            if to < row.end {
+                self.push(to, rule);
+            }
+        }
+    }
+
     /// Number of rows.
     pub(super) fn len(&self) -> usize {
         self.0.len()

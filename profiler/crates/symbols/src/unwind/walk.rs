@@ -6,8 +6,8 @@
 
 use aiprof_common::{
     ADDR_EXACT, ADDR_METHOD, CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_GO, CFA_NONE, CFA_PLT,
-    CFA_RBP, CFA_RSP, CFA_SIGNAL, GO_INJECTED, MAX_WALKED_FRAMES, RBP_AT_CFA, RBP_AT_RBP, RBP_SAME,
-    Rule,
+    CFA_RBP, CFA_RSP, CFA_SIGNAL, GO_INJECTED, MAX_WALKED_FRAMES, RBP_AT_CFA, RBP_AT_RBP,
+    RBP_DERIVED, RBP_SAME, Rule,
 };
 use aiprof_model::wire::StopReason;
 use std::ops::Range;
@@ -56,6 +56,8 @@ pub fn finish(
     frames: &mut Vec<u64>,
     mut passed: impl FnMut(usize, Range<u64>),
 ) -> StopReason {
+    // Whether unwind data, and not instructions, led to the current frame.
+    let mut is_described = false;
     loop {
         let address = if registers.exact {
             registers.rip
@@ -63,6 +65,18 @@ pub fn finish(
             registers.rip.wrapping_sub(1)
         };
         let rule = target.rule(address);
+        let begins = |rule: Rule| rule.kind == CFA_END || rule.kind == CFA_RSP && rule.cfa_off == 8;
+        if !registers.exact
+            && is_described
+            && matches!(rule, Ok(Rule { kind: CFA_NONE, .. }))
+            && target.rule(registers.rip).is_ok_and(begins)
+            && let [_, .., last] = frames.as_mut_slice()
+        {
+            // Between functions there is no call: the first function of a context returns here.
+            *last |= ADDR_EXACT;
+            return StopReason::End;
+        }
+        is_described = rule.is_ok_and(|rule| rule.kind != CFA_NONE && rule.rbp & RBP_DERIVED == 0);
         if let (
             Ok(Rule {
                 kind: CFA_SIGNAL, ..
@@ -165,7 +179,7 @@ fn caller(target: &impl Target, r: Registers, rule: Rule) -> Result<Registers, S
     if cfa <= r.rsp {
         return Err(StopReason::NoProgress);
     }
-    let rbp = match rule.rbp {
+    let rbp = match rule.rbp & !RBP_DERIVED {
         RBP_AT_CFA => read(cfa.wrapping_add(i64::from(rule.rbp_off) as u64))?,
         RBP_AT_RBP => read(r.rbp.wrapping_add(i64::from(rule.rbp_off) as u64))?,
         RBP_SAME => r.rbp,
@@ -174,7 +188,10 @@ fn caller(target: &impl Target, r: Registers, rule: Rule) -> Result<Registers, S
     };
     let rip = read(cfa.wrapping_sub(8))?;
     if rip == 0 {
-        return Err(StopReason::End);
+        return Err(match rule.rbp & RBP_DERIVED {
+            0 => StopReason::End,
+            _ => StopReason::FramePointer,
+        });
     }
     Ok(Registers {
         rip,
@@ -313,6 +330,53 @@ mod tests {
         let stop = finish(&mut java, start, &mut frames, |_, _| {});
         assert_eq!(stop, StopReason::FramePointer);
         assert_eq!(frames, [0x1000, 0x5010]);
+    }
+
+    #[test]
+    fn zero_is_no_end_by_instructions() {
+        let start = Registers {
+            rip: 0x1000,
+            rsp: 0x8000,
+            rbp: 5,
+            exact: true,
+        };
+        let by_code = Rule {
+            rbp: RBP_DERIVED,
+            ..rule(CFA_RSP, 16)
+        };
+        for (rule, stop) in [
+            (rule(CFA_RSP, 16), StopReason::End),
+            (by_code, StopReason::FramePointer),
+        ] {
+            let mut toy = Toy {
+                rules: vec![rule],
+                stack: BTreeMap::from([(0x8008, 0)]),
+            };
+            assert_eq!(finish(&mut toy, start, &mut vec![0x1000], |_, _| {}), stop);
+        }
+    }
+
+    /// The first function of a context returns to the start of another one.
+    #[test]
+    fn ends_where_no_call_has_led() {
+        let start = Registers {
+            rip: 0x1000,
+            rsp: 0x8000,
+            rbp: 5,
+            exact: true,
+        };
+        let mut toy = Toy {
+            rules: vec![rule(CFA_RSP, 16), rule(CFA_NONE, 0), rule(CFA_RSP, 8)],
+            stack: BTreeMap::from([(0x8008, 0x1200)]),
+        };
+        let mut frames = vec![0x1000];
+        let stop = finish(&mut toy, start, &mut frames, |_, _| {});
+        assert_eq!(stop, StopReason::End);
+        assert_eq!(frames, [0x1000, 0x1200 | ADDR_EXACT]);
+        // In the midst of a function a call has.
+        toy.stack.insert(0x8008, 0x1180);
+        let stop = finish(&mut toy, start, &mut vec![0x1000], |_, _| {});
+        assert_eq!(stop, StopReason::FramePointer);
     }
 
     #[test]

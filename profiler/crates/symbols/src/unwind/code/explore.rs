@@ -135,6 +135,8 @@ pub(super) struct Explorer<'a> {
     /// guesses were wrong. Else each part of a long function that is not understood
     /// would be followed to its end.
     guess: usize,
+    /// Whether all functions share one frame: none of them returns.
+    is_shared: bool,
     /// Whether no call is taken to return.
     careful: bool,
     /// What is known of the start of the function that is being followed.
@@ -163,6 +165,7 @@ impl<'a> Explorer<'a> {
             budget,
             limit: MAX_STEPS,
             guess: MAX_STEPS,
+            is_shared: false,
             careful: false,
             start: Start::Called,
             behind_bare_call: None,
@@ -171,6 +174,11 @@ impl<'a> Explorer<'a> {
             #[cfg(test)]
             states: Vec::new(),
         }
+    }
+
+    /// Has all functions share one frame.
+    pub(super) fn share_frame(&mut self) {
+        self.is_shared = true;
     }
 
     pub(super) fn add_starts(&mut self, starts: &BTreeSet<u64>) {
@@ -270,16 +278,24 @@ impl<'a> Explorer<'a> {
             waiting: vec![OpenPath {
                 from: None,
                 at,
-                machine: MachineState::at_entry(),
+                machine: match self.is_shared {
+                    true => MachineState::at_free_entry(),
+                    false => MachineState::at_entry(),
+                },
             }],
             ..Visit::default()
         };
         self.paths(&mut visit).ok()?;
-        self.behind_calls(&mut visit);
-        self.cases(&mut visit, at);
+        if start == Start::Entry {
+            self.behind_entry(&mut visit);
+        } else {
+            self.behind_calls(&mut visit);
+            self.cases(&mut visit, at);
+        }
         let trusted = match start {
             // What only jumps on could do so from its midst.
-            Start::Aligned | Start::Guessed => visit.good_returns > 0,
+            Start::Aligned | Start::Guessed if !self.is_shared => visit.good_returns > 0,
+            Start::Aligned | Start::Guessed => !visit.ends.is_empty(),
             Start::Called => {
                 visit.ends.append(&mut visit.last_calls);
                 true
@@ -311,6 +327,17 @@ impl<'a> Explorer<'a> {
             };
             // What contradicts the rest is another function.
             self.with(visit, next);
+        }
+    }
+
+    /// Follows what is behind the calls of a program's first code. Mostly that is other code. In a
+    /// dynamic linker it runs the program in the end: by a jump to an address in a register.
+    fn behind_entry(&mut self, visit: &mut Visit) {
+        let mark = visit.mark();
+        self.behind_calls(visit);
+        if visit.ends.len() == mark.ends || visit.good_returns > mark.good_returns {
+            self.undo(visit, &mark);
+            visit.behind_calls.clear();
         }
     }
 
@@ -519,7 +546,7 @@ impl<'a> Explorer<'a> {
                 Ok(false)
             }
             FlowControl::Return => {
-                if !machine.is_as_at_entry() {
+                if self.is_shared || !machine.is_as_at_entry() {
                     return Err(Doubtful);
                 }
                 visit.good_returns += 1;
@@ -581,9 +608,17 @@ impl<'a> Explorer<'a> {
             visit.calls.push(to);
         }
         let is_syscall = i.mnemonic() == Mnemonic::Syscall;
-        if self.start == Start::Entry {
+        if self.start == Start::Entry && !is_syscall {
             // Nothing goes on behind what runs the program.
-            return is_syscall;
+            machine.call();
+            if !self.is_perhaps_end(i.next_ip()) && visit.behind_calls.len() < MAX_BEHIND_CALLS {
+                visit.behind_calls.push(OpenPath {
+                    from: Some(i.ip()),
+                    at: i.next_ip(),
+                    machine: machine.clone(),
+                });
+            }
+            return false;
         }
         let is_bare = machine.stack() == Some(0) && !is_syscall;
         if self.start == Start::Guessed && is_bare {

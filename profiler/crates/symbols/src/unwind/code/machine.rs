@@ -71,6 +71,8 @@ pub(super) struct MachineState {
     aligned: bool,
     /// Whether the kernel was called: it may have made a thread, which begins there.
     called_kernel: bool,
+    /// Whether the function uses rbp freely.
+    is_free: bool,
 }
 
 impl MachineState {
@@ -84,13 +86,23 @@ impl MachineState {
             slots: Vec::new(),
             aligned: false,
             called_kernel: false,
+            is_free: false,
         }
+    }
+
+    /// The same of a function that uses rbp freely, as code does that has one frame for all
+    /// functions.
+    pub(super) fn at_free_entry() -> Self {
+        let mut state = Self::at_entry();
+        state.registers[RBP] = MachineValue::Unknown;
+        state.is_free = true;
+        state
     }
 
     /// Whether the function can be left here: all is as it was at its entry.
     pub(super) fn is_as_at_entry(&self) -> bool {
         self.registers[RSP] == MachineValue::Entry(0)
-            && self.registers[RBP] == MachineValue::CallerRbp
+            && (self.is_free || self.registers[RBP] == MachineValue::CallerRbp)
     }
 
     /// Whether the way back is known: by the stack pointer, or by rbp where frames are

@@ -19,7 +19,7 @@ mod text;
 mod visit;
 
 use super::rule::{END, NONE};
-use aiprof_common::Rule;
+use aiprof_common::{CFA_RSP, Rule};
 use explore::{Explorer, Start};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
@@ -52,6 +52,8 @@ pub(super) struct KnownFunctions<'a> {
     pub(super) all: bool,
     /// Where the program begins: nothing has called what is there. 0: nowhere.
     pub(super) entry: u64,
+    /// The rule of the one frame in which all these functions run, if they do.
+    pub(super) frame: Option<Rule>,
 }
 
 /// The rules of the functions in `text`, by address. What lies in between has none.
@@ -62,7 +64,11 @@ pub(super) fn rules(text: CodeText<'_>, known: KnownFunctions<'_>) -> Vec<RuledC
         called: BTreeSet::new(),
         followed: FxHashSet::default(),
         entry: known.entry,
+        frame: known.frame,
     };
+    if known.frame.is_some() {
+        found.explorer.share_frame();
+    }
     let named = known.starts.iter().copied().filter(|&at| text.contains(at));
     let named: BTreeSet<u64> = named.collect();
     found.explorer.add_starts(&named);
@@ -105,8 +111,9 @@ struct TextScan<'a> {
     called: BTreeSet<u64>,
     /// Starts that were followed, believed or not.
     followed: FxHashSet<u64>,
-    /// See [`KnownFunctions::entry`].
+    /// See [`KnownFunctions`].
     entry: u64,
+    frame: Option<Rule>,
 }
 
 impl TextScan<'_> {
@@ -186,6 +193,7 @@ impl TextScan<'_> {
     fn pieces(self) -> Vec<RuledCode> {
         let mut pieces: Vec<RuledCode> = Vec::new();
         for (start, end, rule) in self.explorer.known() {
+            let rule = self.frame.map_or(rule, |frame| within(rule, frame));
             match pieces.last_mut() {
                 Some(last) if last.end == start && last.rule == rule => last.end = end,
                 _ => pieces.push(RuledCode { start, end, rule }),
@@ -193,5 +201,18 @@ impl TextScan<'_> {
         }
         pieces.retain(|piece| piece.rule != NONE);
         pieces
+    }
+}
+
+/// The rule of a function that runs in a frame made by others, instead of one of its own: to that
+/// frame's stack pointer it adds what it has pushed itself.
+fn within(rule: Rule, frame: Rule) -> Rule {
+    if rule.kind != CFA_RSP {
+        return rule;
+    }
+    let pushed = rule.cfa_off.saturating_sub(8);
+    Rule {
+        cfa_off: frame.cfa_off.saturating_add(pushed),
+        ..frame
     }
 }

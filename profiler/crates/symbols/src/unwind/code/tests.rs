@@ -6,7 +6,9 @@ use super::callee::rule_behind_call;
 use super::explore::{Explorer, Start};
 use super::text::CodeText;
 use super::{KnownFunctions, rules};
-use aiprof_common::{CFA_DEREF_RSP, CFA_KEPT, CFA_REG, CFA_RSP, CFA_UNSUPPORTED, PAGE_SIZE, Rule};
+use aiprof_common::{
+    CFA_DEREF_RSP, CFA_END, CFA_KEPT, CFA_REG, CFA_RSP, CFA_UNSUPPORTED, PAGE_SIZE, Rule,
+};
 use std::fs::File;
 
 /// How the instructions of a file compare with its unwind data.
@@ -152,6 +154,7 @@ fn rules_of(code: &[u8], starts: &[u64]) -> Vec<(u64, u8, i32)> {
         borders: &[],
         all: false,
         entry: 0,
+        frame: None,
     };
     let pieces = rules(CodeText::new(0x1000, code), known);
     let rows = pieces
@@ -185,6 +188,7 @@ fn a_return_address_that_was_taken_off_the_stack_leads_nowhere() {
         borders: &[],
         all: true,
         entry: 0,
+        frame: None,
     };
     let at = |kind, cfa_off, start, end| super::RuledCode {
         start,
@@ -280,6 +284,7 @@ fn what_follows_a_call_proves_nothing_of_what_may_be_the_midst_of_a_function() {
         borders: &[],
         all: false,
         entry: 0,
+        frame: None,
     };
     let pieces = rules(CodeText::new(0x1000, &code), known);
     let rule = |at: usize| {
@@ -336,6 +341,7 @@ fn with_all_starts_known_a_function_need_not_return() {
         borders: &[],
         all: true,
         entry: 0,
+        frame: None,
     };
     assert_eq!(rule(all, 1), Some((CFA_RSP, 16)));
     assert_eq!(rule(all, 8), Some((CFA_RSP, 16)));
@@ -363,4 +369,70 @@ fn with_all_starts_known_a_function_need_not_return() {
         ..all
     };
     assert_eq!(rule(some, 8), None);
+}
+
+/// A dynamic linker's first code: it calls, then jumps to the program. What follows in a program's
+/// own first code is another function.
+#[test]
+fn first_code_goes_on_behind_calls_only_to_run_the_program() {
+    // mov %rsp, %rdi; call; mov %rax, %r12; call; jmp *%r12
+    let linker = [
+        0x48, 0x89, 0xe7, 0xe8, 0, 1, 0, 0, 0x49, 0x89, 0xc4, 0xe8, 0, 1, 0, 0, 0x41, 0xff, 0xe4,
+    ];
+    // and $-16, %rsp; call; push %rbx; pop %rbx; ret
+    let program = [0x48, 0x83, 0xe4, 0xf0, 0xe8, 0, 1, 0, 0, 0x53, 0x5b, 0xc3];
+    let kinds = |code: &[u8], starts: &[u64]| {
+        let known = KnownFunctions {
+            starts,
+            likely: &[],
+            borders: &[],
+            all: true,
+            entry: 0x1000,
+            frame: None,
+        };
+        let pieces = rules(CodeText::new(0x1000, code), known);
+        let kinds = pieces.iter().map(|p| (p.start, p.end, p.rule.kind));
+        kinds.collect::<Vec<_>>()
+    };
+    // The linker has a symbol behind its first call.
+    for starts in [&[0x1000][..], &[0x1000, 0x1008]] {
+        assert_eq!(kinds(&linker, starts), [(0x1000, 0x1013, CFA_END)]);
+    }
+    let found = kinds(&program, &[0x1000, 0x1009]);
+    assert_eq!(found.first(), Some(&(0x1000, 0x1009, CFA_END)));
+    assert_eq!(found.get(1), Some(&(0x1009, 0x100a, CFA_RSP)));
+}
+
+/// Haskell's functions use rbp for a stack of their own, and run in one frame.
+#[test]
+fn functions_that_share_a_frame_add_what_they_push() {
+    // add $-24, %rbp; sub $8, %rsp; call; add $8, %rsp; jmp *(%rbp)
+    let code = [
+        0x48, 0x83, 0xc5, 0xe8, 0x48, 0x83, 0xec, 8, 0xe8, 0, 1, 0, 0, 0x48, 0x83, 0xc4, 8, 0xff,
+        0x65, 0,
+    ];
+    let frame = Rule {
+        kind: CFA_RSP,
+        cfa_off: 16440,
+        rbp_off: -48,
+        rbp: 1,
+    };
+    let known = KnownFunctions {
+        starts: &[0x1000],
+        likely: &[],
+        borders: &[],
+        all: true,
+        entry: 0,
+        frame: Some(frame),
+    };
+    let pieces = rules(CodeText::new(0x1000, &code), known);
+    let offsets: Vec<_> = pieces.iter().map(|p| (p.start, p.rule)).collect();
+    let pushed = Rule {
+        cfa_off: 16448,
+        ..frame
+    };
+    assert_eq!(
+        offsets,
+        [(0x1000, frame), (0x1008, pushed), (0x1011, frame)]
+    );
 }

@@ -4,8 +4,8 @@ use super::build::{ENTRY, Frames, PCREL_SDATA4, TEXT};
 use super::*;
 use crate::unwind::rule::dereference;
 use aiprof_common::{
-    CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP, CFA_SIGNAL,
-    CFA_UNSUPPORTED, RBP_AT_RBP, RBP_UNDEFINED,
+    CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_PLT, CFA_RBP, CFA_REG, CFA_RETURN, CFA_RSP,
+    CFA_SIGNAL, CFA_UNSUPPORTED, RBP_AT_RBP, RBP_UNDEFINED,
 };
 
 /// Opens the file with these frames and 1 MiB of text.
@@ -301,12 +301,44 @@ fn every_form_of_the_cfa() {
             rule(CFA_UNSUPPORTED, 0),
         ),
         (&[0x90, 2], rule(CFA_UNSUPPORTED, 0)),
-        (&[0x09, 16, 2], rule(CFA_UNSUPPORTED, 0)),
+        // In rcx, and in a register that is none.
+        (&[0x09, 16, 2], rule(CFA_RETURN + 2, 8)),
+        (&[0x09, 16, 17], rule(CFA_UNSUPPORTED, 0)),
         (&[0x87, 2], rule(CFA_UNSUPPORTED, 0)),
         (&[0x14, 7, 0], rule(CFA_RSP, 8)),
     ] {
         assert_eq!(rule_of_code(code), expected, "{code:x?}");
     }
+}
+
+/// glibc's `vfork`: pop %rdi; syscall; push %rdi.
+#[test]
+fn the_return_address_is_in_a_register_for_a_while() {
+    let mut frames = Frames::new();
+    let code = [0x41, 0x0e, 0, 0x09, 16, 5, 0x48, 0x0e, 8, 0x90, 1];
+    frames.fde(0x100, 0x20, &code);
+    check(
+        &frames,
+        &[
+            (0x100, rule(CFA_RSP, 8)),
+            (0x101, rule(CFA_RETURN + 5, 0)),
+            (0x108, rule(CFA_RETURN + 5, 0)),
+            (0x109, rule(CFA_RSP, 8)),
+        ],
+    );
+}
+
+/// GHC's `StgRun`: the CFA is its own stack pointer, the caller's is an expression.
+#[test]
+fn the_callers_stack_pointer_may_be_an_expression() {
+    // def_cfa rsp 0; rbp at CFA + 32; return address at CFA + 56; rsp = breg7 64
+    let code = [
+        0x0c, 7, 0, 0x11, 6, 0x7c, 0x11, 16, 0x79, 0x16, 7, 3, 0x77, 0xc0, 0,
+    ];
+    assert_eq!(rule_of_code(&code), rule_rbp(CFA_RSP, 64, -32));
+    // A return address that is not below it.
+    let code = [0x0c, 7, 0, 0x11, 16, 0x7a, 0x16, 7, 3, 0x77, 0xc0, 0];
+    assert_eq!(rule_of_code(&code), rule(CFA_UNSUPPORTED, 0));
 }
 
 #[test]

@@ -2,8 +2,10 @@
 //! over all their pages.
 
 use super::reference::{Kinds, compare};
-use crate::unwind::{UnwindFile, build_all};
-use aiprof_common::{CFA_END, CFA_NONE, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP, CFA_SIGNAL};
+use crate::unwind::{UnwindFile, build_all, lookup};
+use aiprof_common::{
+    CFA_END, CFA_NONE, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP, CFA_SIGNAL, RBP_UNDEFINED,
+};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -72,6 +74,31 @@ fn this_test_binary() {
     let exe = std::env::current_exe().unwrap();
     let kinds = compare(&std::fs::read(exe).unwrap());
     assert_met(&kinds, &[CFA_NONE, CFA_RSP, CFA_END]);
+}
+
+/// libgcc resumes an exception in another frame: before, it overwrites the rbp that it saved.
+#[test]
+fn what_an_exception_overwrites_is_not_known() {
+    let path = "/usr/lib/x86_64-linux-gnu/libgcc_s.so.1";
+    let Ok(data) = std::fs::read(path) else {
+        eprintln!("skipped: {path} is not there");
+        return;
+    };
+    let file = UnwindFile::open(data).unwrap();
+    let mut table = Vec::new();
+    let mut found = 0;
+    for index in 0..file.n_pages() {
+        file.page(index, &mut table).unwrap();
+        let rules = (0..=u16::MAX).filter_map(|at| lookup(&table, at));
+        let mut is_before = false;
+        for rule in rules {
+            let is_in = rule.kind == CFA_RBP && rule.rbp == RBP_UNDEFINED;
+            found += usize::from(is_in && !is_before);
+            is_before = is_in;
+        }
+    }
+    // `_Unwind_RaiseException`, `_Unwind_ForcedUnwind`, `_Unwind_Resume` and one more.
+    assert!((3..=5).contains(&found), "{found}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use super::*;
 use aiprof_common::{
-    CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_PLT, CFA_RBP, CFA_REG, CFA_RSP, CFA_SIGNAL,
-    CFA_UNSUPPORTED, RBP_AT_RBP, RBP_UNDEFINED,
+    CFA_DEREF_RBP, CFA_DEREF_RSP, CFA_END, CFA_PLT, CFA_RBP, CFA_REG, CFA_RETURN, CFA_RSP,
+    CFA_SIGNAL, CFA_UNSUPPORTED, RBP_AT_RBP, RBP_UNDEFINED,
 };
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, EndianSlice, FrameDescriptionEntry, LittleEndian,
@@ -91,10 +91,18 @@ impl<'a, R: ReadAt> Pages<'a, R> {
             let stop = end.min((at / PAGE_SIZE + 1) * PAGE_SIZE);
             for pc in [at, at + (stop - at) / 2, stop - 1] {
                 let found = self.rule(pc);
+                let without_rbp = Rule {
+                    rbp: RBP_UNDEFINED,
+                    ..expected
+                };
                 // Where the file has no rule its instructions may give one; behind a call a
                 // register of the caller is on the stack.
                 let more = expected.kind == CFA_NONE
-                    || expected.kind >= CFA_REG && found.kind == CFA_DEREF_RSP;
+                    || expected.kind >= CFA_REG && found.kind == CFA_DEREF_RSP
+                    // A return address in a register.
+                    || expected.kind == CFA_UNSUPPORTED && found.kind >= CFA_RETURN
+                    // What a function saved that resumes an exception.
+                    || expected.kind == CFA_RBP && found == without_rbp;
                 assert!(
                     more || found == expected,
                     "at {pc:#x}, row {start:#x}..{end:#x}: {found:?}, not {expected:?}"
