@@ -323,8 +323,7 @@ const IN_VERSION_2: &str = r#"
     "$0" "$1/aiprof-$$"; rc=$?
     rmdir "$1/aiprof-$$"; exit $rc"#;
 
-/// The truth is the clock of whoever stopped the thread. A preempted thread may be seen stopped
-/// before it is switched away.
+/// The truth is the clock of whoever stopped the thread.
 #[test]
 fn stopped_and_frozen_time_is_named() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);
@@ -354,6 +353,10 @@ fn stopped_and_frozen_time_is_named() -> anyhow::Result<()> {
                     anyhow::ensure!(how == "frozen", "{}", run.stdout);
                     continue;
                 };
+                // Version 1 freezes a thread that sleeps where it sleeps: it sleeps on.
+                if function == "sleeps_frozen" && script == IN_VERSION_1 {
+                    continue;
+                }
                 frozen += usize::from(how == "frozen");
                 let bounds = [least, truth(&run.stdout, &format!("{function}_most"))?];
                 let seen = by_leaf(&run.folded, &function);
