@@ -55,7 +55,10 @@ impl<R: ReadAt> UnwindFile<R> {
         // What reads instructions and Go's tables knows those of 64 bits.
         let (functions, go) = match elf.is_narrow {
             true => (Functions::generated(&[]), None),
-            false => (Functions::find(&source, &elf), GoUnwind::find(&source, &elf)?),
+            false => (
+                Functions::find(&source, &elf),
+                GoUnwind::find(&source, &elf)?,
+            ),
         };
         Ok(Self {
             source,
