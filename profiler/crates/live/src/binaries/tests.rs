@@ -226,8 +226,9 @@ fn a_file_found_by_its_path_serves_its_process_alone() {
     let processes = [(), ()].map(|()| Running::start(&dir.path().join("tool")));
     let ids = processes.each_ref().map(|process| {
         let mut map = process.mapping("tool");
-        // No mapping begins there.
+        // No mapping begins there, and none is of a file with this device number.
         map.start += 1 << 40;
+        map.file.device += 1;
         let pid = process.0.id();
         kit.binaries.prefetch(pid, &map, &mut kit.reader);
         kit.read();
