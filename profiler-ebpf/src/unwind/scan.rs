@@ -18,8 +18,9 @@ use super::{
 };
 use crate::maps::Scratch;
 
-/// Words of the stack that are searched.
-const WORDS: u32 = 256;
+/// Words of the stack that are searched. Larger frames, as QEMU's, are full of what earlier calls
+/// have left.
+const WORDS: u32 = 64;
 /// Words among which any call counts. Further up, only a call by a pointer does, as all calls of
 /// generated code are: what earlier calls have left is mostly from others.
 const NEAR_WORDS: u64 = 24;
@@ -102,7 +103,7 @@ extern "C" fn look_at(index: u64, search: *mut Search) -> i64 {
         search.stop = stop;
         return STOP;
     }
-    if w.rule.kind == CFA_END || is_called(w, at) {
+    if is_called(w, at) {
         search.at = at;
         return STOP;
     }

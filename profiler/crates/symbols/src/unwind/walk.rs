@@ -65,14 +65,11 @@ pub fn finish(
             registers.rip.wrapping_sub(1)
         };
         let rule = target.rule(address);
-        let begins = |rule: Rule| rule.kind == CFA_END || rule.kind == CFA_RSP && rule.cfa_off == 8;
         if !registers.exact
             && is_described
-            && matches!(rule, Ok(Rule { kind: CFA_NONE, .. }))
-            && target.rule(registers.rip).is_ok_and(begins)
-            && let [_, .., last] = frames.as_mut_slice()
+            && let (Ok(rule), [_, .., last]) = (rule, frames.as_mut_slice())
+            && begins_at(target, registers.rip, rule)
         {
-            // Between functions there is no call: the first function of a context returns here.
             *last |= ADDR_EXACT;
             return StopReason::End;
         }
@@ -111,6 +108,13 @@ pub fn finish(
         }
         frames.push(registers.rip | if registers.exact { ADDR_EXACT } else { 0 });
     }
+}
+
+/// Whether a function begins at a return address: no call precedes it where the byte before has no
+/// rule. The first function of a context returns there.
+fn begins_at(target: &mut impl Target, address: u64, before: Rule) -> bool {
+    let begins = |rule: Rule| rule.kind == CFA_END || rule.kind == CFA_RSP && rule.cfa_off == 8;
+    before.kind == CFA_NONE && target.rule(address).is_ok_and(begins)
 }
 
 /// Registers of the caller of a frame of HotSpot's interpreter, which becomes its method: see
