@@ -4,7 +4,10 @@
 use super::{GoReader, GoTable};
 use crate::elf::CodeFile;
 use crate::unwind::{PageContent, UnwindFile, lookup};
-use aiprof_common::{CFA_END, CFA_GO, CFA_RSP, CFA_SIGNAL, CFA_UNSUPPORTED, PAGE_SIZE};
+use aiprof_common::{
+    CFA_END, CFA_GO, CFA_RSP, CFA_SIGNAL, CFA_UNSUPPORTED, GO_PAGE_AFTER, GO_PAGE_BEFORE,
+    GO_PAGE_FLAGS, GO_PAGE_SAME, PAGE_SIZE,
+};
 use gimli::{DebugFrame, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object as _, ObjectSection as _};
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,6 +218,60 @@ fn stack_depths_are_those_of_debug_frame() {
         );
         assert_eq!(file.malformed(), 0);
     }
+}
+
+/// In a library, rules lead to a word that the loader fills in with an offset from the fs base.
+#[test]
+fn a_library_s_goroutine_is_where_its_relocation_is() {
+    use object::{Object as _, RelocationFlags};
+    const R_X86_64_TPOFF64: object::elf::RelocationType = object::elf::RelocationType(18);
+    let dir = tempfile::tempdir().unwrap();
+    let Some(data) = build(dir.path(), &["-buildmode=c-shared"]) else {
+        return;
+    };
+    let object = object::File::parse(&*data).unwrap();
+    let words: BTreeSet<u64> = object
+        .dynamic_relocations()
+        .unwrap()
+        .filter(|(_, r)| matches!(r.flags(), RelocationFlags::Elf { r_type } if r_type == R_X86_64_TPOFF64))
+        .map(|(at, _)| at)
+        .collect();
+    let table = table(&data);
+    let source = data.as_slice();
+    let elf = CodeFile::read(&source).unwrap();
+    let mut reader = GoReader::new(&source, &table);
+    let file = UnwindFile::open(source).unwrap();
+    let mut pages = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for index in 0..table.len() {
+        let function = reader.function(index).unwrap().unwrap();
+        let name = reader.name(&function).unwrap();
+        let name = name
+            .trim_end_matches(".abi0")
+            .trim_start_matches("runtime.");
+        if !["systemstack", "cgocallback", "morestack", "nanotime1"].contains(&name) {
+            continue;
+        }
+        for at in function.start..function.end {
+            let Some(rule) = rule_at(&file, &mut pages, at).filter(|rule| rule.kind == CFA_GO)
+            else {
+                continue;
+            };
+            let pages = match rule.rbp & GO_PAGE_FLAGS {
+                GO_PAGE_BEFORE => at - PAGE_SIZE,
+                GO_PAGE_SAME => at,
+                GO_PAGE_AFTER => at + PAGE_SIZE,
+                _ => panic!("{name} at {at:#x}: {rule:?}"),
+            };
+            let by = (pages & !(PAGE_SIZE - 1)) + u64::from(rule.rbp_off.cast_unsigned());
+            let from = elf.loaded_from(by).unwrap().offset as usize;
+            let distance = i32::from_le_bytes(data[from..from + 4].try_into().unwrap());
+            let word = (by + 4).wrapping_add_signed(distance.into());
+            assert!(words.contains(&word), "{name} at {at:#x}: {word:#x}");
+            seen.insert(name.to_owned());
+        }
+    }
+    assert_eq!(seen.len(), 4, "{seen:?}");
 }
 
 #[test]
