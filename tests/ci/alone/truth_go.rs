@@ -127,18 +127,13 @@ const IN_LIBRARY: [(&str, &[&str]); 4] = [
     ),
     (
         "calls_through",
-        &[
-            "GoThrough",
-            "main.through",
-            "runtime.asmcgocall",
-            "call_back",
-        ],
+        &["GoThrough", "main.through", "runtime.asmcgocall"],
     ),
     (
         "called_back",
         &[
             "GoThrough",
-            "call_back",
+            "main.through",
             "GoSpin",
             "runtime.cgocallback",
             "main.spin",
