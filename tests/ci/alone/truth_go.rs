@@ -115,6 +115,9 @@ fn go_and_c_call_each_other() -> anyhow::Result<()> {
     })
 }
 
+/// The first stacks of a program may have this.
+const NOT_KNOWN_YET: &str = "[stack cut: process not known yet]";
+
 /// What Go's library does, by what the program called.
 const IN_LIBRARY: [(&str, &[&str]); 4] = [
     (
@@ -127,18 +130,13 @@ const IN_LIBRARY: [(&str, &[&str]); 4] = [
     ),
     (
         "calls_through",
-        &[
-            "GoThrough",
-            "main.through",
-            "runtime.asmcgocall",
-            "call_back",
-        ],
+        &["GoThrough", "main.through", "runtime.asmcgocall"],
     ),
     (
         "called_back",
         &[
             "GoThrough",
-            "call_back",
+            "main.through",
             "GoSpin",
             "runtime.cgocallback",
             "main.spin",
@@ -155,7 +153,8 @@ fn go_in_a_library_is_called_by_c() -> anyhow::Result<()> {
     let run = Aiprof::counting()
         .command(program, &[library.as_os_str(), SECONDS.as_ref()])
         .record_one()?;
-    check("whole stacks", &run.folded, LEAST, is_whole)?;
+    let known = run.folded.filter(|line| !line.has(NOT_KNOWN_YET));
+    check("whole stacks", &known, LEAST, is_whole)?;
     for (caller, inside) in IN_LIBRARY {
         let chain = [&["_start", "main"], &[caller][..]].concat();
         check_reached(caller, &run.folded, 0.02, |line| {
@@ -198,5 +197,7 @@ fn go_in_a_library_is_called_by_python() -> anyhow::Result<()> {
             python.iter().any(|name| name == caller) && has_in_order(line, inside) && !line.is_cut()
         })?;
     }
-    check("whole stacks", &run.folded, LEAST, |line| !line.is_cut())
+    // A copy of a stack is not enough to follow Go to another one before the process is known.
+    let known = run.folded.filter(|line| !line.has(NOT_KNOWN_YET));
+    check("whole stacks", &known, LEAST, |line| !line.is_cut())
 }
