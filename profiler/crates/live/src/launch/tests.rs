@@ -247,6 +247,7 @@ async fn another_user_runs_it_with_that_users_groups_only() {
             uid: 65_534,
             gid: 65_534,
             groups: vec![65_533],
+            variables: Vec::new(),
         }),
         ..LaunchOptions::default()
     };
@@ -323,6 +324,7 @@ async fn helpers_are_tried_with_the_command_s_rights() {
         uid: 65_534,
         gid: 65_534,
         groups: vec![65_534],
+        variables: Vec::new(),
     };
     let (text, refused) = with_helpers(vec![helper.clone()], Some(user)).await;
     assert_eq!(text, format!("kept::{home}"));
@@ -334,5 +336,8 @@ async fn helpers_are_tried_with_the_command_s_rights() {
 #[test]
 fn a_user_that_is_not_in_the_database_has_one_group() {
     let credentials = Credentials::of_user(3_999_999_999, 77);
-    assert_eq!(credentials.groups, [77]);
+    assert_eq!(
+        (credentials.groups, credentials.variables),
+        (vec![77], Vec::new())
+    );
 }

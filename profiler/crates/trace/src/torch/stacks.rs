@@ -249,6 +249,7 @@ fn is_backward(timeline: &Timeline, call: &TorchCall, parent: &TorchCall) -> boo
 
 #[cfg(test)]
 mod tests {
+    use crate::torch::TorchIndex;
     use crate::torch::averages::Averages;
     use aiprof_formats::import::json;
     use aiprof_model::timeline::Timeline;
