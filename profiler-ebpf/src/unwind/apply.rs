@@ -100,8 +100,9 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
     }
 }
 
-/// A register of the innermost frame by its DWARF number.
-#[inline(always)]
+/// A register of the innermost frame by its DWARF number. Not inlined, as its loads could be made
+/// one with those of other memory, which the verifier refuses.
+#[inline(never)]
 pub(super) fn user_register(number: u8) -> u64 {
     // SAFETY: the current task is valid, and so are its registers; the kernel makes reads
     // through a BTF pointer fault-safe.
