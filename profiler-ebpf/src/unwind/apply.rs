@@ -8,9 +8,9 @@ use aya_ebpf::{
         generated::{bpf_probe_read_user, bpf_task_pt_regs},
     },
 };
-use core::ffi::c_void;
+use core::{ffi::c_void, mem::offset_of};
 
-use super::{FOUND, NO_STOP, WINDOW, Walk, cache::window_at, frame_at, go};
+use super::{FOUND, NO_STOP, WINDOW, Walk, cache::window_at, frame_at, go, read_kernel};
 use crate::{maps::Scratch, pool::le_bit};
 
 /// Value of rbp where it is not known. It is no stack address, so a frame that needs it ends
@@ -100,33 +100,31 @@ fn try_apply(s: &mut Scratch) -> Result<(), u8> {
     }
 }
 
-/// A register of the innermost frame by its DWARF number. Not inlined, as its loads could be made
-/// one with those of other memory, which the verifier refuses.
-#[inline(never)]
+/// A register of the innermost frame by its DWARF number. Read by a helper, as direct loads could be
+/// made one with those of other memory, which the verifier refuses.
+#[inline(always)]
 pub(super) fn user_register(number: u8) -> u64 {
-    // SAFETY: the current task is valid, and so are its registers; the kernel makes reads
-    // through a BTF pointer fault-safe.
-    unsafe {
-        let r = &*(bpf_task_pt_regs(bpf_get_current_task_btf()) as *const pt_regs);
-        match number {
-            0 => r.rax,
-            1 => r.rdx,
-            2 => r.rcx,
-            3 => r.rbx,
-            4 => r.rsi,
-            5 => r.rdi,
-            6 => r.rbp,
-            7 => r.rsp,
-            8 => r.r8,
-            9 => r.r9,
-            10 => r.r10,
-            11 => r.r11,
-            12 => r.r12,
-            13 => r.r13,
-            14 => r.r14,
-            _ => r.r15,
-        }
-    }
+    let offset = match number {
+        0 => offset_of!(pt_regs, rax),
+        1 => offset_of!(pt_regs, rdx),
+        2 => offset_of!(pt_regs, rcx),
+        3 => offset_of!(pt_regs, rbx),
+        4 => offset_of!(pt_regs, rsi),
+        5 => offset_of!(pt_regs, rdi),
+        6 => offset_of!(pt_regs, rbp),
+        7 => offset_of!(pt_regs, rsp),
+        8 => offset_of!(pt_regs, r8),
+        9 => offset_of!(pt_regs, r9),
+        10 => offset_of!(pt_regs, r10),
+        11 => offset_of!(pt_regs, r11),
+        12 => offset_of!(pt_regs, r12),
+        13 => offset_of!(pt_regs, r13),
+        14 => offset_of!(pt_regs, r14),
+        _ => offset_of!(pt_regs, r15),
+    };
+    // SAFETY: helpers without preconditions.
+    let regs = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) };
+    read_kernel(regs as u64, offset as u32)
 }
 
 /// Through a signal frame: the interrupted registers are in the `ucontext` at `uc` (struct

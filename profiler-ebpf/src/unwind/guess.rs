@@ -364,6 +364,12 @@ fn calls_by_pointer(code: u64) -> bool {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(super) extern "C" fn call_before(address: u64, rip: u64, start: u64, end: u64) -> u32 {
+    call_among(address, rip, start, end)
+}
+
+/// The same, for functions that the verifier does not let call one more.
+#[inline(always)]
+pub(super) fn call_among(address: u64, rip: u64, start: u64, end: u64) -> u32 {
     let code = code_at(address.wrapping_sub(8));
     if code >> 24 & 0xff == 0xe8 {
         let target = address.wrapping_add((code >> 32) as i32 as i64 as u64);

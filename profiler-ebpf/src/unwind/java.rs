@@ -17,7 +17,7 @@ use super::{
     GO_ON, NO_STOP, STOP, Walk,
     apply::{read_stack, user_register},
     frame_at,
-    guess::{NO_CALL, call_before},
+    guess::{NO_CALL, call_among, call_before},
     python::{field, user},
 };
 use crate::{maps::Scratch, pool::Block};
@@ -452,7 +452,7 @@ extern "C" fn find_return(index: u64, search: *mut ReturnSearch) -> i64 {
         search.doubtful = 0;
         return STOP;
     }
-    if index < MAX_PUSHED.into() && call_before(address, s.walk.rip, 0, 0) != NO_CALL {
+    if index < MAX_PUSHED.into() && call_among(address, s.walk.rip, 0, 0) != NO_CALL {
         // No count: the verifier would follow each number.
         if search.at != 0 {
             search.doubtful = MANY;
