@@ -325,7 +325,7 @@ fn jumps(address: u64) -> bool {
 /// Whether the code before `address` can be read and ends in no call.
 #[inline(never)]
 pub(super) fn follows_no_call(address: u64) -> bool {
-    code_at(address.wrapping_sub(8)) != 0 && call_before(address, address, 0, 0) == NO_CALL
+    code_at(address.wrapping_sub(8)) != 0 && call_among(address, address, 0, 0) == NO_CALL
 }
 
 /// Whether a call through a register or memory (ff /2) precedes `address`.
