@@ -147,7 +147,7 @@ fn is_interpreter(java: &Java, address: u64) -> bool {
 }
 
 /// Steps from a stub. One that has called a function has a frame that rbp leads to.
-#[inline(never)]
+#[inline(always)]
 fn stub(scratch: *mut Scratch) -> u32 {
     // SAFETY: a checked map value.
     let w = unsafe { &mut (*scratch).walk };
