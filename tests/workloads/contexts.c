@@ -1,9 +1,7 @@
 /* Contexts whose stacks begin where no call has led.
  *
- *   contexts SECONDS ucontext     makecontext and swapcontext
- *   contexts SECONDS hand         a switch by hand: the first function returns to another one, at
- *                                 whose start no call has led
- *   contexts SECONDS zero         the same, with zero as return address
+ * contexts SECONDS HOW: "ucontext" uses makecontext and swapcontext. "hand" switches by hand: the
+ * first function returns to the start of another one. With "zero" its return address is zero.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -2,9 +2,9 @@
  * Generates two functions with frame-pointer prologues at run time, as a JIT
  * compiler does, and names them in /tmp/perf-PID.map:
  *   jit_outer calls jit_inner; jit_inner spins, then calls back into C.
- * The second argument "corrupt" adds lines to the map that are no map lines;
- * with "nomap" no map is written; "forked": a child does the work, which has no
- * map of its own.
+ * The second argument "corrupt" adds lines to the map that are no map lines.
+ * With "nomap" no map is written. With "forked" a child does the work, which has
+ * no map of its own.
  */
 #include "known.h"
 #include "work.h"

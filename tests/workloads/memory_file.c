@@ -1,8 +1,7 @@
 /*
- * Works in code that lies in a memory file (memfd_create). The second argument:
- *   program       executes itself from one;
- *   library FILE  loads this library from one, which is this source with -DLIBRARY;
- *   generated     has code there that it generates, as xbyak does.
+ * Works in code that lies in a memory file (memfd_create), by its second argument. "program" executes
+ * itself from one. "library FILE" loads a library from one, which is this source with -DLIBRARY.
+ * "generated" generates code there, as xbyak does.
  */
 #include "work.h"
 

@@ -1,7 +1,6 @@
 /*
  * A program of 32 bits without any library, so that every compiler for x86-64 can make it:
- * _start, main, work, outer, inner. It works as many blocks as its first argument says, of some
- * 50 ms each.
+ * _start, main, work, outer, inner. Its first argument is how many blocks of some 50 ms it works.
  */
 typedef unsigned int word;
 

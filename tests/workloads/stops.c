@@ -1,8 +1,8 @@
 /*
  * A child that spins or sleeps in functions named after how its parent stops it there: by a
- * signal, as a debugger, by freezing its cgroup. For each prints the least and the most
- * nanoseconds that the child was stopped by the parent's clock: from when the parent saw it
- * stopped until before it let it go on, and from before it stopped it until after.
+ * signal, as a debugger, by freezing its cgroup. Prints for each the least and the most nanoseconds
+ * that the child was stopped, by the parent's clock. The least begins when the parent saw it stopped
+ * and ends before it lets it go on. The most begins before and ends behind these.
  *
  * stops [DIRECTORY]: a cgroup for the child, of version 1 with the freezer, or of version 2.
  */

@@ -185,8 +185,8 @@ fn takes_registers(before: u8) -> bool {
 /// Whether `push %rbp` (55) comes before `at`, and what is between has moved the stack pointer by
 /// `n` bytes. At `at` is `lea n(%rsp), %rbp` or `mov %rsp, %rbp`.
 ///
-/// Between can be, as in .NET's code: pushes of r15 to r12 (41 57 to 41 54), rbx (53) and rax
-/// (50); `sub $m, %rsp` (48 83 ec, 48 81 ec); `vzeroupper` (c5 f8 77).
+/// Between can be, as in .NET's code, pushes of r15 to r12 (41 57 to 41 54), rbx (53) and rax (50).
+/// There can also be `sub $m, %rsp` (48 83 ec, 48 81 ec) and `vzeroupper` (c5 f8 77).
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn has_pushed(at: u64, n: u64) -> u32 {

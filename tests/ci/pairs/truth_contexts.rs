@@ -13,8 +13,8 @@ const SECONDS: &str = "2";
 /// Fewest samples to judge by.
 const LEAST: u64 = 500;
 
-/// What a stack of the context has below its root: the functions of the program, in their order,
-/// as far as they have been entered.
+/// What a stack of the context has below its root: the functions of the program, in their order, up
+/// to the one that runs.
 const CONTEXT: [&str; 3] = ["first", "work", "spin"];
 
 /// Whether a stack is complete: that of `main`, or that of the context. `roots`: what is below the

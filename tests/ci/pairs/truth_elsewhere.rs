@@ -1,4 +1,4 @@
-//! Code that is not where its file says: copied to other memory, in memory files, inherited by
+//! Code that is not where its file has it: copied to other memory, in memory files, inherited by
 //! forks.
 
 use aiprof_tests::aiprof::{Aiprof, truth};
@@ -51,8 +51,8 @@ fn text_that_was_copied_is_its_files() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same of a program that did so before the recording, and of one that has generated code
-/// where its file has other code.
+/// The same of a program that did so before the recording. A program that has generated code where
+/// its file has other code is another case.
 #[test]
 fn memory_on_text_is_told_apart_by_its_bytes() -> anyhow::Result<()> {
     skip_unless!(&NEEDS);

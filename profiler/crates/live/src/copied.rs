@@ -53,7 +53,7 @@ impl CopiedText {
         }
     }
 
-    /// Whether one is to be looked at in a moment.
+    /// Whether one must be looked at in a moment.
     pub(crate) fn is_any_soon(&self) -> bool {
         let soon = Instant::now() + 2 * FIRST_WAIT;
         let mut all = self.candidates.values();

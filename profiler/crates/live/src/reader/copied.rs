@@ -227,7 +227,7 @@ mod tests {
             let from = memory.1.len() - memory.1.len() / 8;
             memory.1[from..].fill(0xcc);
             assert!(!is_copy(&file, &memory), "{pages}");
-            // Equal, and says nothing.
+            // Equal zeros prove nothing.
             let empty = vec![0; file.len()];
             assert!(
                 !is_copy(&empty, &At(VADDR + BIAS, empty.clone())),

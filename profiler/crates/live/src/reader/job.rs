@@ -85,7 +85,7 @@ pub(super) enum Behind {
     Opened {
         stat: FileStat,
         through_mapping: bool,
-        facts: Facts,
+        facts: Box<Facts>,
     },
     Replaced,
     Failed(String),
@@ -230,7 +230,7 @@ pub(super) fn answer(
             Some(fd) => FoundFile::Opened {
                 file: OpenFile {
                     place: fd,
-                    facts: Box::new(facts),
+                    facts,
                     number: 0,
                 },
                 stat,

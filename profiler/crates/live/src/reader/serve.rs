@@ -226,7 +226,7 @@ fn find(pid: u32, map: &MapEvent, denied: &mut DeniedFiles, opened: &mut Vec<Own
             Behind::Opened {
                 stat,
                 through_mapping,
-                facts,
+                facts: Box::new(facts),
             }
         }
         Err(OpenError::Replaced) => Behind::Replaced,

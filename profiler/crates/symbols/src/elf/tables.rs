@@ -16,7 +16,7 @@ pub(crate) const STB_GLOBAL: u8 = 1;
 const STB_WEAK: u8 = 2;
 /// The first of the indices of sections with a meaning of their own.
 pub(super) const SHN_LORESERVE: u16 = 0xff00;
-/// Of no section: the value is what it is, wherever the file is loaded.
+/// The index of symbols without a section. Their values do not change with the load address.
 const SHN_ABS: u16 = 0xfff1;
 pub(crate) const R_X86_64_IRELATIVE: u32 = 37;
 

@@ -96,10 +96,8 @@ impl Interpreter {
         let layout = layout::of(self.version, &self.debug)?;
         let interpreters = layout::interpreters(self.version, &self.debug);
         let interpreters = interpreters.map(|offset| self.runtime.wrapping_add(offset));
-        let state = self.state.clone().or(match interpreters {
-            Some(_) => Some(StatePlace::List),
-            None => None,
-        })?;
+        let by_list = interpreters.map(|_| StatePlace::List);
+        let state = self.state.clone().or(by_list)?;
         let (tss, key, tls_offset) = state.located(bias, is_musl);
         Some(PythonLayout {
             key,

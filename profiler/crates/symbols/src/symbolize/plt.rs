@@ -20,8 +20,9 @@ use std::fs::File;
 /// quarter of it.
 const MAX_RELOCATIONS: u64 = 64 << 20;
 
-/// Bytes of an entry, and of one that is short.
+/// Bytes of an entry.
 const ENTRY: u64 = 16;
+/// Bytes of an entry that only jumps.
 const SHORT: u64 = 8;
 
 const R_X86_64_GLOB_DAT: u32 = 6;

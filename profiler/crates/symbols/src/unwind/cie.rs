@@ -116,7 +116,7 @@ impl Cie {
         Some(cie)
     }
 
-    /// The encoding of a pointer, whose size is the machine's unless it says another.
+    /// The encoding of a pointer, whose size is the machine's unless the encoding has another.
     fn own(&self, encoding: u8) -> u8 {
         match self.is_narrow && encoding & PE_FORMAT == PE_ABSPTR {
             true => encoding | PE_UDATA4,

@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 /// Bytes of a process's name (`TASK_COMM_LEN` less the zero at its end).
 const MAX_COMM: usize = 15;
 
-/// The program of the process that used the most time in some samples, by the process's name; if no
-/// binary has that name, what the stacks of its first thread begin in. `None`: neither is known.
+/// The program of the process that used the most time in some samples: the binary of the process's
+/// name, else that in which the stacks of its first thread begin. `None`: neither is known.
 pub(super) fn find(profile: &Profile, samples: &[&Sample]) -> Option<BinaryId> {
     let samples = || samples.iter().filter(|sample| sample.device.is_none());
     let mut times: FxHashMap<u32, u64> = FxHashMap::default();

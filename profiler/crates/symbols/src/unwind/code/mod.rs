@@ -204,8 +204,8 @@ impl TextScan<'_> {
     }
 }
 
-/// The rule of a function that runs in a frame made by others, instead of one of its own: to that
-/// frame's stack pointer it adds what it has pushed itself.
+/// The rule of a function that runs in a frame made by others. It adds to that frame's stack pointer
+/// what it has pushed itself.
 fn within(rule: Rule, frame: Rule) -> Rule {
     if rule.kind != CFA_RSP {
         return rule;
