@@ -278,7 +278,9 @@ pub fn lost(stderr: &str, cause: &str) -> u64 {
     let count = |line: &str| {
         let (count, text) = line.trim().split_once("  ")?;
         let count = count.replace(',', "").parse::<u64>().ok()?;
-        text.trim().contains(cause).then_some(count)
+        // What helps is behind a colon.
+        let label = text.split(": ").next()?;
+        label.contains(cause).then_some(count)
     };
     stderr.lines().filter_map(count).sum()
 }

@@ -75,6 +75,7 @@ public final class JavaPushes {
     }
 
     public static void main(String[] arguments) {
+        System.out.println("pid " + ProcessHandle.current().pid());
         Random random = new Random(1);
         for (int i = 0; i < 2000; i++) names.add(PREFIX + random.nextInt(1000));
         work(Long.parseLong(arguments[0]));

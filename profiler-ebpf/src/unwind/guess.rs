@@ -325,7 +325,17 @@ fn jumps(address: u64) -> bool {
 /// Whether the code before `address` can be read and ends in no call.
 #[inline(never)]
 pub(super) fn follows_no_call(address: u64) -> bool {
-    code_at(address.wrapping_sub(8)) != 0 && call_among(address, address, 0, 0) == NO_CALL
+    let code = code_at(address.wrapping_sub(8));
+    code != 0 && !may_be_probed(code) && call_among(address, address, 0, 0) == NO_CALL
+}
+
+/// Whether 8 bytes of code may end in a call whose first byte a probe or a debugger has replaced
+/// (int3, cc). Where the last byte is one too, they fill the space between functions.
+#[inline(always)]
+fn may_be_probed(code: u64) -> bool {
+    let is_int3 = |from_end: u64| code >> (64 - 8 * from_end) & 0xff == 0xcc;
+    !is_int3(1)
+        && (is_int3(2) || is_int3(3) || is_int3(4) || is_int3(5) || is_int3(6) || is_int3(7))
 }
 
 /// Whether a call through a register or memory (ff /2) precedes `address`.
