@@ -278,8 +278,8 @@ pub fn lost(stderr: &str, cause: &str) -> u64 {
     let count = |line: &str| {
         let (count, text) = line.trim().split_once("  ")?;
         let count = count.replace(',', "").parse::<u64>().ok()?;
-        // What helps is behind a colon.
-        let label = text.split(": ").next()?;
+        // What helps is behind a semicolon.
+        let label = text.split("; ").next()?;
         label.contains(cause).then_some(count)
     };
     stderr.lines().filter_map(count).sum()

@@ -109,7 +109,7 @@ impl WindowTotals {
 /// A cause of loss, and what can be done about it.
 fn explained(kind: LossKind) -> String {
     match kind.remedy() {
-        Some(remedy) => format!("{}: {remedy}", kind.label()),
+        Some(remedy) => format!("{}; {remedy}", kind.label()),
         None => kind.label().to_owned(),
     }
 }
@@ -185,7 +185,7 @@ mod tests {
             [
                 "aiprof: 0 samples in 0 stacks, 5.0 s",
                 "       1,500  submissions to device queues",
-                "       2,468  samples dropped (ring buffer full): lower -F",
+                "       2,468  samples dropped (ring buffer full); lower -F",
                 "  aiprof itself: 250 ms CPU (5.0 % of one), 3.0 MiB memory at most, \
                  2.0 MiB in eBPF maps",
             ]
