@@ -11,7 +11,7 @@ use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use core::ffi::c_void;
 
 use super::{
-    BY_FRAME_POINTER, BY_GENERATED, GO_ON, NO_STOP, STOP, Walk, apply::read_stack, frame_at,
+    BY_FRAME_POINTER, BY_GENERATED, GO_ON, NO_STOP, STOP, Walk, apply::read_stack, mark_last,
 };
 use crate::maps::Scratch;
 
@@ -45,9 +45,7 @@ pub(super) fn guess(scratch: *mut Scratch) -> u32 {
     match found {
         Ok(sure) => {
             if interrupted && !sure {
-                let at = s.walk.len.wrapping_sub(1);
-                // SAFETY: in bounds by its mask.
-                unsafe { *frame_at(&mut s.frames, at.into()) |= ADDR_GUESSED };
+                mark_last(s, ADDR_GUESSED);
             }
             NO_STOP
         }

@@ -18,6 +18,7 @@ use super::{
     apply::{read_stack, user_register},
     frame_at,
     guess::{NO_CALL, call_among, call_before},
+    mark_last,
     python::{field, user},
 };
 use crate::{maps::Scratch, pool::Block};
@@ -342,21 +343,12 @@ fn interrupted(scratch: *mut Scratch) -> u32 {
     // The instruction was misleading.
     for other in [WHOLE, BARE, PUSHED] {
         if other != state && leave(scratch, other) == NO_STOP {
-            mark_guessed(scratch);
+            // SAFETY: a checked map value.
+            mark_last(unsafe { &mut *scratch }, ADDR_GUESSED);
             return NO_STOP;
         }
     }
     NOT_KNOWN
-}
-
-/// Marks the caller of the last recorded frame as a guess.
-#[inline(always)]
-fn mark_guessed(scratch: *mut Scratch) {
-    // SAFETY: a checked map value.
-    let s = unsafe { &mut *scratch };
-    let at = s.walk.len.wrapping_sub(1);
-    // SAFETY: in bounds by its mask.
-    unsafe { *frame_at(&mut s.frames, at.into()) |= ADDR_GUESSED };
 }
 
 /// More than one.
@@ -414,11 +406,11 @@ extern "C" fn search(scratch: *mut Scratch, from: u64, words: u32) -> u32 {
     if search.at == 0 || is_stub && search.doubtful != 0 && !is_selector {
         return NOT_KNOWN;
     }
-    if search.doubtful == MANY {
-        mark_guessed(scratch);
-    }
     // SAFETY: a checked map value.
     let s = unsafe { &mut *scratch };
+    if search.doubtful == MANY {
+        mark_last(s, ADDR_GUESSED);
+    }
     let below = search.at.wrapping_sub(8);
     let w = &mut s.walk;
     // A stub may have none, or one that rbp leads to.

@@ -650,6 +650,14 @@ pub fn forget(mut value: u64) -> u64 {
     value
 }
 
+/// Marks the last recorded frame with a flag (`ADDR_*`).
+#[inline(always)]
+fn mark_last(s: &mut Scratch, flag: u64) {
+    let at = s.walk.len.wrapping_sub(1);
+    // SAFETY: in bounds by its mask.
+    unsafe { *frame_at(&mut s.frames, at.into()) |= flag };
+}
+
 /// The slot of a frame. Frames after the first half share the second half, so that the last
 /// ones stay (see [`ROOT_FRAMES`]). The mask is in assembly: the compiler knows the bounds and
 /// would omit it, but the verifier of Linux 6.1 needs it.

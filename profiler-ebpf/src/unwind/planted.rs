@@ -10,6 +10,7 @@ use aiprof_common::*;
 use super::{
     FOUND, NO_STOP, frame_at,
     guess::follows_no_call,
+    mark_last,
     tables::{find_mapping, find_rule},
 };
 use crate::maps::Scratch;
@@ -41,9 +42,7 @@ pub(super) extern "C" fn look_up_planted(scratch: *mut Scratch) -> u32 {
         let rule = s.walk.rule;
         let begins = rule.kind == CFA_NONE || rule.kind == CFA_RSP && rule.cfa_off == 8;
         if !begins || is_described(scratch) {
-            let at = s.walk.len.wrapping_sub(1);
-            // SAFETY: in bounds by its mask.
-            unsafe { *frame_at(&mut s.frames, at.into()) |= ADDR_EXACT };
+            mark_last(s, ADDR_EXACT);
             return if begins { STOP_END.into() } else { NO_STOP };
         }
     }

@@ -204,10 +204,17 @@ fn begin(scratch: *mut Scratch, reference: PoolRef) -> u32 {
         p.cframe = frame;
         p.frame = at(frame, p.layout.cframe_frame);
     }
-    if p.layout.thread_base != PYTHON_NO_FIELD {
-        p.base = at(state, p.layout.thread_base);
-    }
+    p.base = base_of(p, state);
     FOUND
+}
+
+/// The frame that ends a thread state's chain without being a mark; 0: none.
+#[inline(always)]
+fn base_of(p: &Python, state: u64) -> u64 {
+    match p.layout.thread_base {
+        PYTHON_NO_FIELD => 0,
+        field => at(state, field),
+    }
 }
 
 /// The thread state in a variable of the thread; 0: none.

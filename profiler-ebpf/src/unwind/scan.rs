@@ -12,8 +12,8 @@ use core::ffi::c_void;
 use super::{
     FOUND, GO_ON, NO_STOP, STOP, Walk,
     apply::{RBP_UNKNOWN, read_stack},
-    frame_at,
     guess::{follows_no_call, is_call_by_pointer},
+    mark_last,
     tables::{find_mapping, find_rule},
 };
 use crate::maps::Scratch;
@@ -67,9 +67,7 @@ pub(super) extern "C" fn find_native(scratch: *mut Scratch) -> u32 {
         (s.walk.rip, s.walk.exact) = (rip, exact);
         return search.stop;
     }
-    let at = s.walk.len.wrapping_sub(1);
-    // SAFETY: in bounds by its mask.
-    unsafe { *frame_at(&mut s.frames, at.into()) |= ADDR_GUESSED };
+    mark_last(s, ADDR_GUESSED);
     s.walk.rbp = callers_rbp(&mut s.walk, search.at);
     s.walk.rsp = search.at.wrapping_add(8);
     s.walk.guessed = 0;

@@ -9,7 +9,7 @@ use aiprof_common::*;
 use aya_ebpf::helpers::generated::bpf_loop;
 use core::ffi::c_void;
 
-use super::{Context, Python, at, mark_address, read_chain, user};
+use super::{Context, Python, at, base_of, mark_address, read_chain, user};
 use crate::unwind::{FOUND, GO_ON, STOP, forget};
 
 /// Where a search is, and what it has found.
@@ -128,10 +128,7 @@ fn search_on(p: &mut Python) -> u32 {
             }
             p.search.frame = frame;
             p.search.first = frame;
-            p.search.base = match p.layout.thread_base {
-                PYTHON_NO_FIELD => 0,
-                field => at(state, field),
-            };
+            p.search.base = base_of(p, state);
         }
         return FOUND;
     }
