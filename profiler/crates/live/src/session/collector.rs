@@ -429,11 +429,10 @@ impl EventCollector {
             return Ok(false);
         }
         self.label(wait.pid, wait.time_ns, LabelReason::Ran)?;
-        let is_stopped = wait.reason == WaitReason::Stopped;
-        let is_waiting = self.events.recording.tracker().is_waiting(wait.tid);
-        wait.reason = match is_waiting && !is_stopped {
-            true => WaitReason::Accelerator,
-            false => self.probes.waits.reason(wait),
+        wait.reason = match wait.reason {
+            WaitReason::Stopped => WaitReason::Stopped,
+            _ if self.events.recording.tracker().is_waiting(wait.tid) => WaitReason::Accelerator,
+            _ => self.probes.waits.reason(wait),
         };
         Ok(true)
     }

@@ -49,9 +49,6 @@ impl Waits {
 
     /// What a wait is for, if its system call shows it.
     pub(super) fn reason(&mut self, wait: &ThreadWait) -> WaitReason {
-        if wait.reason == WaitReason::Stopped {
-            return WaitReason::Stopped;
-        }
         let Some(syscall) = wait.syscall else {
             // A page that is read from somewhere, if it waited for anything.
             return WaitReason::Io;
