@@ -1,6 +1,6 @@
 //! Building the table page for one page of text.
 
-use super::cfi::{Interpreter, Saved};
+use super::cfi::Saved;
 use super::code::{CodeText, direct_calls};
 use super::gaps::{Functions, TextSource};
 use super::go::{GoPage, GoUnwind};
@@ -171,16 +171,10 @@ impl<'a, R: ReadAt> PageBuilder<'a, R> {
         for i in 0..self.cursor.len().min(MAX_SEARCHED) {
             let entry = self.cursor.entry(self.source, i).ok()?;
             let header = self.reader.header(self.source, entry.fde).ok()??;
-            let Some(fde) = self.reader.fde(self.source, &header).ok()? else {
+            let Some(mut fde) = self.reader.fde(self.source, &header).ok()? else {
                 continue;
             };
-            let mut program = Interpreter::new(
-                &fde.cie,
-                fde.code,
-                fde.code_vaddr,
-                fde.range.start,
-                fde.states,
-            );
+            let mut program = fde.rows();
             while let Some((state, more)) = program.next_row() {
                 let rule = rule_of(&state, false);
                 if matches!(state.rsp, Saved::Value { .. }) && rule.kind == CFA_RSP {
@@ -347,22 +341,17 @@ fn offset_in_page(page: u64, at: u64) -> Option<u32> {
 }
 
 /// Runs an FDE's instructions and adds the rows that reach into the page.
-fn add_rows(rows: &mut PageRows, page: u64, fde: Fde<'_>) -> AddedRows {
+fn add_rows(rows: &mut PageRows, page: u64, mut fde: Fde<'_>) -> AddedRows {
     let signal = fde.cie.signal;
-    let mut program = Interpreter::new(
-        &fde.cie,
-        fde.code,
-        fde.code_vaddr,
-        fde.range.start,
-        fde.states,
-    );
+    let end = fde.range.end;
+    let mut program = fde.rows();
     let mut added = AddedRows {
         is_good: true,
         left_at: None,
     };
     loop {
         let start = program.location();
-        if start >= fde.range.end {
+        if start >= end {
             return added;
         }
         let Some(offset) = offset_in_page(page, start) else {
@@ -377,11 +366,7 @@ fn add_rows(rows: &mut PageRows, page: u64, fde: Fde<'_>) -> AddedRows {
         if state.is_left() {
             added.left_at.get_or_insert(start);
         }
-        let end = if more {
-            program.location()
-        } else {
-            fde.range.end
-        };
+        let end = if more { program.location() } else { end };
         if end > page && end > start {
             rows.push(offset, rule_of(&state, signal));
         }

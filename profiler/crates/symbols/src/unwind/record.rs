@@ -1,7 +1,7 @@
 //! The records of `.eh_frame`: lengths, CIEs and FDEs, read in chunks.
 
 use super::bytes::Bytes;
-use super::cfi::RuleState;
+use super::cfi::{Interpreter, RuleState};
 use super::cie::{Cie, encoded_address, encoded_value};
 use crate::elf::{FileSpan, ReadAt, ReadWindow};
 use std::io;
@@ -60,6 +60,14 @@ pub(super) struct Fde<'a> {
     pub(super) code_vaddr: u64,
     /// Scratch for the interpreter.
     pub(super) states: &'a mut Vec<RuleState>,
+}
+
+impl Fde<'_> {
+    /// Its rows, from the first on.
+    pub(super) fn rows(&mut self) -> Interpreter<'_> {
+        let start = self.range.start;
+        Interpreter::new(&self.cie, self.code, self.code_vaddr, start, self.states)
+    }
 }
 
 /// Reads records. Two windows, as FDEs and their CIEs are far apart.
