@@ -1,7 +1,7 @@
 //! On whose account something is done for a process, and what this program may do
 //! with processes of others.
 
-use aiprof_system::{files::kernel, workers::Owner};
+use aiprof_system::{files::kernel, os::process, workers::Owner};
 use rustc_hash::FxHashMap;
 use std::{sync::OnceLock, time::Duration};
 
@@ -54,9 +54,7 @@ pub(crate) fn effective_uid_of(pid: u32) -> Option<u32> {
 }
 
 fn nth_uid_of(pid: u32, nth: usize) -> Option<u32> {
-    let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    ids.split_ascii_whitespace().nth(nth)?.parse().ok()
+    process::numbers(&process::status(pid)?, "Uid:").nth(nth)
 }
 
 /// The mount namespace of a process; 0: this program's own.

@@ -148,14 +148,6 @@ pub fn processes() -> Vec<Stat> {
         .collect()
 }
 
-/// The parent of a process; `None`: it has none in this namespace, or is gone.
-pub(crate) fn parent(pid: u32) -> Option<u32> {
-    let text = kernel::read(format!("/proc/{pid}/stat")).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let (_, rest) = text.rsplit_once(") ")?;
-    rest.split(' ').nth(1)?.parse().ok().filter(|pid| *pid != 0)
-}
-
 /// Processes that run just now, at most `most` of them.
 pub fn running(most: usize) -> impl Iterator<Item = u32> {
     let all = processes().into_iter();

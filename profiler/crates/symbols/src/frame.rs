@@ -1,5 +1,6 @@
 //! The frame that an address is shown as.
 
+use aiprof_model::process::without_mark;
 use aiprof_model::profile::FrameKind;
 use std::path::Path;
 
@@ -31,7 +32,7 @@ impl SymFrame {
     pub(crate) fn unknown(reason: &str, path: &Path) -> Self {
         let name = path.file_name().unwrap_or(path.as_os_str());
         let name = name.to_string_lossy();
-        let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+        let name = without_mark(&name);
         Self::plain(format!("[{reason} {name}]"), FrameKind::Unknown)
     }
 }

@@ -1,5 +1,6 @@
 //! Where code lies, for formats that have a table of binaries: pprof and OTLP.
 
+use aiprof_model::process::without_mark;
 use aiprof_model::profile::{BuildId, FrameKind, Location, Profile};
 
 /// Name of the frame that stands for a stack without any.
@@ -32,7 +33,7 @@ pub(super) fn ranges(profile: &Profile) -> Vec<CodeRange> {
     let pages = |limit: u64| limit.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
     let binaries = profile.binaries.iter().zip(limits);
     let binaries = binaries.map(|(binary, limit)| CodeRange {
-        name: file_name(&binary.path).to_owned(),
+        name: without_mark(&binary.path).to_owned(),
         limit: pages(limit),
         build_id: binary.build_id,
     });
@@ -45,11 +46,6 @@ pub(super) fn ranges(profile: &Profile) -> Vec<CodeRange> {
         build_id: None,
     });
     binaries.chain(devices).collect()
-}
-
-/// The path of a binary, without the Linux kernel's mark that the file is deleted.
-pub(super) fn file_name(path: &str) -> &str {
-    path.strip_suffix(" (deleted)").unwrap_or(path)
 }
 
 /// Whether a location is code of a device that is in no file.

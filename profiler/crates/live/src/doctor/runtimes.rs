@@ -2,6 +2,7 @@
 //! running processes have mapped.
 
 use super::read_text;
+use aiprof_model::process::without_mark;
 use aiprof_system::files::kernel;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -121,8 +122,7 @@ fn in_use(proc: &Path) -> BTreeMap<String, BTreeSet<u32>> {
 
 /// The file of a line of /proc/PID/maps (proc_pid_maps(5)).
 fn mapped_file(line: &str) -> Option<&str> {
-    let path = line.get(line.find('/')?..)?;
-    Some(path.strip_suffix(" (deleted)").unwrap_or(path))
+    line.get(line.find('/')?..).map(without_mark)
 }
 
 #[cfg(test)]

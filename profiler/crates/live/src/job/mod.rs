@@ -17,7 +17,7 @@ mod recorder;
 pub use joined::{Joined, News};
 pub use recorder::{Others, Recorder};
 
-use crate::{environment, procfs};
+use crate::environment;
 use aiprof_system::files::private::PrivateDirectory;
 use aiprof_system::os::process;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -136,7 +136,7 @@ type ProcessIdentity = (u32, u64);
 fn launcher(own: u32, ranks: &[(&'static str, u32)]) -> Option<ProcessIdentity> {
     let mut pid = own;
     for _ in 0..MAX_ANCESTORS {
-        pid = procfs::parent(pid)?;
+        pid = process::parent(pid)?;
         if environment::ranks_of(pid).map_or(true, |found| found != ranks) {
             return Some((pid, process::start_time(pid)?));
         }

@@ -26,7 +26,7 @@ use crate::{
 use aiprof_common::ProbeCounts;
 use aiprof_model::{
     probes::table::Exits,
-    process::{FileId, ProcessTable, Region},
+    process::{FileId, ProcessTable, Region, without_mark},
     profile::{LossKind, Losses},
     wire::{Event, KernelNamed, MapEvent},
 };
@@ -92,8 +92,7 @@ impl RuntimeProbes {
 
     /// An executable mapping appeared in a process.
     pub(crate) fn mapped(&mut self, pid: u32, map: &MapEvent) {
-        let path = &map.file.path;
-        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        let path = without_mark(&map.file.path);
         if Region::of(&map.file) != Region::File || !self.wanted.is_wanted(path) {
             return;
         }

@@ -7,7 +7,7 @@ use crate::{clock, owner, procfs};
 use aiprof_model::wire::{ClockPair, OpsRead};
 use aiprof_system::files::exchange::ExchangeDirectory;
 use aiprof_system::files::kernel;
-use aiprof_system::os::privileges;
+use aiprof_system::os::{privileges, process};
 use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::SocketAddrAny;
@@ -433,7 +433,7 @@ impl Service {
         if self.refused.len() >= MAX_PROGRAMS || self.refused.contains(&sender.pid) {
             return false;
         }
-        let ancestors = std::iter::successors(Some(sender.pid), |&pid| procfs::parent(pid));
+        let ancestors = std::iter::successors(Some(sender.pid), |&pid| process::parent(pid));
         let mut ancestors = ancestors.take(MAX_ANCESTORS);
         let is_wanted = ancestors.any(|pid| self.roots.contains(&pid)) && self.is_here(sender.pid);
         if !is_wanted {

@@ -25,6 +25,11 @@ pub fn name_in_memory(path: &str) -> Option<String> {
         .then(|| path.trim_start_matches('/').to_owned())
 }
 
+/// A mapped file's path without the kernel's mark that the file is deleted.
+pub fn without_mark(path: &str) -> &str {
+    path.strip_suffix(" (deleted)").unwrap_or(path)
+}
+
 /// What kind of memory a mapping is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {

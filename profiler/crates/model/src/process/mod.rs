@@ -9,7 +9,7 @@ mod lines;
 mod python;
 mod runtime;
 
-pub use files::{FileId, FileTable, NARROW_VDSO, Region, name_in_memory};
+pub use files::{FileId, FileTable, NARROW_VDSO, Region, name_in_memory, without_mark};
 pub use python::{ProcessPython, ScriptFunction, ScriptTable};
 pub use runtime::{Generated, Runtime, is_jitdump};
 

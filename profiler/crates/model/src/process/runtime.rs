@@ -1,5 +1,6 @@
 //! Language runtimes, recognised by the names of the files that a process maps.
 
+use super::without_mark;
 use std::rc::Rc;
 
 /// A language runtime: it generates or interprets code that has no unwind data.
@@ -101,8 +102,7 @@ const FILES: &[(&str, Runtime)] = &[
 impl Runtime {
     /// The runtime whose program or library a file is, by its path.
     pub fn of_path(path: &str) -> Option<Self> {
-        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-        let name = path.rsplit('/').next()?;
+        let name = without_mark(path).rsplit('/').next()?;
         let is_of = |(begin, _): &&(&str, Self)| {
             let rest = name.strip_prefix(begin);
             let is_end = |rest: &str| match rest.chars().next() {

@@ -44,6 +44,8 @@ impl Ancestor {
 /// Those that a process was forked from, the nearest first. `seen`: by the forks that were seen;
 /// without any, the processes that started it, which count where they have the same code.
 pub(super) fn ancestors((pid, started): Jitted, seen: &[u32]) -> Vec<Ancestor> {
+    // All processes are from the first one, by programs of their own.
+    let parent = |pid| process::parent(pid).filter(|&pid| pid > 1);
     let parents = std::iter::successors(parent(pid), |&pid| parent(pid));
     let pids: Vec<u32> = match seen {
         [] => parents.take(GENERATIONS).collect(),
@@ -67,13 +69,6 @@ pub(super) fn ancestors((pid, started): Jitted, seen: &[u32]) -> Vec<Ancestor> {
             ..found
         })
         .collect()
-}
-
-/// The parent of a process.
-fn parent(pid: u32) -> Option<u32> {
-    let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    line.trim().parse().ok().filter(|&pid| pid > 1)
 }
 
 /// The memory of a process that still is the one that was seen.

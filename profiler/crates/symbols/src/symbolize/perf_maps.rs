@@ -9,9 +9,9 @@
 use super::jit_names;
 use super::perf_map::{PerfMap, PerfMapLimits, PerfMapStats};
 use crate::frame::SymFrame;
-use aiprof_system::files::{
-    kernel,
-    others::{RootDir, Trust},
+use aiprof_system::{
+    files::others::{RootDir, Trust},
+    os::process,
 };
 use rustc_hash::FxHashMap;
 use std::fs::File;
@@ -127,13 +127,10 @@ impl PerfMaps {
 
 /// The user and the innermost namespace's id of a process.
 pub(super) fn identity(pid: u32) -> Option<(u32, u32)> {
-    let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
-    // Real, effective, saved and file system user id.
-    let uid = field("Uid:")?.split_ascii_whitespace().nth(1)?;
-    let inner = field("NSpid:").and_then(|ids| ids.split_ascii_whitespace().last());
-    let inner = inner.and_then(|id| id.parse().ok()).unwrap_or(pid);
-    Some((uid.parse().ok()?, inner))
+    let status = process::status(pid)?;
+    let uid = process::numbers(&status, "Uid:").nth(1)?;
+    let inner = process::numbers(&status, "NSpid:").last();
+    Some((uid, inner.unwrap_or(pid)))
 }
 
 /// The perf map of a process, if it has one, and its version. That of the host

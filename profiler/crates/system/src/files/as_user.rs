@@ -4,7 +4,8 @@
 //! A process with the rights of that user, and no others, copies them into memory. The file system
 //! may never answer: to be called only where that may be, see [`crate::remote`].
 
-use super::{kernel, others};
+use super::others;
+use crate::os::process;
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
 use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -29,17 +30,13 @@ pub struct ProcessUser {
 impl ProcessUser {
     /// Those of a process; `None`: it is gone.
     pub fn of(pid: u32) -> Option<Self> {
-        let status = kernel::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let field = |name| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let words = line.unwrap_or_default().split_ascii_whitespace();
-            words.filter_map(|word| word.parse::<u32>().ok())
-        };
-        // Real, effective, saved and file system id.
+        let status = process::status(pid)?;
         Some(Self {
-            uid: field("Uid:").nth(1)?,
-            gid: field("Gid:").nth(1)?,
-            groups: field("Groups:").take(MAX_GROUPS).collect(),
+            uid: process::numbers(&status, "Uid:").nth(1)?,
+            gid: process::numbers(&status, "Gid:").nth(1)?,
+            groups: process::numbers(&status, "Groups:")
+                .take(MAX_GROUPS)
+                .collect(),
         })
     }
 }
@@ -187,6 +184,7 @@ fn become_user(user: &ProcessUser) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::kernel;
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which binary is the profile's program: viewers show the first mapping's name.
 
-use crate::export::code::file_name;
+use aiprof_model::process::without_mark;
 use aiprof_model::profile::{BinaryId, Profile, Sample};
 use rustc_hash::FxHashMap;
 
@@ -46,6 +46,6 @@ fn outermost(profile: &Profile, sample: &Sample) -> Option<BinaryId> {
 }
 
 fn base_name(path: &str) -> &str {
-    let path = file_name(path);
+    let path = without_mark(path);
     path.rsplit('/').next().unwrap_or(path)
 }
